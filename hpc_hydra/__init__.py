@@ -1,0 +1,21 @@
+"""hpc_hydra: launch and sweep distributed PyTorch on HPC machines from a Hydra configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.errors import HpcHydraError
+
+if TYPE_CHECKING:
+    from hpc_hydra.node.distributed import Dist, distributed
+
+__version__ = "0.1.0"
+__all__ = ["Dist", "HpcHydraError", "distributed"]
+
+
+def __getattr__(name: str) -> Any:  # the node side is loaded only by those who use it
+    if name in ("distributed", "Dist"):
+        from hpc_hydra.node import distributed as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,179 @@
+"""The keys of every config group, typed. A key that is not implemented is not here.
+
+Times, memory and similar are kept as the user wrote them (``int | str``); `hpc_hydra.planning` turns them into numbers.
+Must not know: schedulers' command lines, the machine this runs on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
+
+MISSING: Any = "???"
+
+
+@dataclass
+class QueueConfig:
+    """A named queue profile: what `scheduler.queue=<name>` stands for on this system (design §4)."""
+
+    partition: Optional[str] = None  # what the scheduler is told; the profile's own name where null
+    account: Optional[str] = None
+    qos: Optional[str] = None
+    constraint: Optional[str] = None
+    mem_per_node: Any = None
+    cpus_per_proc: Optional[int] = None
+    time_limit: Any = None  # default for jobs that state none
+    max_time: Any = None  # the queue's own limit
+    max_nodes: Optional[int] = None
+    min_nodes: Optional[int] = None
+    time_by_nodes: Dict[str, Any] = field(default_factory=dict)  # "1-91": 2h
+    cores_per_node: Optional[int] = None
+    gpus_per_node: Optional[int] = None
+    gpu_arch: Optional[str] = None
+    mem_per_gpu: Optional[float] = None  # GB
+    numa_domains: Optional[int] = None
+
+
+@dataclass
+class SystemConfig:
+    """A machine's facts. Null means not known (never guessed)."""
+
+    name: str = MISSING
+    kind: str = "known"  # known | auto (filled in by detection) | local (probed from the OS)
+    description: Optional[str] = None
+    source: Optional[str] = None
+    cores_per_node: Optional[int] = None  # usable by jobs
+    gpus_per_node: Optional[int] = None
+    gpu_vendor: Optional[str] = None  # nvidia | amd | intel
+    gpu_arch: Optional[str] = None
+    mem_per_gpu: Optional[float] = None  # GB
+    mem_per_node: Any = None
+    numa_domains: Optional[int] = None
+    scheduler: Optional[str] = None
+    hostnames: List[str] = field(default_factory=list)  # regular expressions on the fully-qualified name
+    site_env: Dict[str, str] = field(default_factory=dict)  # {SYSTEMNAME: juwelsbooster}
+    site_file: Dict[str, str] = field(default_factory=dict)  # {/etc/FZJ/systemname: juwelsbooster}
+    queues: Dict[str, QueueConfig] = field(default_factory=dict)
+    default_queue: Optional[str] = None
+    gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
+    gpu_bind: Optional[str] = None
+    cpu_bind: Optional[str] = None
+    denied_flags: List[str] = field(default_factory=list)  # options that the site's scheduler rejects
+    submit_args: Dict[str, Any] = field(default_factory=dict)  # always on the submit command
+    launch_args: Dict[str, Any] = field(default_factory=dict)  # always on the launch command
+    interface: Optional[str] = None  # network interface for rendezvous
+    host_suffix: Optional[str] = None  # put behind a host's short name for its address
+    env: Dict[str, Any] = field(default_factory=dict)  # NAME: {value, why, source, checked, when, mode}
+
+
+@dataclass
+class SchedulerConfig:
+    """Everything about queueing that is not a size."""
+
+    name: str = MISSING
+    kind: str = "known"  # known | auto
+    queue: Optional[str] = None
+    account: Optional[str] = None
+    qos: Optional[str] = None
+    reservation: Optional[str] = None
+    dependency: Optional[str] = None
+    job_name: Optional[str] = None
+    constraint: Optional[str] = None
+    nodelist: Optional[str] = None
+    exclude: Optional[str] = None
+    mail_type: Optional[str] = None
+    mail_user: Optional[str] = None
+    comment: Optional[str] = None
+    array_parallelism: Optional[int] = None
+    mpi: Optional[str] = None
+    setup_lines: List[str] = field(default_factory=list)
+    extra: Dict[str, Any] = field(default_factory=dict)
+    submit_extra: Dict[str, Any] = field(default_factory=dict)
+    launch_extra: Dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ResourcesConfig:
+    """The size of a job. Null lets planning decide from the system's facts."""
+
+    nodes: Optional[int] = None
+    procs_per_node: Optional[int] = None
+    gpus_per_proc: Optional[int] = None
+    gpus_at_least: Optional[int] = None
+    gpumem_at_least: Optional[float] = None  # GB
+    cpus_per_proc: Optional[int] = None
+    mem_per_node: Any = None
+    time_limit: Any = None
+    exclusive: bool = False
+    oversubscribe: bool = False
+
+
+@dataclass
+class RendezvousConfig:
+    """How ranks find each other."""
+
+    name: str = "tcp"
+    port: Optional[int] = None
+    port_range: Optional[str] = None  # "29500-29600"
+    interface: Optional[str] = None
+    host_suffix: Optional[str] = None
+    master_addr: Optional[str] = None
+    timeout: Any = "10m"
+    backend: Optional[str] = None
+    init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
+    fraction_max_gpu_mem: Optional[float] = None
+    unswap_rocr_hip_vis_dev: bool = False
+
+
+@dataclass
+class LoggingConfig:
+    """What is written where, and how much of it."""
+
+    out: Optional[str] = None
+    err: Optional[str] = None
+    verbose: bool = False
+    save_hostlist: bool = False
+    color_stderr: bool = False
+    nccl_debug: Optional[str] = None
+    torch_distributed_debug: Optional[str] = None
+    faulthandler: bool = False
+    cuda_launch_blocking: bool = False
+
+
+@dataclass
+class LaunchConfig:
+    """What to do with the runs."""
+
+    dry_run: bool = False
+    setup_only: bool = False
+    output_script: Optional[str] = None
+    launch_dir: Optional[str] = None
+    bg: bool = False
+    debug: bool = False
+    python: Optional[str] = None
+    env: Dict[str, Any] = field(default_factory=dict)
+    seed: Optional[int] = None
+    on_interrupt: str = "ask"  # ask | cancel | detach
+    on_failure: str = "continue"  # continue | stop
+
+
+@dataclass
+class Settings:
+    """All groups of one run: what `plan()` takes."""
+
+    system: SystemConfig
+    scheduler: SchedulerConfig
+    resources: ResourcesConfig
+    rendezvous: RendezvousConfig
+    logging: LoggingConfig
+    launch: LaunchConfig
+
+
+GROUPS: dict[str, type[Any]] = {
+    "system": SystemConfig,
+    "scheduler": SchedulerConfig,
+    "resources": ResourcesConfig,
+    "rendezvous": RendezvousConfig,
+    "logging": LoggingConfig,
+    "launch": LaunchConfig,
+}

@@ -1,0 +1,42 @@
+"""The errors a user can meet. Each says what is wrong, where, and what to type instead."""
+
+from __future__ import annotations
+
+
+class HpcHydraError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        what: what is wrong, in one sentence, naming the value that was met.
+        where: the configuration key, variable, file or host it was found in.
+        fix: what to type or change instead; printed after ``Try:``.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
+        self.what, self.where, self.fix = what, where, fix
+        text = f"{where}: {what}" if where else what
+        super().__init__(f"{text}\n  Try: {fix}" if fix else text)
+
+
+class ConfigError(HpcHydraError):
+    """A key, value or combination in the configuration cannot be used."""
+
+
+class PlanError(HpcHydraError):
+    """The request cannot be met by the system, or cannot be expressed by the scheduler."""
+
+
+class SchedulerError(HpcHydraError):
+    """The scheduler is missing, refused a job, or could not be asked."""
+
+
+class SweepError(HpcHydraError):
+    """A sweep directory is missing, damaged, or from an incompatible version."""
+
+
+class RendezvousError(HpcHydraError):
+    """Ranks cannot find each other, or disagree about who they are."""
+
+    exit_code = 1

@@ -1,0 +1,1 @@
+"""cfg → Plan. No I/O, no environment, no clock."""

@@ -1,0 +1,165 @@
+"""The data that crosses the borders between folders. Frozen, hashable, JSON-able; no behaviour beyond that.
+
+Must not know: Hydra, the environment, the clock, any scheduler's command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+Mode = Literal["default", "force", "prepend"]
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    """One environment variable of the ranks, with where it came from.
+
+    ``default`` sets it only where it is not set yet (a preset never wins over the user's shell), ``force`` always
+    (``launch.env``), ``prepend`` puts the value and a ``:`` before what is there.
+
+    ``when`` are conditions that only a node can decide, as ``(kind, argument)``: ``("plugin", "librccl-net.so")`` a
+    library found on ``LD_LIBRARY_PATH``, ``("env", "NAME")`` a variable that is set, ``("rocm", ">=7.1")``.
+    ``expand``: the value holds ``{user} {job_id} {tmp} {host} {local_rank} {env:NAME}`` to be filled on the node.
+    """
+
+    name: str
+    value: str
+    mode: Mode = "default"
+    origin: str = ""
+    why: str = ""
+    source: str = ""
+    checked: str = ""
+    when: tuple[tuple[str, str], ...] = ()
+    expand: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of the scheduler for one job. Equal requests share an array."""
+
+    scheduler: str
+    nodes: int
+    procs_per_node: int
+    gpus_per_proc: int = 0
+    cpus_per_proc: int | None = None
+    mem_per_node: int | None = None  # MiB; 0 is the whole node; None: not stated
+    time_limit: int | None = None  # seconds; None: the scheduler's default
+    exclusive: bool = False
+    job_name: str = "hpc_hydra"
+    queue: str | None = None  # what the scheduler is told (a partition), after queue profiles
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    dependency: str | None = None
+    constraint: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    mail_type: str | None = None
+    mail_user: str | None = None
+    comment: str | None = None
+    array_parallelism: int | None = None
+    mpi: str | None = None
+    gpu_request: str | None = None  # spelling of GPUs on this system: gpus-per-task, gpus-per-node, gres, none
+    gpu_bind: str | None = None
+    cpu_bind: str | None = None
+    setup_lines: tuple[str, ...] = ()
+    # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)
+    submit_args: tuple[tuple[str, str | None], ...] = ()
+    launch_args: tuple[tuple[str, str | None], ...] = ()
+    removed_args: tuple[str, ...] = ()  # `~name`: this option is left out of both commands
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.procs_per_node
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """How the ranks of one run find each other."""
+
+    name: str = "tcp"
+    port: int | None = None
+    port_range: tuple[int, int] | None = None
+    interface: str | None = None
+    host_suffix: str | None = None
+    master_addr: str | None = None
+    timeout: int = 600  # seconds until a rank gives up
+    backend: str | None = None  # None: nccl with GPUs, gloo without
+    init: Literal["script", "launcher"] | None = None
+    fraction_max_gpu_mem: float | None = None
+    unswap_rocr_hip_vis_dev: bool = False
+
+
+@dataclass(frozen=True)
+class Logging:
+    """Where the output of the ranks goes. Patterns may hold {job_id} {array_id} {num} {rank} {host} {user}."""
+
+    out: str | None = None  # None: logs/<attempt>/rank_<rank>.log in the run's directory, both streams
+    err: str | None = None
+    verbose: bool = False
+    save_hostlist: bool = False
+    color_stderr: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Request + process layout + environment: all that is needed to write the job script of a group of runs."""
+
+    system: str
+    request: Request
+    rendezvous: Rendezvous = field(default_factory=Rendezvous)
+    logging: Logging = field(default_factory=Logging)
+    env: tuple[EnvVar, ...] = ()
+    python: str | None = None  # None: the launcher's own interpreter, by absolute path
+    gpus_on_node: int | None = None  # of the system; None: not known
+    gpu_vendor: str | None = None  # nvidia, amd, intel
+    notes: tuple[str, ...] = ()  # said to the user before submission
+
+    @property
+    def world_size(self) -> int:
+        return self.request.world_size
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Who a process is, as in torch.distributed. ``source`` names where each value was read, for error messages."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    master_host: str  # host of rank 0, as the scheduler names it
+    hosts: tuple[str, ...] = ()  # in allocation order; empty where not known
+    job_id: str = ""
+    source: str = ""
+
+
+def to_json(value: Any) -> Any:
+    """Turn one of the dataclasses above into JSON-able data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [to_json(v) for v in value]
+    return value
+
+
+def from_json(kind: type[Any], data: Any) -> Any:
+    """Inverse of :func:`to_json`: rebuild ``kind`` (lists become tuples). Unknown keys are ignored."""
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        names = {f.name for f in dataclasses.fields(kind)}
+        return kind(**{k: from_json(hints[k], v) for k, v in data.items() if k in names})
+    if get_origin(kind) is tuple:
+        args = get_args(kind)
+        inner = args[:1] * len(data) if len(args) == 2 and args[1] is Ellipsis else args
+        return tuple(from_json(t, v) for t, v in zip(inner, data, strict=False))
+    if isinstance(data, list):  # an optional tuple: take the tuple member of the union
+        for arg in get_args(kind):
+            if get_origin(arg) is tuple:
+                return from_json(arg, data)
+        return tuple(data)
+    return data

@@ -1,0 +1,100 @@
+"""Names of the files in a sweep directory. Pure.
+
+    <sweep>/multirun.yaml                      Hydra's own record of the command line
+    <sweep>/.hpc_hydra/manifest.jsonl          append-only: what was about to happen, what happened
+    <sweep>/.hpc_hydra/plans.json              every distinct Plan, by key
+    <sweep>/.hpc_hydra/runs.jsonl              one line a run: number, plan, base, overrides
+    <sweep>/.hpc_hydra/bases.pkl               one composed, unresolved config per distinct set of group choices
+    <sweep>/.hpc_hydra/program.json            how the user's program was started (script or module, cwd, sys.path …)
+    <sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
+    <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
+    <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
+    <sweep>/<subdir of a run>/                 written from when it starts:
+        .hydra/  <task>.log                    Hydra's own, by rank 0
+        outcome.json                           the truth about how it ended
+        result.pkl                             a return value that is not JSON
+        logs/<attempt>/rank_<r>.log            output of each rank
+        logs/<attempt>/rank_<r>.end.json       how a rank ended
+        logs/<attempt>/rendezvous.json         where rank 0 is
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+META = ".hpc_hydra"
+FORMAT = 1  # of everything below META; a reader refuses what it does not know
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """Paths of one sweep. ``root`` is absolute: it is the same directory on login and compute nodes."""
+
+    root: Path
+
+    @property
+    def meta(self) -> Path:
+        return self.root / META
+
+    @property
+    def manifest(self) -> Path:
+        return self.meta / "manifest.jsonl"
+
+    @property
+    def plans(self) -> Path:
+        return self.meta / "plans.json"
+
+    @property
+    def runs(self) -> Path:
+        return self.meta / "runs.jsonl"
+
+    @property
+    def bases(self) -> Path:
+        return self.meta / "bases.pkl"
+
+    @property
+    def program(self) -> Path:
+        return self.meta / "program.json"
+
+    @property
+    def task(self) -> Path:
+        return self.meta / "task.pkl"
+
+    @property
+    def jobs(self) -> Path:
+        return self.meta / "jobs"
+
+    def script(self, job: str) -> Path:
+        return self.jobs / f"{job}.sh"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Paths of one run; ``root`` is its output directory (Hydra's sweep.dir/sweep.subdir), absolute."""
+
+    root: Path
+
+    @property
+    def outcome(self) -> Path:
+        return self.root / "outcome.json"
+
+    @property
+    def result(self) -> Path:
+        return self.root / "result.pkl"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def attempt(self, attempt: str) -> Path:
+        return self.logs / attempt
+
+    def rank_log(self, attempt: str, rank: int) -> Path:
+        return self.attempt(attempt) / f"rank_{rank}.log"
+
+    def rank_end(self, attempt: str, rank: int) -> Path:
+        return self.attempt(attempt) / f"rank_{rank}.end.json"
+
+    def rendezvous(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "rendezvous.json"

@@ -1,0 +1,56 @@
+"""What is known about a run, a rank's end, and a job. Plain data; (de)serialised with planning.types.to_json/from_json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["completed", "failed", "cancelled", "timeout", "lost"]
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended; written by its supervisor, which outlives it."""
+
+    rank: int
+    host: str
+    exit_code: int  # 128+n for signal n
+    signal: int | None = None
+    told_to_stop: bool = False  # the scheduler (or launcher) had sent a signal before: a victim, not a cause
+    ended: float = 0.0  # Unix time, seconds
+    error: str | None = None  # last line of the traceback, e.g. "ValueError: boom"
+    traceback: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `outcome.json`."""
+
+    num: int
+    status: Status
+    exit_code: int
+    attempt: str = ""
+    job_id: str = ""
+    rank: int | None = None  # the first that failed
+    host: str | None = None
+    signal: int | None = None
+    reason: str | None = None  # one line: "rank 2 on node01: ValueError: boom"
+    log: str | None = None  # path of the log that shows why
+    last_lines: tuple[str, ...] = ()
+    world_size: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    result: Any = None  # JSON-able return value of rank 0
+    result_kind: Literal["json", "pickle", "none", "unserialisable"] = "none"
+    result_note: str | None = None  # why a value could not be kept, with its type
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing in the scheduler's queue: the runs of one plan, submitted together."""
+
+    key: str  # "job0": file name of the script, part of the tag
+    plan: str  # key in plans.json
+    runs: tuple[int, ...]  # run numbers; array index i carries runs[i]
+    tag: str = ""  # unique in the scheduler: finds the job after a crash
+    ids: tuple[str, ...] = field(default_factory=tuple)  # scheduler's id of each run, once submitted
