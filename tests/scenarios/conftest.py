@@ -1,0 +1,95 @@
+"""Runs the probe application through the real command line, on this machine and on the real SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+APP = Path(__file__).parent / "app"
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+    probes: dict[tuple[int, int], dict[str, Any]]  # (run, rank) → what it saw
+    sweep: Path
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    def outcome(self, num: int) -> dict[str, Any]:
+        return json.loads((self.sweep / str(num) / "outcome.json").read_text())
+
+
+class Probe:
+    """`run("-m", "x=1", env=…)` starts the probe as a user would, with an argument list and no shell."""
+
+    def __init__(self, tmp_path: Path, scheduler: str) -> None:
+        self.tmp, self.scheduler = tmp_path, scheduler
+        self.out = tmp_path / "saw"
+        self.sweep = tmp_path / "sweep"
+
+    def argv(self, *args: str, app: Path = APP / "probe.py") -> list[str]:
+        fixed = [f"out={self.out}", f"hydra.sweep.dir={self.sweep}", f"scheduler={self.scheduler}"]
+        return [sys.executable, str(app), "-m", *fixed, *args]
+
+    def env(self, env: dict[str, str] | None = None, path: Path | None = None) -> dict[str, str]:
+        new = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        if path:
+            new["PATH"] = f"{path}{os.pathsep}{new['PATH']}"
+        return new
+
+    def run(
+        self,
+        *args: str,
+        env: dict[str, str] | None = None,
+        path: Path | None = None,
+        app: Path = APP / "probe.py",
+        timeout: float = 180,
+        cwd: Path | None = None,
+    ) -> Result:
+        done = subprocess.run(
+            self.argv(*args, app=app),
+            env=self.env(env, path),
+            cwd=cwd or self.tmp,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+        return Result(done.returncode, done.stdout, done.stderr, self.saw(), self.sweep)
+
+    def saw(self) -> dict[tuple[int, int], dict[str, Any]]:
+        found = {}
+        for file in sorted(self.out.glob("*.json")) if self.out.is_dir() else []:
+            num, rank = file.name.split(".")[:2]
+            found[(int(num), int(rank))] = json.loads(file.read_text())
+        return found
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.cluster)])
+def probe(request: pytest.FixtureRequest, tmp_path: Path) -> Probe:
+    if request.param == "slurm":
+        request.getfixturevalue("slurm_cluster")
+    return Probe(tmp_path, request.param)
+
+
+@pytest.fixture
+def slurm_probe(slurm_cluster: Any, tmp_path: Path) -> Probe:
+    return Probe(tmp_path, "slurm")
+
+
+@pytest.fixture
+def local_probe(tmp_path: Path) -> Probe:
+    return Probe(tmp_path, "local")
