@@ -38,7 +38,7 @@ RETURNS = {
     "dict": lambda: {"acc": 0.5, "list": [1, 2]},
     "dataclass": lambda: Answer(42),
     "lambda": lambda: lambda: 1,
-    "file": lambda: open(os.devnull),
+    "file": lambda: open(os.devnull),  # noqa: SIM115
     "generator": lambda: (i for i in range(3)),
     "unpicklable": Unpicklable,
     "big": lambda: b"x" * 200_000_000,
@@ -53,7 +53,7 @@ def saw(cfg: DictConfig) -> dict:
         "note": cfg.note,
         "cfg": OmegaConf.to_container(cfg, resolve=True),
         "env": dict(os.environ),
-        "cwd": os.getcwd(),
+        "cwd": str(Path.cwd()),
         "path": sys.path,
         "executable": sys.executable,
         "affinity": len(os.sched_getaffinity(0)),

@@ -1,0 +1,239 @@
+"""A failure is told, with run, rank, reason and log; the others go on (scenarios B16, B17, B20, B32, B34)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import Probe
+
+
+@pytest.fixture
+def no_leftovers(request: pytest.FixtureRequest):
+    yield
+    name = "probe" if "probe" in request.fixturenames else None
+    if name:
+        where = str(request.getfixturevalue(name).tmp)
+        assert await_true(lambda: not running(where), 15), running(where)
+
+
+def running(where: str) -> list[str]:
+    """Processes whose environment or command line names this test's directory."""
+    found = []
+    for proc in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            state = (proc / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if where.encode() in text and state != "Z" and int(proc.name) != os.getpid():
+            found.append(f"{proc.name}: {text[:80]!r}")
+    return found
+
+
+def await_true(check, timeout: float) -> bool:
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if check():
+            return True
+        time.sleep(0.05)
+    return bool(check())
+
+
+def test_one_failing_run_does_not_stop_the_others(probe: Probe) -> None:
+    result = probe.run("note=a,b,c", "fail_rank=null,0", "ret=number")
+    assert result.code == 1
+    outcomes = [result.outcome(n) for n in range(6)]
+    assert [o["status"] for o in outcomes] == ["completed", "failed"] * 3
+    assert [o["result"] for o in outcomes[::2]] == [41.5] * 3
+    for num, note in ((1, "a"), (3, "b"), (5, "c")):
+        assert f"boom-{note}" in result.err and f"boom-{note}" in outcomes[num]["reason"]
+        log = Path(outcomes[num]["log"])
+        assert str(log) in result.err and "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "word"),
+    [("raise", 1, "ValueError: boom-x"), ("kill", 137, "SIGKILL"), ("segv", 139, "SIGSEGV")],
+)
+def test_the_failing_rank_is_named_with_its_reason(probe: Probe, how: str, code: int, word: str) -> None:
+    result = probe.run("resources.procs_per_node=3", "fail_rank=2", f"how={how}", "note=x", "sleep=100")
+    outcome = result.outcome(0)
+    assert result.code == 1
+    assert (outcome["rank"], outcome["exit_code"]) == (2, code)
+    assert word in outcome["reason"] and "rank 2" in result.err and word in result.err
+
+
+@pytest.mark.parametrize("code", [1, 7, 120, 255])
+def test_exit_codes_come_through_unchanged(probe: Probe, code: int) -> None:
+    result = probe.run("resources.procs_per_node=2", "fail_rank=1", "how=exit", f"exit_code={code}", "sleep=100")
+    outcome = result.outcome(0)
+    assert (outcome["rank"], outcome["exit_code"]) == (1, code)
+    assert result.code == 1 and str(code) in result.err
+
+
+def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe) -> None:
+    begin = time.monotonic()
+    result = probe.run(
+        "resources.procs_per_node=4", "fail_rank=2", "how=exit", "exit_code=7", "ignore_term=1", "sleep=600",
+        timeout=110,
+    )  # fmt: skip
+    assert time.monotonic() - begin < 60 + 20
+    outcome = result.outcome(0)
+    assert (outcome["rank"], outcome["exit_code"], result.code) == (2, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("ret", "kind", "value"),
+    [
+        ("none", "none", None), ("number", "json", 41.5), ("dict", "json", {"acc": 0.5, "list": [1, 2]}),
+        ("dataclass", "pickle", None), ("big", "pickle", None), ("lambda", "pickle", None),
+        ("file", "unserialisable", None), ("generator", "unserialisable", None),
+        ("unpicklable", "unserialisable", None),
+    ],
+)  # fmt: skip
+def test_a_run_is_never_lost_over_its_return_value(local_probe: Probe, ret: str, kind: str, value: object) -> None:
+    result = local_probe.run(f"ret={ret}")
+    outcome = result.outcome(0)
+    assert outcome["status"] == "completed" and result.code == 0, result.text
+    assert outcome["result_kind"] == kind and outcome["result"] == value
+    if kind == "unserialisable":
+        assert outcome["result_note"] and "could not be" in result.err
+
+
+def test_nan_is_returned_as_nan(local_probe: Probe) -> None:
+    assert str(local_probe.run("ret=nan").outcome(0)["result"]) == "nan"
+
+
+def test_each_rank_has_its_own_complete_log(probe: Probe) -> None:
+    result = probe.run("resources.procs_per_node=4", "lines=2000")
+    assert result.code == 0, result.text
+    (attempt,) = (result.sweep / "0" / "logs").iterdir()
+    for rank in range(4):
+        lines = (attempt / f"rank_{rank}.log").read_text().splitlines()
+        assert [x for x in lines if re.fullmatch(rf"rank {rank} line \d+", x)] == [
+            f"rank {rank} line {i}" for i in range(2000)
+        ]
+        assert sum(x.startswith(f"rank {rank} stderr") for x in lines) == 20
+        assert not any(x.startswith("rank") and not x.startswith(f"rank {rank} ") for x in lines)
+
+
+def test_a_log_directory_deleted_before_the_start_is_made_again(slurm_probe: Probe) -> None:
+    """Everything but the sweep's own records is removed while the job is in the queue."""
+    argv = slurm_probe.argv("+scheduler.submit_extra.begin=now+3")
+    with subprocess.Popen(
+        argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert await_true(lambda: submitted(slurm_probe.sweep) == 1, 60)
+        for path in slurm_probe.sweep.iterdir():
+            if path.name.isdigit():
+                subprocess.run(["rm", "-r", str(path)], check=True)
+        out, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, out
+
+
+def submitted(sweep: Path) -> int:
+    manifest = sweep / ".hpc_hydra" / "manifest.jsonl"
+    return manifest.read_text().count('"submitted"') if manifest.exists() else 0
+
+
+def ids_in_queue() -> set[str]:
+    return set(subprocess.run(["squeue", "-hr", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: Path, sent: int) -> None:
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    calls = tmp_path / "scancel.calls"
+    (shim / "scancel").write_text(f'#!/bin/bash\necho "$@" >> {calls}\nexec /usr/bin/scancel "$@"\n')
+    (shim / "scancel").chmod(0o755)
+    before = ids_in_queue()
+    argv = slurm_probe.argv(
+        "note=1,2,3,4,5,6", "resources.nodes=2", "resources.exclusive=true", "sleep=300", "launch.on_interrupt=cancel"
+    )
+    with subprocess.Popen(
+        argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
+        mine = ids_in_queue() - before
+        assert len(mine) == 6
+        launcher.send_signal(sent)
+        out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, out
+    assert await_true(lambda: not mine & ids_in_queue(), 15)
+    assert len(calls.read_text().splitlines()) == 1
+    array = next(iter(mine)).split("_")[0]
+    assert array in out
+
+
+def test_interrupt_can_leave_the_jobs_running(slurm_probe: Probe) -> None:
+    before = ids_in_queue()
+    argv = slurm_probe.argv("note=1,2", "sleep=300", "launch.on_interrupt=detach")
+    with subprocess.Popen(
+        argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
+        mine = ids_in_queue() - before
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=60)
+    try:
+        assert launcher.returncode == 130, out
+        assert mine and mine <= ids_in_queue()
+        assert next(iter(mine)).split("_")[0] in out and str(slurm_probe.sweep) in out
+    finally:
+        subprocess.run(["scancel", *{i.split("_")[0] for i in mine}], check=True)
+
+
+def test_a_failing_scancel_is_told_with_the_ids(slurm_probe: Probe, tmp_path: Path) -> None:
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    (shim / "scancel").write_text("#!/bin/bash\necho 'scancel: error: no contact' >&2\nexit 1\n")
+    (shim / "scancel").chmod(0o755)
+    before = ids_in_queue()
+    argv = slurm_probe.argv("sleep=300", "launch.on_interrupt=cancel")
+    with subprocess.Popen(
+        argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert await_true(lambda: slurm_probe.saw(), 60)
+        mine = ids_in_queue() - before
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=60)
+    subprocess.run(["scancel", *mine], check=True)
+    assert launcher.returncode == 130
+    assert "no contact" in out and next(iter(mine)) in out
+
+
+def test_interrupt_of_a_local_sweep_leaves_nothing_running(probe: Probe) -> None:
+    if probe.scheduler == "slurm":
+        argv = probe.argv("note=1", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
+    else:
+        argv = probe.argv("note=1,2,3", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
+    with subprocess.Popen(
+        argv, env=probe.env(), cwd=probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as launcher:
+        assert await_true(lambda: len(probe.saw()) >= 2, 60)
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, out
+    assert await_true(lambda: not running(str(probe.out)), 15), running(str(probe.out))
+
+
+def test_killing_the_launcher_loses_nothing(slurm_probe: Probe) -> None:
+    """kill -9 of the launcher: the job ends on its own, with its outcome, and the manifest knows its id."""
+    argv = slurm_probe.argv("note=1,2", "sleep=4", "ret=number")
+    with subprocess.Popen(argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        launcher.kill()
+    for num in (0, 1):
+        outcome = slurm_probe.sweep / str(num) / "outcome.json"
+        assert await_true(outcome.exists, 60)
+        assert '"completed"' in outcome.read_text()
+    env = slurm_probe.saw()[(0, 0)]["env"]
+    assert env["SLURM_ARRAY_JOB_ID"] in (slurm_probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text()

@@ -1,0 +1,159 @@
+"""What was asked is what was submitted (scenarios B03, B06, B10, B12, B14)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import ROOT, Probe
+
+
+def shim(tmp_path: Path, name: str, body: str) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+    (folder / name).chmod(0o755)
+    return folder
+
+
+def test_cpus_per_task_is_stated_on_the_step_itself(slurm_probe: Probe, tmp_path: Path) -> None:
+    calls = tmp_path / "srun.calls"
+    path = shim(tmp_path, "srun", f'printf "%s\\n" "$*" >> {calls}\nexec /usr/bin/srun "$@"')
+    outer = {"SLURM_CPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "1"}
+    result = slurm_probe.run("resources.procs_per_node=2", "resources.cpus_per_proc=3", env=outer, path=path)
+    assert result.code == 0, result.text
+    assert any("--cpus-per-task=3" in line for line in calls.read_text().splitlines())
+    assert result.probes[(0, 0)]["env"]["SLURM_CPUS_PER_TASK"] == "3"
+    assert result.probes[(0, 1)]["env"]["OMP_NUM_THREADS"] == "3"
+
+
+@pytest.mark.torch
+def test_jobs_that_share_a_node_never_share_a_port(slurm_probe: Probe) -> None:
+    holders = []
+    for port in (29400, 29500):
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", port))
+        holder.listen()
+        holders.append(holder)
+    try:
+        result = slurm_probe.run(
+            "note=1,2,3,4", "resources.procs_per_node=2", "resources.cpus_per_proc=1", "mode=gloo", "sleep=2",
+            "scheduler.nodelist=node01",
+        )  # fmt: skip
+    finally:
+        for holder in holders:
+            holder.close()
+    assert result.code == 0, result.text
+    ports = [{result.probes[(n, r)]["env"]["MASTER_PORT"] for r in (0, 1)} for n in range(4)]
+    assert all(len(p) == 1 for p in ports) and len(set.union(*ports)) == 4
+    assert {result.probes[(n, r)]["sum"] for n in range(4) for r in (0, 1)} == {3.0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'id=$(/usr/bin/sbatch "$@"); echo "Welcome to Cluster3 - 2 jobs left"; echo "maintenance 404"; echo "$id"',
+        'echo "banner on stderr 17" >&2; exec /usr/bin/sbatch "$@"',
+        'echo "$(/usr/bin/sbatch "$@");clusterA"',
+        'echo "Submitted batch job $(/usr/bin/sbatch "$@") on cluster A"',
+    ],
+    ids=["banner", "stderr", "cluster", "words"],
+)
+def test_the_job_id_is_found_whatever_sbatch_prints(slurm_probe: Probe, tmp_path: Path, body: str) -> None:
+    result = slurm_probe.run("ret=number", path=shim(tmp_path, "sbatch", body))
+    assert result.code == 0, result.text
+    assert result.outcome(0)["result"] == 41.5
+    assert result.probes[(0, 0)]["env"]["SLURM_JOB_ID"] in (result.sweep / ".hpc_hydra/manifest.jsonl").read_text()
+    if "stderr 17" in body:
+        assert result.err.count("banner on stderr 17") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exit 0", "no job id"),
+        ('echo "sbatch: error: invalid account 404" >&2; exit 1', "invalid account 404"),
+    ],
+)
+def test_a_failed_submission_is_told_at_once(slurm_probe: Probe, tmp_path: Path, body: str, said: str) -> None:
+    result = slurm_probe.run("note=1,2", path=shim(tmp_path, "sbatch", body), timeout=60)
+    assert result.code == 2 and said in result.err and "Traceback" not in result.err
+    assert not result.probes
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [("0.5G", "512M"), ("1.5GB", "1536M"), ("2500MB", "2500M"), ("1GiB", "1G"), ("'0'", "0"), ("null", None)],
+)
+def test_memory_reaches_slurm_in_its_own_units(slurm_probe: Probe, asked: str, told: str | None) -> None:
+    result = slurm_probe.run(f"resources.mem_per_node={asked}", "launch.dry_run=true")
+    assert result.code == 0, result.text
+    found = re.findall(r"^#SBATCH --mem=(\S+)", result.out, re.M)
+    mib = {"512M": {"512M"}, "1536M": {"1536M"}, "2500M": {"2500M"}, "1G": {"1G", "1024M"}, "0": {"0"}}
+    assert (not found) if told is None else (len(found) == 1 and found[0] in mib[told])
+
+
+@pytest.mark.parametrize("asked", ["1024", "-1G", "lots", "0.25"])
+def test_memory_without_a_unit_or_sense_is_refused(slurm_probe: Probe, asked: str) -> None:
+    result = slurm_probe.run(f"resources.mem_per_node={asked}")
+    assert result.code == 2 and "resources.mem_per_node" in result.err and "Try:" in result.err
+    assert not result.probes and not result.sweep.exists()
+
+
+def test_what_slurm_refuses_is_shown(slurm_probe: Probe) -> None:
+    result = slurm_probe.run("resources.mem_per_node=1T", "note=1,2")
+    assert result.code == 2 and "Requested node configuration is not available" in result.err
+
+
+TIMES = {
+    "30": "30:00", "'4:00'": "4:00", "'1:30:00'": "1:30:00", "2-12": "2-12:00:00", "1-06": "1-06:00:00",
+    "1-00:00:00": "1-00:00:00", "2h": "2:00:00", "90s": "2:00", "'0:30'": "1:00",
+}  # fmt: skip
+
+
+def seconds(text: str) -> int:
+    days, _, rest = text.rpartition("-")
+    fields = [int(f) for f in rest.split(":")]
+    if days:
+        fields += [0] * (3 - len(fields))
+    elif len(fields) == 1:
+        fields = [0, *fields, 0]
+    while len(fields) < 3:
+        fields.insert(0, 0)
+    return int(days or 0) * 86400 + fields[0] * 3600 + fields[1] * 60 + fields[2]
+
+
+@pytest.mark.parametrize("asked", TIMES)
+def test_time_limits_mean_what_slurm_says(local_probe: Probe, asked: str) -> None:
+    result = local_probe.run("scheduler=slurm", f"resources.time_limit={asked}", "launch.dry_run=true")
+    assert result.code == 0, result.text
+    (told,) = re.findall(r"^#SBATCH --time=(\S+)", result.out, re.M)
+    assert 0 <= seconds(told) - seconds(TIMES[asked]) < 60
+
+
+@pytest.mark.parametrize("asked", ["0", "-5", "1.5", "soon"])
+def test_impossible_time_limits_are_refused(local_probe: Probe, asked: str) -> None:
+    result = local_probe.run("scheduler=slurm", f"resources.time_limit={asked}", "launch.dry_run=true")
+    assert result.code == 2 and "resources.time_limit" in result.err and "Try:" in result.err
+
+
+@pytest.mark.parametrize("written", ["1:30:00", "4:00"])
+def test_an_unquoted_time_in_yaml_is_caught_where_the_file_is_read(tmp_path: Path, written: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"defaults: [hpc, _self_]\nresources:\n  time_limit: {written}\n")
+    (tmp_path / "app.py").write_text(
+        "import hydra\n@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg): ...\nmain()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "app.py", "-m", "scheduler=slurm", "launch.dry_run=true"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "config.yaml" in done.stderr and f'"{written}"' in done.stderr and "line 3" in done.stderr
