@@ -94,7 +94,8 @@ def test_debug_runs_one_rank_in_this_process(tmp_path: Path) -> None:
         "def main(cfg):\n    x = 41\n    breakpoint()\n    print('after', x)\nmain()\n"
     )
     done = subprocess.run(
-        [sys.executable, "train.py", "-m", "out=x", "scheduler=local", "resources.procs_per_node=4", "launch.debug=true"],
+        [sys.executable, "train.py", "-m", "out=x", "scheduler=local", "resources.procs_per_node=4",
+         "launch.debug=true"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, input="p x + 1\nc\n",
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
