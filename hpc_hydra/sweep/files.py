@@ -1,0 +1,93 @@
+"""JSON on shared file systems: written whole or not at all, appended a line at a time.
+
+Must not know: what the data means.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.errors import SweepError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace ``path`` atomically: a reader sees the old or the new content, also after a crash.
+
+    The file's mode obeys the umask, unlike that of `tempfile`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace ``path`` atomically by ``data`` as JSON."""
+    write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None where there is no such file. Raises `SweepError` where it is damaged.
+
+    Opens and reads, and never asks for the file's attributes: those are cached for seconds on NFS.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+            return None
+        raise
+    try:
+        return json.loads(text.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise SweepError(f"not valid JSON: {error}", where=str(path)) from None
+
+
+def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
+    """Append ``data`` as one line of JSON, in one write; ``sync`` waits until it is on the disk.
+
+    A line that a crash left unfinished is closed first, so that it spoils nothing but itself.
+    """
+    line = (json.dumps(data, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        _write_all(descriptor, line)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[Any]:
+    """The records that `append_line` wrote; unfinished ones are left out. Nothing where there is no such file."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.split(b"\n"):
+        try:
+            yield json.loads(line.decode("utf-8", "surrogatepass"))
+        except ValueError:
+            continue
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
