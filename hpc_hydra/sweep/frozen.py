@@ -1,0 +1,282 @@
+"""The frozen sweep: what every run was composed to, written once at submission and read by each rank.
+
+A *base* is a composed, unresolved configuration with some overrides already in it (one per distinct set of group
+choices); a run is a base and the overrides that are still to be applied. ``${oc.env:RANK}`` therefore resolves on the
+rank, while ``${now:}`` and Hydra's directories were fixed at submission: editing a YAML file afterwards changes nothing.
+
+Must not know: how configurations are composed, submitted or run. Light: Hydra is imported only to thaw.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpc_hydra.errors import SweepError
+from hpc_hydra.planning.types import Plan, from_json, to_json
+from hpc_hydra.sweep.layout import FORMAT, SweepPaths
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+ProgramKind = Literal["script", "module", "task", "command"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """How the user's program was started, so that a rank can start it again.
+
+    ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``task``: there is
+    no program to start again (a notebook, a closure); the function is in task.pkl. ``command``: ``argv`` is run as is.
+    """
+
+    kind: ProgramKind
+    target: str = ""
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    sys_path0: str | None = None  # sys.path[0] of the launcher, absolute
+    flags: tuple[str, ...] = ()  # flags of the interpreter, e.g. ("-X", "faulthandler")
+    umask: int = 0o022
+    pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, without its configuration: all that its supervisor needs."""
+
+    num: int
+    overrides: tuple[str, ...]
+    plan: str  # key in plans.json
+    base: int  # where its base starts in bases.pkl, bytes
+    seed: int
+    dir: Path  # its output directory, absolute
+    program: Program = field(repr=False)
+
+
+class Freezer:
+    """Writes the frozen sweep. Nothing may be submitted before `flush` returned."""
+
+    def __init__(self, sweep: Path, program: Program) -> None:
+        self.paths = SweepPaths(sweep)
+        self.program = program
+        self.paths.meta.mkdir(parents=True, exist_ok=True)
+        self._bases = self.paths.bases.open("ab")
+        self._runs = self.paths.runs.open("ab")
+        _write_json(self.paths.program, {"format": FORMAT, **asdict(program)})
+
+    def add_base(self, cfg: DictConfig, applied: Iterable[str]) -> int:
+        """Keep a composed configuration that already holds the overrides ``applied``; returns its key."""
+        offset = self._bases.seek(0, os.SEEK_END)
+        base = {"applied": tuple(applied), "cfg": cfg}
+        self._bases.write(_dumps(base, by_value=self.program.kind == "task"))
+        return offset
+
+    def add_run(self, num: int, overrides: Sequence[str], *, plan: str, base: int, seed: int, dir: Path) -> None:
+        """Keep one run. ``dir`` is absolute."""
+        try:
+            shown = str(dir.relative_to(self.paths.root))
+        except ValueError:
+            shown = str(dir)
+        line = {"num": num, "plan": plan, "base": base, "seed": seed, "dir": shown, "overrides": list(overrides)}
+        self._runs.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+    def write_plans(self, plans: Mapping[str, Plan]) -> None:
+        """Write all plans of the sweep (those of earlier batches too)."""
+        _write_json(self.paths.plans, {key: to_json(plan) for key, plan in plans.items()})
+
+    def write_task(self, payload: Mapping[str, Any]) -> None:
+        """Keep the function itself and what it needs, for a program that cannot be started again."""
+        import cloudpickle
+
+        with self.paths.task.open("wb") as file:
+            file.write(cloudpickle.dumps(dict(payload)))
+            _sync(file)
+
+    def flush(self) -> None:
+        """Return when everything is on disk."""
+        for file in (self._bases, self._runs):
+            _sync(file)
+
+    def close(self) -> None:
+        self._bases.close()
+        self._runs.close()
+
+
+def read_program(sweep: Path) -> Program:
+    """How the user's program was started. Raises `SweepError` where this is no sweep, or of another format."""
+    path = SweepPaths(sweep).program
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise SweepError(
+            "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
+        ) from None
+    except ValueError as error:
+        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+    if data.get("format") != FORMAT:
+        raise SweepError(
+            f"written in format {data.get('format')}, this version reads {FORMAT}",
+            where=str(path),
+            fix="use the version of hpc_hydra that started the sweep",
+        )
+    program = from_json(Program, data)
+    assert isinstance(program, Program)
+    return program
+
+
+def read_run(sweep: Path, num: int) -> RunRecord:
+    """The record of one run, without unpickling anything. Raises `SweepError`."""
+    program = read_program(sweep)
+    path = SweepPaths(sweep).runs
+    data = path.read_bytes()
+    mark = b'{"num":%d,' % num
+    at = 0 if data.startswith(mark) else data.rfind(b"\n" + mark) + 1
+    if not data.startswith(mark, at):
+        raise SweepError(f"there is no run {num}", where=str(path))
+    end = data.find(b"\n", at)
+    try:
+        return _record(sweep, json.loads(data[at : end if end >= 0 else None]), program)
+    except ValueError as error:
+        raise SweepError(f"the line of run {num} cannot be read: {error}", where=str(path)) from error
+
+
+def read_runs(sweep: Path) -> Iterator[RunRecord]:
+    """All runs, in the order of their numbers' writing; a torn last line is left out. Raises `SweepError`."""
+    program = read_program(sweep)
+    path = SweepPaths(sweep).runs
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _record(sweep, json.loads(line), program)
+            except (ValueError, KeyError) as error:
+                raise SweepError(f"line {number} cannot be read: {error}", where=str(path)) from error
+
+
+def read_plans(sweep: Path) -> dict[str, Plan]:
+    """All plans of the sweep, by key."""
+    path = SweepPaths(sweep).plans
+    try:
+        return {key: from_json(Plan, plan) for key, plan in json.loads(path.read_text()).items()}
+    except (OSError, ValueError) as error:
+        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictConfig:
+    """The whole configuration of a run, unresolved, with its ``hydra`` node: what `hydra.core.utils.run_job` takes.
+
+    For programs of kind script and module the caller must have the program as ``__main__`` already: a configuration may
+    hold its types. ``job_id`` becomes ``hydra.job.id``; the run's number where it is not given.
+    """
+    path = SweepPaths(sweep).bases
+    with path.open("rb") as file:
+        file.seek(record.base)
+        try:
+            base = pickle.load(file)
+        except (AttributeError, ImportError) as error:
+            raise SweepError(
+                f"the configuration of run {record.num} holds a type that cannot be found again: {error}",
+                where=str(path),
+                fix="define the dataclasses of your configuration at module level",
+            ) from error
+    cfg: DictConfig = base["cfg"]
+    applied = set(base["applied"])
+    apply_overrides(cfg, [o for o in record.overrides if o not in applied], record.overrides)
+    fix_run(cfg, sweep, record.num, record.dir, job_id=job_id)
+    return cfg
+
+
+def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str]) -> None:
+    """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
+    from hydra._internal import config_loader_impl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if not rest:
+        return
+    parser = OverridesParser.create()
+    todo = set(rest)
+    parsed = parser.parse_overrides(list(whole))
+    config_loader_impl.ConfigLoaderImpl._apply_overrides_to_config([p for p in parsed if p.input_line in todo], cfg)
+    record_overrides(cfg, parsed)
+
+
+def record_overrides(cfg: DictConfig, parsed: Sequence[Any]) -> None:
+    """Write the overrides of one run into ``cfg.hydra``. Those of a base are replaced, Hydra's own are kept."""
+    from hydra._internal import config_loader_impl
+
+    task = [p for p in parsed if not p.is_hydra_override()]
+    cfg.hydra.overrides.task = [p.input_line for p in task]
+    known = set(cfg.hydra.overrides.hydra)
+    cfg.hydra.overrides.hydra += [p.input_line for p in parsed if p.is_hydra_override() and p.input_line not in known]
+    dirname = getattr(config_loader_impl, "get_overrides_dirname", None)  # Hydra 1.4 has a resolver for it
+    if dirname is not None:
+        options = cfg.hydra.job.config.override_dirname
+        cfg.hydra.job.override_dirname = dirname(
+            overrides=task, kv_sep=options.kv_sep, item_sep=options.item_sep, exclude_keys=options.exclude_keys
+        )
+
+
+def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | None = None) -> None:
+    """Give a configuration its run's number, id and directory (``hydra.sweep.dir`` / ``hydra.sweep.subdir``)."""
+    from omegaconf import open_dict, read_write
+
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.job.num = num
+        cfg.hydra.job.id = job_id or str(num)
+        cfg.hydra.sweep.dir = str(sweep)
+        cfg.hydra.sweep.subdir = str(dir.relative_to(sweep)) if dir.is_relative_to(sweep) else str(dir)
+
+
+def load_task(sweep: Path) -> Callable[[Any], Any]:
+    """The function of a program of kind ``task``; restores the singletons and resolvers of the launching process."""
+    from hydra.core.singleton import Singleton
+
+    with SweepPaths(sweep).task.open("rb") as file:
+        payload = pickle.load(file)
+    Singleton.set_state(payload["singletons"])
+    function: Callable[[Any], Any] = payload["function"]
+    return function
+
+
+def _record(sweep: Path, line: Mapping[str, Any], program: Program) -> RunRecord:
+    return RunRecord(
+        num=line["num"],
+        overrides=tuple(line["overrides"]),
+        plan=line["plan"],
+        base=line["base"],
+        seed=line["seed"],
+        dir=sweep / line["dir"],
+        program=program,
+    )
+
+
+def _dumps(value: Any, *, by_value: bool) -> bytes:
+    if not by_value:
+        try:
+            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            pass  # a type that has no importable name
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    return data
+
+
+def _write_json(path: Path, value: Any) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with new.open("w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False, indent=1)
+        _sync(file)
+    new.replace(path)
+
+
+def _sync(file: io.IOBase) -> None:
+    file.flush()
+    os.fsync(file.fileno())
