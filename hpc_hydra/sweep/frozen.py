@@ -2,7 +2,7 @@
 
 A *base* is a composed, unresolved configuration with some overrides already in it (one per distinct set of group
 choices); a run is a base and the overrides that are still to be applied. ``${oc.env:RANK}`` therefore resolves on the
-rank, while ``${now:}`` and Hydra's directories were fixed at submission: editing a YAML file afterwards changes nothing.
+rank; ``${now:}`` and the directories of Hydra were fixed at submission. Editing a YAML file later changes nothing.
 
 Must not know: how configurations are composed, submitted or run. Light: Hydra is imported only to thaw.
 """
@@ -13,13 +13,16 @@ import io
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.planning.types import Plan, from_json, to_json
+from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ class Freezer:
         self.paths.meta.mkdir(parents=True, exist_ok=True)
         self._bases = self.paths.bases.open("ab")
         self._runs = self.paths.runs.open("ab")
-        _write_json(self.paths.program, {"format": FORMAT, **asdict(program)})
+        write_json(self.paths.program, {"format": FORMAT, **asdict(program)})
 
     def add_base(self, cfg: DictConfig, applied: Iterable[str]) -> int:
         """Keep a composed configuration that already holds the overrides ``applied``; returns its key."""
@@ -88,7 +91,7 @@ class Freezer:
 
     def write_plans(self, plans: Mapping[str, Plan]) -> None:
         """Write all plans of the sweep (those of earlier batches too)."""
-        _write_json(self.paths.plans, {key: to_json(plan) for key, plan in plans.items()})
+        write_json(self.paths.plans, {key: to_json(plan) for key, plan in plans.items()})
 
     def write_task(self, payload: Mapping[str, Any]) -> None:
         """Keep the function itself and what it needs, for a program that cannot be started again."""
@@ -195,26 +198,28 @@ def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictCo
 
 def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str]) -> None:
     """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
-    from hydra._internal import config_loader_impl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
     if not rest:
         return
-    parser = OverridesParser.create()
-    todo = set(rest)
-    parsed = parser.parse_overrides(list(whole))
-    config_loader_impl.ConfigLoaderImpl._apply_overrides_to_config([p for p in parsed if p.input_line in todo], cfg)
-    record_overrides(cfg, parsed)
+    ConfigLoaderImpl._apply_overrides_to_config([parse_override(o) for o in rest], cfg)
+    record_overrides(cfg, whole)
 
 
-def record_overrides(cfg: DictConfig, parsed: Sequence[Any]) -> None:
-    """Write the overrides of one run into ``cfg.hydra``. Those of a base are replaced, Hydra's own are kept."""
+@lru_cache(maxsize=20_000)
+def parse_override(override: str) -> Any:
+    """Hydra's parsed override; the values of a sweep are repeated in many runs, and parsing is slow."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_overrides([override])[0]
+
+
+def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Write a run's task overrides into ``cfg.hydra``, in place of those of its base."""
     from hydra._internal import config_loader_impl
 
-    task = [p for p in parsed if not p.is_hydra_override()]
+    task = [p for p in map(parse_override, overrides) if not p.is_hydra_override()]
     cfg.hydra.overrides.task = [p.input_line for p in task]
-    known = set(cfg.hydra.overrides.hydra)
-    cfg.hydra.overrides.hydra += [p.input_line for p in parsed if p.is_hydra_override() and p.input_line not in known]
     dirname = getattr(config_loader_impl, "get_overrides_dirname", None)  # Hydra 1.4 has a resolver for it
     if dirname is not None:
         options = cfg.hydra.job.config.override_dirname
@@ -227,11 +232,17 @@ def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | 
     """Give a configuration its run's number, id and directory (``hydra.sweep.dir`` / ``hydra.sweep.subdir``)."""
     from omegaconf import open_dict, read_write
 
+    inside = dir.is_relative_to(sweep)
     with read_write(cfg.hydra), open_dict(cfg.hydra):
         cfg.hydra.job.num = num
         cfg.hydra.job.id = job_id or str(num)
-        cfg.hydra.sweep.dir = str(sweep)
-        cfg.hydra.sweep.subdir = str(dir.relative_to(sweep)) if dir.is_relative_to(sweep) else str(dir)
+        cfg.hydra.sweep.dir = literal(str(sweep if inside else dir.parent))
+        cfg.hydra.sweep.subdir = literal(str(dir.relative_to(sweep)) if inside else dir.name)
+
+
+def literal(text: str) -> str:
+    """The text as OmegaConf must be given it to read it back unchanged."""
+    return re.sub(r"(\\*)\$\{", lambda found: found.group(1) * 2 + r"\${", text)
 
 
 def load_task(sweep: Path) -> Callable[[Any], Any]:
@@ -267,14 +278,6 @@ def _dumps(value: Any, *, by_value: bool) -> bytes:
 
     data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return data
-
-
-def _write_json(path: Path, value: Any) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with new.open("w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False, indent=1)
-        _sync(file)
-    new.replace(path)
 
 
 def _sync(file: io.IOBase) -> None:
