@@ -8,11 +8,37 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Plan, RankInfo, Request
+
+Refusal = Literal["permanent", "limit", "transient"]
+
+
+class SubmitError(SchedulerError):
+    """The scheduler did not take a job.
+
+    Attributes:
+        kind: ``permanent`` (asking again is no use), ``limit`` (room for it may come when other jobs have left the
+            queue), ``transient`` (the scheduler could not be asked; the retries of the submitter are used up).
+        ids: jobs of the same spec that are queued nevertheless, in the order of its runs.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        fix: str | None = None,
+        kind: Refusal = "permanent",
+        ids: tuple[str, ...] = (),
+    ) -> None:
+        self.kind, self.ids = kind, ids
+        super().__init__(what, where=where, fix=fix)
 
 
 class State(Enum):
@@ -52,8 +78,8 @@ class JobSpec:
     runs: tuple[int, ...]
     sweep: Path  # absolute
     workdir: Path  # where the user's command was given
-    tag: str
-    log: Path  # directory of the scheduler's own output
+    tag: str  # unique for each submission: how the job is found when the answer to it was lost
+    log: Path  # directory of the scheduler's own output; exists before submission
     rank_command: tuple[str, ...]  # argv of each rank: (python, -m, hpc_hydra.node, rank)
     finish_command: tuple[str, ...]  # argv run once after the ranks of a run, gets the exit code appended
     environ: Mapping[str, str] = field(default_factory=dict)  # HPC_HYDRA_* and the like, set for every rank
@@ -65,11 +91,17 @@ class Dialect(ABC):
     """The pure half of a scheduler: request → directives and commands, output → ids and states."""
 
     name: str
-    has_arrays: bool = False
+    program: str = ""  # the submit command; its absence means that this scheduler is not here
+    has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
+    reads_stdin: bool = False  # the submit command takes the script on standard input
 
     @abstractmethod
     def check(self, request: Request) -> None:
         """Refuse, naming the key, what this scheduler cannot express. Raises `PlanError`."""
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        """What has no meaning on this scheduler and is left out, said to the user before submission."""
+        return ()
 
     @abstractmethod
     def directives(self, request: Request) -> Iterable[tuple[str, str | None]]:
@@ -86,6 +118,33 @@ class Dialect(ABC):
     @abstractmethod
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         """argv that puts the script into the queue."""
+
+    def submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
+        """All submit commands of ``spec``, each with the part of it that it queues, in the order of the runs."""
+        parts = [spec] if self.has_arrays else [replace(spec, runs=(run,)) for run in spec.runs]
+        return [(part, self.submit_command(script, part)) for part in parts]
+
+    def classify(self, message: str) -> Refusal:
+        """Whether it is any use to ask again after the submit command failed with this message."""
+        return "permanent"
+
+    def find_command(self, spec: JobSpec) -> list[str] | None:
+        """Command that lists the user's jobs with what tells the jobs of ``spec`` apart; None: there is no such."""
+        return None
+
+    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Ids of the runs of ``spec`` among what `find_command` printed; empty where it was not queued."""
+        return ()
+
+    def keeps(self, request: Request) -> frozenset[str]:
+        """Variables of the scheduler in the user's shell that the submit command shall see."""
+        return frozenset()
+
+    def submitter(self) -> Submitter:
+        """The doing half that belongs to this dialect."""
+        from hpc_hydra.scheduler.executor import BatchSubmitter  # submitit is loaded only where jobs are submitted
+
+        return BatchSubmitter(self)
 
     @abstractmethod
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
@@ -117,8 +176,16 @@ class Submitter(ABC):
     dialect: Dialect
 
     @abstractmethod
+    def check(self, request: Request) -> None:
+        """Refuse, before anything is written, what cannot be submitted from here. Raises `HpcHydraError`."""
+
+    @abstractmethod
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Put the script into the queue; returns one id per run. Raises `SchedulerError` (nothing was queued)."""
+        """Put the script into the queue; returns one id per run. Raises `SubmitError` (whose ids are queued)."""
+
+    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Ids of the runs of ``spec`` if it is queued although nobody got its ids (an interrupt, a crash)."""
+        return ()
 
     @abstractmethod
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:

@@ -1,0 +1,63 @@
+"""Schedulers by name: the built-in ones and those of other packages (entry points ``hpc_hydra.schedulers``).
+
+Must not know: any scheduler; each is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.scheduler.base import Dialect, Submitter
+
+GROUP = "hpc_hydra.schedulers"  # an entry point's value is a subclass of Dialect
+BUILT_IN = {
+    "local": "hpc_hydra.scheduler.local:LocalDialect",
+    "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
+}
+
+
+def names() -> tuple[str, ...]:
+    """All valid names of schedulers, sorted."""
+    return tuple(sorted({*BUILT_IN, *_others()}))
+
+
+def dialect(name: str) -> Dialect:
+    """The pure half of a scheduler.
+
+    Raises:
+        ConfigError: no scheduler of this name.
+        SchedulerError: another package's scheduler cannot be loaded.
+    """
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        found: Dialect = getattr(import_module(module), attribute)()
+        return found
+    others = _others()
+    if name not in others:
+        valid = ", ".join(names())
+        raise ConfigError(f"there is no scheduler {name!r}", where="scheduler.name", fix=f"scheduler=NAME of: {valid}")
+    try:
+        return _made(others[name].load()())
+    except Exception as error:
+        raise SchedulerError(
+            f"scheduler {name!r} of another package cannot be loaded: {error}", where=others[name].value
+        ) from error
+
+
+def submitter(name: str) -> Submitter:
+    """The doing half of a scheduler: a fresh object, of which a launcher needs one."""
+    return dialect(name).submitter()
+
+
+def _made(value: Any) -> Dialect:
+    if not isinstance(value, Dialect):
+        raise TypeError(f"{type(value).__name__} is no hpc_hydra.scheduler.base.Dialect")
+    return value
+
+
+def _others() -> dict[str, Any]:
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    return {point.name: point for point in entry_points(group=GROUP)}
