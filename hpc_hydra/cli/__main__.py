@@ -1,0 +1,7 @@
+"""``python -m hpc_hydra.cli``: the same as ``hpc-hydra``."""
+
+import sys
+
+from hpc_hydra.cli.main import main
+
+sys.exit(main())

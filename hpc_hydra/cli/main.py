@@ -1,0 +1,78 @@
+"""``hpc-hydra <command>``: finds the command, runs it, turns errors into one message and an exit code.
+
+Nothing is imported before the command is known: help is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from hpc_hydra.errors import HpcHydraError
+
+COMMANDS = {
+    "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),
+    "torchrun": ("hpc_hydra.cli.torchrun", "the same with torchrun-hpc's options"),
+    "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
+}
+USAGE_EXIT = 2
+
+
+def usage() -> str:
+    """Help of the program as a whole."""
+    lines = [
+        "usage: hpc-hydra <command> [options]",
+        "",
+        "Launch distributed PyTorch on HPC machines from a Hydra configuration.",
+        "",
+        "commands:",
+        *(f"  {name:<12}{about}" for name, (_, about) in COMMANDS.items()),
+        "",
+        "`hpc-hydra <command> --help` explains one. `hpc-hydra --version` tells the version.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def version() -> str:
+    """The version of this package."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("hpc-hydra")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or the command's."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage(), end="", file=sys.stdout if words else sys.stderr)
+        return 0 if words else USAGE_EXIT
+    name, rest = words[0], words[1:]
+    if name in ("--version", "-V"):
+        print(f"hpc-hydra {version()}")
+        return 0
+    if name not in COMMANDS:
+        from hpc_hydra.cli.scan import did_you_mean
+
+        near = did_you_mean(name, COMMANDS)
+        hint = f"did you mean {near}?" if near else f"commands are {', '.join(COMMANDS)}"
+        print(f"hpc-hydra: unknown command {name!r}; {hint}", file=sys.stderr)
+        return USAGE_EXIT
+    try:
+        return int(import_module(COMMANDS[name][0]).main(rest))
+    except HpcHydraError as error:
+        print(f"hpc-hydra {name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has left; the interpreter would complain once more
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

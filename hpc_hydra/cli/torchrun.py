@@ -1,0 +1,515 @@
+"""``hpc-hydra torchrun``: torchrun-hpc's options, translated to overrides of our configuration.
+
+`OPTIONS` is the table (github.com/LBANN/HPC-launcher, ``torchrun-hpc -h``), `parse` reads a command line by it,
+`translate` is a pure function to overrides. Must not know: how a job is composed, planned or submitted.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hpc_hydra.cli.quoting import mapping, override
+from hpc_hydra.cli.scan import Option, UsageError, did_you_mean, format_help, scan
+
+TIMESTAMPED = "{name}_{time}"  # `-l` without a directory
+
+SCHEDULERS = {
+    "None": None,
+    "local": "local",
+    "LocalScheduler": "local",
+    "flux": "flux",
+    "FluxScheduler": "flux",
+    "slurm": "slurm",
+    "SlurmScheduler": "slurm",
+    "lsf": "lsf",
+    "LSFScheduler": "lsf",
+}
+BACKENDS = {"nccl": "nccl", "rccl": "nccl", "*ccl": "nccl", "mpi": "mpi", "gloo": "gloo"}  # torch's names
+RENDEZVOUS = ("mpi", "tcp")
+_ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")  # schedulers have no such options; LSF's -UF, -XF are shorter
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A parser of integers of at least ``least``."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d+", text) or int(text) < least:
+            raise ValueError(f"expects a whole number, {least} or more")
+        return int(text)
+
+    return parse
+
+
+def gigabytes(text: str) -> float:
+    """GB, as a positive number."""
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
+        raise ValueError("expects a positive number of GB")
+    return int(text) if text.isdigit() else float(text)
+
+
+def fraction(text: str) -> float:
+    """A share in (0, 1]."""
+    if not re.fullmatch(r"\d*\.?\d+|\d+\.", text) or not 0 < float(text) <= 1:
+        raise ValueError("expects a number above 0 and up to 1")
+    return float(text)
+
+
+def minutes(text: str) -> int | str:
+    """Minutes as an integer, or any other spelling of `resources.time_limit`."""
+    if not re.match(r"\d", text):
+        raise ValueError("expects minutes (480), or a time such as 8h or 08:00:00")
+    return int(text) if text.isdigit() else text
+
+
+def one_of(names: Sequence[str], *, any_case: bool = False) -> Callable[[str], str]:
+    """A parser of a choice."""
+
+    def parse(text: str) -> str:
+        found = next((name for name in names if name == text or (any_case and name.lower() == text.lower())), None)
+        if found is None:
+            raise ValueError(f"expects one of {', '.join(names)}")
+        return found
+
+    return parse
+
+
+def named(text: str) -> str:
+    """A text that is not empty."""
+    if not text:
+        raise ValueError("expects a name")
+    return text
+
+
+SYSTEM_PARAMETERS: dict[str, Callable[[str], Any]] = {
+    "cores_per_node": whole(1),
+    "gpus_per_node": whole(0),
+    "gpu_arch": named,
+    "mem_per_gpu": gigabytes,
+    "numa_domains": whole(1),
+    "scheduler": one_of(list(SCHEDULERS)),
+    "gpu_vendor": one_of(("nvidia", "amd", "intel"), any_case=True),
+    "fraction_max_gpu_mem": fraction,
+}
+
+
+def system_parameter(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` of ``-p``, typed."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError("expects KEY=VALUE")
+    if key not in SYSTEM_PARAMETERS:
+        near = did_you_mean(key, SYSTEM_PARAMETERS)
+        raise ValueError(
+            f"unknown system parameter {key!r}{f' (did you mean {near}?)' if near else ''};"
+            f" known are {', '.join(SYSTEM_PARAMETERS)}"
+        )
+    try:
+        return key, SYSTEM_PARAMETERS[key](value)
+    except ValueError as error:
+        raise ValueError(f"{key} {error}") from None
+
+
+_SIZE, _TORCH = "Job size options", "PyTorch options"
+_WHEN, _SCRIPT, _SYSTEM, _LOGGING = "Schedule options", "Script options", "System options", "Logging options"
+
+OPTIONS: tuple[Option, ...] = (
+    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--verbose", "-v"), "flag", help="tell more; also save the host list", key="logging.verbose"),
+    Option(("--show-overrides",), "flag", help="print the same command for `hpc-hydra run` and exit"),
+    Option(
+        ("--rdv", "-r"),
+        metavar="RDV",
+        help="how ranks find each other: tcp (default) or mpi",
+        key="rendezvous",
+        parse=one_of(RENDEZVOUS),
+        section=_TORCH,
+    ),
+    Option(
+        ("--fraction-max-gpu-mem",),
+        metavar="FRACTION",
+        help="share of a GPU's memory that a rank may allocate",
+        key="rendezvous.fraction_max_gpu_mem",
+        parse=fraction,
+        section=_TORCH,
+    ),
+    Option(
+        ("--unswap-rocr-hip-vis-dev", "-u"),
+        "flag",
+        help="leave ROCR_VISIBLE_DEVICES where it is (default: moved to HIP_VISIBLE_DEVICES)",
+        key="rendezvous.unswap_rocr_hip_vis_dev",
+        section=_TORCH,
+    ),
+    Option(("--module", "-m"), "flag", help="the command is a Python module, as in python -m", section=_TORCH),
+    Option(("--nodes", "-N"), metavar="NODES", help="nodes", key="resources.nodes", parse=whole(1), section=_SIZE),
+    Option(
+        ("--procs-per-node", "-n"),
+        metavar="PROCS",
+        help="ranks on each node",
+        key="resources.procs_per_node",
+        parse=whole(1),
+        section=_SIZE,
+    ),
+    Option(
+        ("--gpus-per-proc",),
+        metavar="GPUS",
+        help="GPUs of each rank (default 1; 0: none)",
+        key="resources.gpus_per_proc",
+        parse=whole(0),
+        section=_SIZE,
+    ),
+    Option(
+        ("--cpus-per-proc", "-c"),
+        metavar="CPUS",
+        help="cores of each rank (default: the node's, shared out)",
+        key="resources.cpus_per_proc",
+        parse=whole(1),
+        section=_SIZE,
+    ),
+    Option(
+        ("--gpus-at-least", "-g"),
+        metavar="GPUS",
+        help="GPUs in all; not with -N or -n",
+        key="resources.gpus_at_least",
+        parse=whole(1),
+        section=_SIZE,
+    ),
+    Option(
+        ("--gpumem-at-least",),
+        metavar="GB",
+        help="GPU memory in all, in GB; not with -N",
+        key="resources.gpumem_at_least",
+        parse=gigabytes,
+        section=_SIZE,
+    ),
+    Option(
+        ("--exclusive",), "flag", help="share the nodes with no other job", key="resources.exclusive", section=_SIZE
+    ),
+    Option(
+        ("--local",),
+        "flag",
+        help="run here, without a scheduler: one rank, or -n of them",
+        key="scheduler=local",
+        section=_SIZE,
+    ),
+    Option(
+        ("--comm-backend",),
+        metavar="BACKEND",
+        help="MPI, NCCL, RCCL or *CCL",
+        key="rendezvous.backend",
+        parse=one_of(("MPI", "NCCL", "RCCL", "*CCL", "gloo"), any_case=True),
+        section=_SIZE,
+    ),
+    Option(
+        ("--xargs", "-x"),
+        "pairs",
+        metavar="KEY=VALUE",
+        help="options of the scheduler's submit and launch commands; ~KEY takes one away",
+        key="scheduler.extra, scheduler.remove",
+        section=_SIZE,
+    ),
+    Option(("--bg",), "flag", help="submit and return", key="launch.bg", section=_WHEN),
+    Option(
+        ("--batch-script",),
+        metavar="FILE",
+        help="submit this batch script, with the options above on the command line",
+        key="launch.batch_script",
+        parse=named,
+        section=_WHEN,
+    ),
+    Option(
+        ("--scheduler",),
+        metavar="NAME",
+        help=f"one of {', '.join(SCHEDULERS)}",
+        key="scheduler",
+        parse=one_of(list(SCHEDULERS)),
+        section=_WHEN,
+    ),
+    Option(("--queue", "-q"), metavar="QUEUE", help="queue (partition)", key="scheduler.queue", section=_WHEN),
+    Option(
+        ("--time-limit", "-t"),
+        metavar="MINUTES",
+        help="time limit; also 8h or 08:00:00",
+        key="resources.time_limit",
+        parse=minutes,
+        section=_WHEN,
+    ),
+    Option(
+        ("--launch-dir", "-l"),
+        "optional",
+        metavar="DIR",
+        help="keep scripts and logs in DIR; without DIR in a new directory named by the time",
+        key="launch.launch_dir",
+        parse=named,
+        section=_SCRIPT,
+    ),
+    Option(
+        ("--output-script", "-o"),
+        metavar="FILE",
+        help="write the job script to this file (- is the console)",
+        key="launch.output_script",
+        parse=named,
+        section=_SCRIPT,
+    ),
+    Option(
+        ("--setup-only",), "flag", help="write the job script, run nothing", key="launch.setup_only", section=_SCRIPT
+    ),
+    Option(("--dry-run",), "flag", help="print the job script, touch nothing", key="launch.dry_run", section=_SCRIPT),
+    Option(("--account",), metavar="ACCOUNT", help="account or bank", key="scheduler.account", section=_SCRIPT),
+    Option(
+        ("--dependency",),
+        metavar="DEPENDENCY",
+        help="as the scheduler spells it, e.g. afterok:12345",
+        key="scheduler.dependency",
+        section=_SCRIPT,
+    ),
+    Option(("--job-name", "-J"), metavar="NAME", help="name", key="scheduler.job_name", section=_SCRIPT),
+    Option(("--reservation",), metavar="RESERVATION", help="reservation", key="scheduler.reservation", section=_SCRIPT),
+    Option(
+        ("--save-hostlist",),
+        "flag",
+        help="write the hosts to hpc_launcher_hostlist.txt",
+        key="logging.save_hostlist",
+        section=_SCRIPT,
+    ),
+    Option(("--system",), metavar="NAME", help="the machine (default: detected)", key="system", section=_SYSTEM),
+    Option(
+        ("--system-params", "-p"),
+        "pairs",
+        metavar="KEY=VALUE",
+        help=f"facts of the machine: {', '.join(SYSTEM_PARAMETERS)}",
+        key="system.KEY",
+        parse=system_parameter,
+        section=_SYSTEM,
+    ),
+    Option(("--out",), metavar="FILE", help="also write standard output here", key="logging.out", section=_LOGGING),
+    Option(("--err",), metavar="FILE", help="also write standard error here", key="logging.err", section=_LOGGING),
+    Option(
+        ("--color-stderr",),
+        "flag",
+        help="standard error in red on the console",
+        key="logging.color_stderr",
+        section=_LOGGING,
+    ),
+)
+
+USAGE = "hpc-hydra torchrun [options] [--] command [args...]"
+ABOUT = (
+    "Launch a distributed PyTorch script with torchrun-hpc's options."
+    " The configuration key that each stands for is in brackets."
+)
+EPILOG = "Options end at the first word that is none of them; `--` says so where it could be mistaken."
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """torchrun-hpc's options as typed; None, False or empty: not given."""
+
+    command: tuple[str, ...] = ()
+    help: bool = False
+    show_overrides: bool = False
+    verbose: bool = False
+    rdv: str | None = None
+    fraction_max_gpu_mem: float | None = None
+    unswap_rocr_hip_vis_dev: bool = False
+    module: bool = False
+    nodes: int | None = None
+    procs_per_node: int | None = None
+    gpus_per_proc: int | None = None
+    cpus_per_proc: int | None = None
+    gpus_at_least: int | None = None
+    gpumem_at_least: float | None = None
+    exclusive: bool = False
+    local: bool = False
+    comm_backend: str | None = None
+    xargs: tuple[str, ...] = ()
+    bg: bool = False
+    batch_script: str | None = None
+    scheduler: str | None = None
+    queue: str | None = None
+    time_limit: int | str | None = None
+    launch_dir: str | None = None
+    output_script: str | None = None
+    setup_only: bool = False
+    dry_run: bool = False
+    account: str | None = None
+    dependency: str | None = None
+    job_name: str | None = None
+    reservation: str | None = None
+    save_hostlist: bool = False
+    system: str | None = None
+    system_params: tuple[tuple[str, Any], ...] = ()
+    out: str | None = None
+    err: str | None = None
+    color_stderr: bool = False
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Read a command line.
+
+    Raises:
+        UsageError: an unknown option, a wrong value, options that exclude each other, or no command.
+    """
+    scanned = scan(OPTIONS, argv)
+    values: dict[str, Any] = {"command": scanned.command}
+    for option in OPTIONS:
+        if not scanned.has(option.name):
+            continue
+        if option.kind == "pairs":
+            values[option.name] = tuple(scanned.all(option.name))
+        else:
+            value = scanned.last(option.name)
+            values[option.name] = TIMESTAMPED if option.kind == "optional" and value is None else value
+    args = Arguments(**values)
+    if args.help:
+        return args
+    _check(args)
+    if not args.command and not args.batch_script:
+        last = scanned.found[-1] if scanned.found else None
+        swallowed = last is not None and last[0].kind == "optional" and last[1] is not None
+        raise UsageError(
+            "no command given"
+            + (f" ({last[1]!r} was read as the value of {last[0].flags[0]})" if last and swallowed else ""),
+            fix=f"{last[0].flags[0]} -- {last[1]}" if last and swallowed else USAGE,
+        )
+    return args
+
+
+def _check(args: Arguments) -> None:
+    exclusions = (
+        ("--gpus-at-least (-g)", args.gpus_at_least, "--nodes (-N)", args.nodes),
+        ("--gpus-at-least (-g)", args.gpus_at_least, "--procs-per-node (-n)", args.procs_per_node),
+        ("--gpumem-at-least", args.gpumem_at_least, "--nodes (-N)", args.nodes),
+        ("--local", args.local or None, "--bg", args.bg or None),
+        ("--local", args.local or None, "--batch-script", args.batch_script),
+        ("--module (-m)", args.module or None, "--batch-script", args.batch_script),
+    )
+    for one, given, other, also in exclusions:
+        if given is not None and also is not None:
+            raise UsageError(f"cannot be used with {other}", where=one, fix="one of the two")
+    if args.local and SCHEDULERS[args.scheduler or "None"] not in (None, "local"):
+        raise UsageError(f"cannot be used with --scheduler {args.scheduler}", where="--local", fix="one of the two")
+    if args.out and args.out == args.err:
+        raise UsageError(f"is the same file as --err ({args.out})", where="--out", fix="two files")
+
+
+def translate(args: Arguments) -> list[str]:
+    """The overrides that say the same. Pure; every text arrives byte for byte."""
+    parameters = dict(args.system_params)
+    scheduler = SCHEDULERS[args.scheduler or "None"] or SCHEDULERS[str(parameters.get("scheduler"))]
+    lines: list[tuple[str, str | int | float | bool | None]] = [
+        ("system", args.system),
+        ("scheduler", "local" if args.local else scheduler),
+        ("rendezvous", args.rdv),
+    ]
+    for key, value in parameters.items():
+        if key == "scheduler":
+            value = SCHEDULERS[value]
+        group = "rendezvous" if key == "fraction_max_gpu_mem" else "system"
+        lines.append((f"{group}.{key}", value))
+    alone = args.local and args.procs_per_node is None and args.gpus_at_least is None
+    lines += [
+        ("resources.nodes", args.nodes),
+        ("resources.procs_per_node", 1 if alone else args.procs_per_node),
+        ("resources.gpus_per_proc", args.gpus_per_proc),
+        ("resources.cpus_per_proc", args.cpus_per_proc),
+        ("resources.gpus_at_least", args.gpus_at_least),
+        ("resources.gpumem_at_least", args.gpumem_at_least),
+        ("resources.time_limit", args.time_limit),
+        ("resources.exclusive", args.exclusive or None),
+        ("scheduler.queue", args.queue),
+        ("scheduler.account", args.account),
+        ("scheduler.dependency", args.dependency),
+        ("scheduler.job_name", args.job_name),
+        ("scheduler.reservation", args.reservation),
+        ("rendezvous.backend", BACKENDS[args.comm_backend.lower()] if args.comm_backend else None),
+        ("rendezvous.fraction_max_gpu_mem", args.fraction_max_gpu_mem),
+        ("rendezvous.unswap_rocr_hip_vis_dev", args.unswap_rocr_hip_vis_dev or None),
+        ("logging.verbose", args.verbose or None),
+        ("logging.save_hostlist", args.save_hostlist or args.verbose or None),
+        ("logging.out", args.out),
+        ("logging.err", args.err),
+        ("logging.color_stderr", args.color_stderr or None),
+        ("launch.bg", args.bg or None),
+        ("launch.batch_script", args.batch_script),
+        ("launch.launch_dir", args.launch_dir),
+        ("launch.output_script", args.output_script),
+        ("launch.setup_only", args.setup_only or None),
+        ("launch.dry_run", args.dry_run or None),
+    ]
+    overrides = [override(key, value) for key, value in lines if value is not None]
+    extra, removed, environment = split_xargs(args.xargs)
+    if extra:
+        overrides.append(mapping("scheduler.extra", extra))
+    if removed:
+        overrides.append(f"scheduler.remove=[{','.join(removed)}]")
+    overrides += [override(f"launch.env.{name}", value) for name, value in environment.items()]
+    return overrides
+
+
+def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, str | None], list[str], dict[str, str]]:
+    """``-x`` words as options with a value (None: a bare flag, ``KEY=``), options to take away, variables.
+
+    The last word about a key counts.
+    """
+    extra: dict[str, str | None] = {}
+    removed: list[str] = []
+    environment: dict[str, str] = {}
+    for word in xargs:
+        key, _, value = word.partition("=")
+        name = key.lstrip("~").lstrip("-")
+        if key.startswith("~"):
+            extra.pop(name, None)
+            removed += [name] if name not in removed else []
+        elif not key.startswith("-") and _ENVIRONMENT_NAME.match(name):
+            environment[name] = value
+        else:
+            removed = [other for other in removed if other != name]
+            extra[name] = value or None
+    return extra, removed, environment
+
+
+def notes(args: Arguments) -> list[str]:
+    """What a user should know about how the options were understood."""
+    names = split_xargs(args.xargs)[2]
+    said = [
+        f"-x {name}: an environment variable, not an option of a scheduler; set for the ranks (launch.env.{name})"
+        for name in names
+    ]
+    if args.comm_backend and args.comm_backend.lower() == "rccl":
+        said.append("--comm-backend RCCL: torch's name for it is nccl (rendezvous.backend=nccl)")
+    return said
+
+
+def command(args: Arguments) -> list[str]:
+    """The user's command as `hpc-hydra run` takes it."""
+    return ["-m", *args.command] if args.module else list(args.command)
+
+
+def run_command(args: Arguments) -> list[str]:
+    """The same as a `hpc-hydra run` command line."""
+    behind = ["--", *command(args)] if args.command else []
+    return ["hpc-hydra", "run", *translate(args), *behind]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``hpc-hydra torchrun``; returns the exit code. Raises `HpcHydraError`."""
+    args = parse(argv)
+    if args.help:
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, EPILOG))
+        return 0
+    for line in notes(args):
+        print(f"hpc-hydra: {line}", file=sys.stderr)
+    if args.show_overrides:
+        print(shlex.join(run_command(args)))
+        return 0
+    from hpc_hydra.cli.run import launch
+
+    return launch(translate(args), command(args))
+
+
+assert {option.name for option in OPTIONS} == {f.name for f in fields(Arguments)} - {"command"}

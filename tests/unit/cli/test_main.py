@@ -1,0 +1,33 @@
+"""The dispatcher: help, version, unknown commands, errors as messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_hydra.cli.main import COMMANDS, main
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["torchrum"]) == 2
+    assert "did you mean torchrun?" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hpc-hydra ")
+
+
+def test_an_error_is_one_message_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["torchrun", "-N", "x", "t.py"]) == 2
+    assert capsys.readouterr().err == "hpc-hydra torchrun: -N: expects a whole number, 1 or more, got 'x'\n"
