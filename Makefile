@@ -1,0 +1,63 @@
+# The whole of what one must remember. `make help` lists it.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+PY14 := .venv14/bin/python
+HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
+ARGS ?=
+SWEEP := outputs/demo
+.PHONY: help venv test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@echo; echo '  PYTHON=/path/to/python3 chooses the interpreter; ARGS="-k name -x" goes to pytest.'
+
+.venv/.ready: $(HOUSE) constraints/hydra13.txt
+	@sh scripts/venv.sh .venv constraints/hydra13.txt
+
+.venv14/.ready: $(HOUSE) constraints/hydra14.txt
+	@sh scripts/venv.sh .venv14 constraints/hydra14.txt
+
+venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
+
+test: .venv/.ready ## all that this machine can run; says at its end what it left out and why
+	$(PY) -m pytest $(ARGS)
+
+test-unit: .venv/.ready ## without the real SLURM
+	$(PY) -m pytest -m "not cluster" $(ARGS)
+
+test-cluster: .venv/.ready ## only what needs the real SLURM (root on Debian: brought up and taken down)
+	$(PY) -m pytest -m cluster $(ARGS)
+
+test-hydra14: .venv14/.ready ## the suite without SLURM on Hydra 1.4 (its own .venv14)
+	$(PY14) -m pytest -m "not cluster" $(ARGS)
+
+demo: .venv/.ready ## a sweep of distributed training on this machine: 2 world sizes × 2 learning rates
+	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1
+
+lint: .venv/.ready ## ruff, mypy --strict, syntax of the shell scripts
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	@for f in scripts/*.sh; do sh -n "$$f" || exit 1; done
+	@for f in .ci/run tests/cluster/slurm/*; do bash -n "$$f" || exit 1; done
+
+format: .venv/.ready ## ruff's format and safe fixes, in place
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+docs: .venv/.ready ## run the commands of README and docs, check their links
+	$(PY) -m pytest tests/unit/test_docs.py $(ARGS)
+
+bench: .venv/.ready ## side by side with the peers (benchmarks/)
+	$(PY) -m benchmarks $(ARGS)
+
+cluster-up: ## start the 4-node SLURM of the tests and leave it running (root on Debian)
+	bash tests/cluster/slurm/up
+
+cluster-down: ## stop it
+	bash tests/cluster/slurm/down
+
+clean: ## remove what make, builds and tests left here
+	rm -rf .venv .venv14 build dist outputs multirun .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
