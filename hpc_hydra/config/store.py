@@ -1,0 +1,75 @@
+"""Registers the schemas with Hydra, and finds the folder of YAML files that users compose.
+
+All groups are typed by one entry, ``hydra/hpc_schema``: the bundle ``conf/hpc.yaml`` puts it under its groups, so no
+file of a group needs to name a base, and ``--help`` shows no extra option.
+Light: Hydra scans plugins at every start of every application, and this module is imported there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
+
+from hpc_hydra.config.schema import GROUPS, SystemConfig
+from hpc_hydra.errors import ConfigError
+
+# Mappings that take any key without `+` on the command line.
+OPEN = {
+    "launch": ("env",),
+    "scheduler": ("extra", "submit_extra", "launch_extra"),
+    "system": ("env", "queues", "submit_args", "launch_args", "site_env", "site_file"),
+}
+
+
+@dataclass
+class SystemSchema(SystemConfig):
+    """A system as Hydra composes it: OmegaConf cannot add `system.queues.new.partition=x` to a typed mapping."""
+
+    queues: Dict[str, Any] = field(default_factory=dict)  # type: ignore[assignment]
+
+
+@lru_cache(maxsize=1)
+def _schema() -> Any:
+    from omegaconf import OmegaConf
+
+    kinds = {**GROUPS, "system": SystemSchema}
+    root = OmegaConf.create({group: OmegaConf.structured(kind) for group, kind in kinds.items()})
+    for group, keys in OPEN.items():
+        for key in keys:
+            OmegaConf.set_struct(root[group][key], False)
+    return root
+
+
+def register() -> None:
+    """Register the schemas in Hydra's ConfigStore; does nothing where they already stand there."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    group = store.repo.get("hydra")
+    if not (isinstance(group, dict) and "hpc_schema.yaml" in group):
+        store.store(group="hydra", name="hpc_schema", node=_schema(), package="_global_", provider="hpc_hydra")
+
+
+@lru_cache(maxsize=1)
+def conf_dir() -> Path:
+    """The folder that holds ``hpc.yaml``: inside the package (wheel) or beside it (checkout, editable install).
+
+    Raises `ConfigError` where neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "conf", package.parent / "conf"):
+        if (folder / "hpc.yaml").is_file():
+            return folder
+    raise ConfigError(
+        "the configuration files of hpc_hydra are not installed (no conf/hpc.yaml)",
+        where=str(package),
+        fix="pip install --force-reinstall hpc-hydra",
+    )
+
+
+@lru_cache(maxsize=16)
+def shipped(group: str) -> tuple[str, ...]:
+    """Names of the options that ship in a group, e.g. ``shipped("scheduler")`` → ``("auto", "local", "slurm")``."""
+    return tuple(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))
