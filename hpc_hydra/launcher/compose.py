@@ -1,0 +1,133 @@
+"""Compose each run once, and fast: what Hydra would compose, without reading the YAML files again for every run.
+
+Runs with the same group choices share a *base*, which Hydra itself composes; the other overrides are applied to a copy
+of it by Hydra's own function. Whatever that does not cover (overrides of ``hydra.*``, a foreign configuration loader)
+is composed by Hydra in full. Errors are Hydra's own: they are raised here, before anything was submitted.
+
+Must not know: our configuration groups, the sweep directory.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import DictConfig, OmegaConf, flag_override
+
+from hpc_hydra.sweep.frozen import apply_overrides, parse_override
+
+_NOW = re.compile(r"\$\{now:([^{}]*)\}")
+
+
+@dataclass(eq=False)
+class Base:
+    """A composed, unresolved configuration in which the overrides ``applied`` are done."""
+
+    cfg: DictConfig  # never handed out: `copy` is
+    applied: tuple[str, ...]
+
+    @cached_property
+    def _pickle(self) -> bytes | None:
+        try:
+            data = pickle.dumps(self.cfg, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.loads(data)
+        except Exception:  # a type without an importable name: copied, not pickled
+            return None
+        return data
+
+    def copy(self) -> DictConfig:
+        cfg = copy.deepcopy(self.cfg) if self._pickle is None else pickle.loads(self._pickle)
+        assert isinstance(cfg, DictConfig)
+        return cfg
+
+
+@dataclass(frozen=True)
+class Composed:
+    """The configuration of one run, and the base it was made from."""
+
+    cfg: DictConfig
+    base: Base
+
+
+class Composer:
+    """Composes the runs of one command line. ``master`` is the configuration that Hydra's multirun composed."""
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
+        self._loader, self._master = loader, master
+        self._bases: dict[tuple[str, ...], Base] = {}
+        self._is_choice: dict[str, bool | None] = {}
+
+    def compose(self, overrides: Sequence[str]) -> Composed:
+        """The configuration that Hydra's ``load_sweep_config`` gives for these overrides. Raises what it raises."""
+        self.fix_now(overrides)
+        kinds = [self._kind(o) for o in overrides]
+        if None in kinds:
+            base = self._base(tuple(overrides))
+            return Composed(base.copy(), base)
+        choices = tuple(o for o, is_choice in zip(overrides, kinds, strict=True) if is_choice)
+        if choices not in self._bases:
+            self._bases[choices] = self._base(choices)
+        base = self._bases[choices]
+        cfg = base.copy()
+        apply_overrides(cfg, [o for o, is_choice in zip(overrides, kinds, strict=True) if not is_choice], overrides)
+        return Composed(cfg, base)
+
+    def fix_now(self, texts: Iterable[str]) -> None:
+        """Resolve every ``${now:…}`` in these texts, once for all runs: the frozen cache keeps its value."""
+        for text in texts:
+            for pattern in _NOW.findall(text):
+                with flag_override(self._master, ["struct", "readonly"], False):
+                    self._master["_now_"] = f"${{now:{pattern}}}"
+                    try:
+                        _ = self._master["_now_"]
+                    finally:
+                        del self._master["_now_"]
+
+    def _base(self, overrides: tuple[str, ...]) -> Base:
+        cfg = self._loader.load_sweep_config(self._master, list(overrides))
+        self.fix_now(_strings(OmegaConf.to_container(cfg, resolve=False)))
+        OmegaConf.copy_cache(from_config=self._master, to_config=cfg)
+        return Base(cfg, overrides)
+
+    def _kind(self, override: str) -> bool | None:
+        """True: a group choice; False: a value; None: only Hydra's full composition will do."""
+        if override not in self._is_choice:
+            self._is_choice[override] = self._classify(override)
+        return self._is_choice[override]
+
+    def _classify(self, override: str) -> bool | None:
+        if type(self._loader) is not ConfigLoaderImpl:
+            return None
+        try:
+            from hydra._internal.defaults_list import Overrides
+
+            parsed = parse_override(override)
+            if parsed.is_hydra_override() or parsed.is_sweep_override() or parsed.key_or_group == "hydra":
+                return None
+            return not Overrides(repo=self._repository, overrides_list=[parsed]).config_overrides
+        except Exception:  # let Hydra's own composition say what is wrong
+            return None
+
+    @cached_property
+    def _repository(self) -> Any:
+        hydra = self._master.hydra
+        loader: Any = self._loader
+        return loader._parse_overrides_and_create_caching_repo(hydra.job.config_name, list(hydra.overrides.hydra))[1]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

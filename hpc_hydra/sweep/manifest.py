@@ -1,0 +1,125 @@
+"""The manifest of a sweep: what was about to happen and what happened, one line each, on disk before and after.
+
+A launcher that is killed at any moment leaves a manifest from which another process finds every job: a line
+``submitting`` without ``submitted`` after it means that the scheduler may hold the job, under the tag of that line.
+
+Must not know: schedulers, Hydra.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.sweep.files import append_line, read_lines
+from hpc_hydra.sweep.layout import FORMAT, SweepPaths
+from hpc_hydra.sweep.types import Job
+
+
+@dataclass
+class SweepState:
+    """What the manifest says when read from the beginning to the end."""
+
+    scheduler: dict[str, str] = field(default_factory=dict)  # key of a job → name of its scheduler
+    jobs: dict[str, Job] = field(default_factory=dict)  # submitted ones
+    pending: dict[str, Job] = field(default_factory=dict)  # `submitting` was written, `submitted` was not
+    refused: dict[str, str] = field(default_factory=dict)  # key of a job → what the scheduler said
+    cancelled: set[str] = field(default_factory=set)  # ids that we asked the scheduler to cancel
+    detached: bool = False
+    finished: bool = False  # a launcher saw all runs end
+    started: float | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def run_ids(self) -> dict[int, tuple[str, str]]:
+        """Of every submitted run: its job's key and its id in the scheduler; the last submission counts."""
+        return {num: (job.key, id_) for job in self.jobs.values() for num, id_ in zip(job.runs, job.ids, strict=False)}
+
+
+class Manifest:
+    """Appends to the manifest of a sweep; each line is on disk when the method returns."""
+
+    def __init__(self, sweep: Path) -> None:
+        self.path = SweepPaths(sweep).manifest
+
+    def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int) -> None:
+        """A launcher begins to submit ``runs`` runs."""
+        self._write("started", format=FORMAT, argv=list(argv), host=host, pid=pid, runs=runs)
+
+    def submitting(self, job: Job, scheduler: str) -> None:
+        """Written before the submit command runs."""
+        self._write("submitting", job=job.key, plan=job.plan, runs=_ranges(job.runs), tag=job.tag, scheduler=scheduler)
+
+    def submitted(self, job: Job) -> None:
+        """Written when the ids are known. ``job.ids`` are those of its runs, in order."""
+        self._write("submitted", job=job.key, ids=list(job.ids))
+
+    def refused(self, job: Job, reason: str) -> None:
+        """The scheduler refused; nothing of this job is in its queue."""
+        self._write("refused", job=job.key, reason=reason)
+
+    def cancelled(self, ids: Sequence[str]) -> None:
+        """The scheduler was asked to cancel these ids."""
+        self._write("cancelled", ids=list(ids))
+
+    def detached(self) -> None:
+        """The launcher left; the jobs run on."""
+        self._write("detached")
+
+    def finished(self, *, failed: int) -> None:
+        """All runs have ended."""
+        self._write("finished", failed=failed)
+
+    def _write(self, event: str, **data: Any) -> None:
+        append_line(self.path, {"event": event, "time": round(time.time(), 3), **data}, sync=True)
+
+
+def read_manifest(sweep: Path) -> SweepState:
+    """The state of a sweep. Lines that a crash left unfinished are passed over."""
+    state = SweepState()
+    for line in read_lines(SweepPaths(sweep).manifest):
+        if not isinstance(line, dict) or "event" not in line:
+            continue
+        state.events.append(line)
+        _apply(state, line)
+    return state
+
+
+def _apply(state: SweepState, line: dict[str, Any]) -> None:
+    event, key = line["event"], line.get("job", "")
+    if event == "started":
+        state.started = state.started or line.get("time")
+        state.detached = state.finished = False
+    elif event == "submitting":
+        state.pending[key] = Job(key=key, plan=line["plan"], runs=_numbers(line["runs"]), tag=line["tag"])
+        state.scheduler[key] = line["scheduler"]
+        state.refused.pop(key, None)
+    elif event == "submitted" and key in state.pending:
+        state.jobs[key] = replace(state.pending.pop(key), ids=tuple(line["ids"]))
+    elif event == "refused":
+        state.pending.pop(key, None)
+        state.refused[key] = line["reason"]
+    elif event == "cancelled":
+        state.cancelled.update(line["ids"])
+    elif event == "detached":
+        state.detached = True
+    elif event == "finished":
+        state.finished = True
+
+
+def _ranges(numbers: Sequence[int]) -> list[list[int]]:
+    """Consecutive numbers as [first, last] pairs, in order: a job may carry thousands of runs."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
+def _numbers(ranges: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(n for first, last in ranges for n in range(first, last + 1))
