@@ -1,0 +1,51 @@
+"""What every test shares: the cluster's fixture, and a report that names what was left out."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hydra.core.plugins import Plugins
+
+from tests.cluster import fixtures
+from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
+
+__all__ = ["_share_the_cluster", "slurm_cluster"]
+
+Plugins.instance()  # before hydra's own fixtures save and restore its state, which must know the plugins
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, with a reason that the report gives, the tests that this machine cannot run."""
+    left_out = config.stash.setdefault(LEFT_OUT, {})
+    cluster = [item for item in items if item.get_closest_marker("cluster")]
+    why = fixtures.unavailable() if cluster else None
+    if why:
+        left_out[f"tests of the real SLURM: {why}"] = len(cluster)
+        config.hook.pytest_deselected(items=cluster)
+        items[:] = [item for item in items if item not in set(cluster)]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line for each thing that was left out."""
+    for why, number in config.stash.get(LEFT_OUT, {}).items():
+        terminalreporter.write_line(f"left out: {number} {why}", yellow=True)
+    if config.option.markexpr and terminalreporter.stats.get("deselected"):
+        terminalreporter.write_line(f"left out: what -m {config.option.markexpr!r} does not choose", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The checkout that is tested."""
+    return Path(__file__).parents[1]
+
+
+def pytest_report_header() -> str:
+    """Which Hydra, and whether a SLURM is at hand."""
+    import hydra
+    import omegaconf
+
+    slurm = "SLURM found" if shutil.which("sinfo") else "no SLURM"
+    return f"hydra {hydra.__version__}, omegaconf {omegaconf.__version__}, {slurm}"
