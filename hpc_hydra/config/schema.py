@@ -4,10 +4,12 @@ Times, memory and similar are kept as the user wrote them (``int | str``); `hpc_
 Must not know: schedulers' command lines, the machine this runs on.
 """
 
+# ruff: noqa: UP006, UP035, UP045  (OmegaConf 2.3 reads these spellings)
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
+from typing import Any, Dict, List, Optional
 
 MISSING: Any = "???"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
+from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads this spelling)
 
 from hpc_hydra.config.schema import GROUPS, SystemConfig
 from hpc_hydra.errors import ConfigError
@@ -27,14 +27,14 @@ OPEN = {
 class SystemSchema(SystemConfig):
     """A system as Hydra composes it: OmegaConf cannot add `system.queues.new.partition=x` to a typed mapping."""
 
-    queues: Dict[str, Any] = field(default_factory=dict)  # type: ignore[assignment]
+    queues: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
 
 
 @lru_cache(maxsize=1)
 def _schema() -> Any:
     from omegaconf import OmegaConf
 
-    kinds = {**GROUPS, "system": SystemSchema}
+    kinds: dict[str, Any] = {**GROUPS, "system": SystemSchema}
     root = OmegaConf.create({group: OmegaConf.structured(kind) for group, kind in kinds.items()})
     for group, keys in OPEN.items():
         for key in keys:

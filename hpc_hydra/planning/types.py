@@ -43,6 +43,7 @@ class Request:
     nodes: int
     procs_per_node: int
     gpus_per_proc: int = 0
+    shared_gpus: int | None = None  # GPUs of a node that all its ranks share (oversubscribe); None: each has its own
     cpus_per_proc: int | None = None
     mem_per_node: int | None = None  # MiB; 0 is the whole node; None: not stated
     time_limit: int | None = None  # seconds; None: the scheduler's default

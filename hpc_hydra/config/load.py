@@ -1,0 +1,307 @@
+"""A composed configuration → `Settings`: typed, checked, and with errors that say what to type.
+
+Hydra's schema lets a good deal through (``+resources.nodez=2``, ``nodes=-1``, a user's own ``scheduler:`` merged into
+ours), so everything is checked here again. What needs units or the system's facts is checked in planning.
+Must not know: schedulers' command lines, this machine. Not cheap enough to call in a loop over ranks; fine for runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
+
+from hpc_hydra.config.hints import clash_cure, nearest
+from hpc_hydra.config.schema import GROUPS, MISSING, Settings
+from hpc_hydra.config.store import shipped
+from hpc_hydra.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# Lowest and highest value of a number; None: no bound. `system.queues.*` stands for every profile.
+RANGES: dict[str, tuple[float | None, float | None]] = {
+    "resources.nodes": (1, None),
+    "resources.procs_per_node": (1, None),
+    "resources.gpus_per_proc": (0, None),
+    "resources.gpus_at_least": (1, None),
+    "resources.gpumem_at_least": (math.ulp(0.0), None),
+    "resources.cpus_per_proc": (1, None),
+    "system.cores_per_node": (1, None),
+    "system.gpus_per_node": (0, None),
+    "system.mem_per_gpu": (math.ulp(0.0), None),
+    "system.numa_domains": (1, None),
+    "system.queues.*.cores_per_node": (1, None),
+    "system.queues.*.gpus_per_node": (0, None),
+    "system.queues.*.mem_per_gpu": (math.ulp(0.0), None),
+    "system.queues.*.numa_domains": (1, None),
+    "system.queues.*.cpus_per_proc": (1, None),
+    "system.queues.*.max_nodes": (1, None),
+    "system.queues.*.min_nodes": (1, None),
+    "scheduler.array_parallelism": (1, None),
+    "rendezvous.port": (1024, 65535),
+    "rendezvous.fraction_max_gpu_mem": (math.ulp(0.0), 1),
+    "launch.seed": (0, None),
+}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "system.kind": ("known", "auto", "local"),
+    "system.gpu_vendor": ("nvidia", "amd", "intel"),
+    "system.gpu_request": ("gpus-per-task", "gpus-per-node", "gres", "none"),
+    "scheduler.kind": ("known", "auto"),
+    "rendezvous.init": ("launcher", "script"),
+    "logging.nccl_debug": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
+    "logging.torch_distributed_debug": ("OFF", "INFO", "DETAIL"),
+    "launch.on_interrupt": ("ask", "cancel", "detach"),
+    "launch.on_failure": ("continue", "stop"),
+}
+NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def settings(cfg: DictConfig) -> Settings:
+    """Take our six groups out of a composed configuration, resolve and check them.
+
+    Raises `ConfigError`, with the full key in ``where``.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    absent = [group for group in GROUPS if group not in cfg]
+    if absent:
+        raise ConfigError(
+            f"hpc_hydra's groups are not in the configuration (missing: {', '.join(absent)})",
+            where="defaults list",
+            fix="put the bundle `- hpc` before `_self_` in the defaults list of your primary config: "
+            "`defaults: [hpc, _self_]`",
+        )
+    data: dict[str, Any] = {}
+    for group in GROUPS:
+        try:
+            node = cfg[group]
+            data[group] = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        except OmegaConfBaseException as error:
+            key = str(getattr(error, "full_key", None) or group)
+            key = key if key.partition(".")[0] == group else f"{group}.{key}"
+            what = (str(error).splitlines() or [type(error).__name__])[0]
+            fix = "give the key a value that can be resolved on this machine, before the job is submitted"
+            raise ConfigError(what, where=key, fix=fix) from error
+    return from_mapping(data)
+
+
+def from_mapping(data: Mapping[str, Any]) -> Settings:
+    """Check plain data and give it types. Groups that need no value (resources, logging …) may be left out.
+
+    Raises `ConfigError`, with the full key in ``where``.
+    """
+    for group in data:
+        if group not in GROUPS:
+            near = nearest(group, GROUPS)
+            raise ConfigError(f"unknown group {group!r}", where=group, fix=" or ".join(near or GROUPS))
+    built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
+    done = Settings(**built)
+    _check_names(done)
+    for name, value in done.launch.env.items():
+        done.launch.env[name] = _variable(name, value)
+    return done
+
+
+def check_value(key: str, value: Any) -> Any:
+    """Check one value for a full key, e.g. ``("resources.nodes", "4")`` → 4. Raises `ConfigError`."""
+    group, _, name = key.partition(".")
+    return _convert(value, _fields(GROUPS[group])[name], key)
+
+
+_FIELDS: dict[type[Any], dict[str, Any]] = {}
+
+
+def _fields(kind: type[Any]) -> dict[str, Any]:
+    if kind not in _FIELDS:
+        hints = get_type_hints(kind)
+        _FIELDS[kind] = {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return _FIELDS[kind]
+
+
+@lru_cache(maxsize=1)
+def _all_keys() -> dict[str, list[str]]:
+    keys: dict[str, list[str]] = {}
+    for group, kind in GROUPS.items():
+        for name in _fields(kind):
+            keys.setdefault(name, []).append(f"{group}.{name}")
+    return keys
+
+
+def _group(group: str, kind: type[Any], data: Any) -> Any:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{data!r} stands where hpc_hydra's group is", where=group, fix=clash_cure(group))
+    unknown = [str(key) for key in data if key not in _fields(kind)]
+    if unknown:
+        raise _unknown_keys(group, unknown, list(_fields(kind)))
+    return _build(kind, data, group)
+
+
+def _unknown_keys(group: str, unknown: list[str], valid: list[str]) -> ConfigError:
+    key = unknown[0]
+    elsewhere = _all_keys().get(key, [])
+    near = [f"{group}.{name}" for name in nearest(key, valid)]
+    near = [*elsewhere, *(name for name in near if name not in elsewhere)]
+    private = [name for name in unknown if re.fullmatch(r"_\w+_", name)]
+    if near and not private:
+        return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=" or ".join(near))
+    names = ", ".join(unknown)
+    return ConfigError(
+        f"{names}: no key{'s' * (len(unknown) > 1)} of hpc_hydra's group {group!r}, which has {', '.join(valid)}",
+        where=f"{group}.{(private or unknown)[0]}",
+        fix=clash_cure(group),
+    )
+
+
+def _check_names(done: Settings) -> None:
+    for group, name, kind in (
+        ("scheduler", done.scheduler.name, done.scheduler.kind),
+        ("system", done.system.name, done.system.kind),
+        ("rendezvous", done.rendezvous.name, None),
+    ):
+        if name in (MISSING, ""):
+            raise ConfigError("has no value", where=f"{group}.name", fix=f"choose with {group}={shipped(group)[0]}")
+        if group != "system" and name not in shipped(group):
+            near = nearest(name, shipped(group))
+            fix = f"{group}={near[0]}" if near else clash_cure(group)
+            what = f"{name!r} is none of hpc_hydra's ({', '.join(shipped(group))})"
+            raise ConfigError(what, where=f"{group}.name", fix=fix)
+        if kind == "auto" and name != "auto":
+            raise ConfigError(
+                f"{name!r} is written over detection ({group}=auto), which would be silently lost",
+                where=f"{group}.name",
+                fix=f"choose with {group}={name} (`- override {group}: {name}` in a defaults list); "
+                f"{clash_cure(group)}",
+            )
+
+
+def _build(kind: type[Any], data: Mapping[Any, Any], where: str) -> Any:
+    fields = _fields(kind)
+    for key in data:
+        if key not in fields:
+            near = nearest(str(key), fields)
+            fix = " or ".join(f"{where}.{name}" for name in near or fields)
+            raise ConfigError(f"unknown key {str(key)!r}", where=f"{where}.{key}", fix=fix)
+    return kind(**{name: _convert(value, fields[name], f"{where}.{name}") for name, value in data.items()})
+
+
+def _convert(value: Any, hint: Any, key: str) -> Any:
+    if hint is Any:
+        return value
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Union:
+        if value is None:
+            return None
+        return _convert(value, next(arg for arg in args if arg is not type(None)), key)
+    if origin is list:
+        return _list(value, key)
+    if origin is dict:
+        return _dict(value, args[1], key)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{value!r} is not a mapping of keys", where=key, fix=f"{key}: {{key: value}}")
+        return _build(cast("type[Any]", hint), value, key)
+    return _SCALARS[hint](value, key)
+
+
+def _list(value: Any, key: str) -> list[str]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{value!r} is not a list of texts", where=key, fix=f"""{key}='["first","second"]'""")
+    return list(value)
+
+
+def _dict(value: Any, item: Any, key: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{value!r} is not a mapping", where=key, fix=f"{key}.NAME=value")
+    for name in value:
+        if not isinstance(name, str):
+            raise ConfigError(f"the key {name!r} is not a text", where=key, fix=f'quote it: "{name}"')
+    return {name: _convert(inner, item, f"{key}.{name}") for name, inner in value.items()}
+
+
+def _range(value: float, key: str) -> None:
+    pattern = re.sub(r"^system\.queues\.[^.]+\.", "system.queues.*.", key)
+    low, high = RANGES.get(pattern, (None, None))
+    if (low is not None and value < low) or (high is not None and value > high):
+        least = "above 0" if low == math.ulp(0.0) else f"at least {low:g}"
+        most = "" if high is None else f" and at most {high:g}"
+        fix = f"{key}=1" if low is not None and low <= 1 else f"{key}={low:g}"
+        raise ConfigError(f"{value:g} is out of range: it must be {least}{most}", where=key, fix=fix)
+
+
+def _int(value: Any, key: str) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{value!r} is not a whole number", where=key, fix=f"{key}=1")
+    _range(value, key)
+    return value
+
+
+def _float(value: Any, key: str) -> float:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{value!r} is not a number", where=key, fix=f"{key}=1")
+    _range(value, key)
+    return float(value)
+
+
+def _bool(value: Any, key: str) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        value = value.lower() == "true"
+    if not isinstance(value, bool):
+        raise ConfigError(f"{value!r} is neither true nor false", where=key, fix=f"{key}=true")
+    return value
+
+
+def _str(value: Any, key: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"quote it: {key}='\"{_plain(value)}\"'")
+    if "\0" in value:
+        raise ConfigError("holds a zero byte, which no command can take", where=key, fix="leave it out")
+    choices = CHOICES.get(key)
+    if choices:
+        found = next((choice for choice in choices if choice.lower() == value.lower()), None)
+        if found is None:
+            quoted = ' (quote it in YAML: "OFF")' if value in ("False", "True") and "OFF" in choices else ""
+            raise ConfigError(
+                f"{value!r} is none of {', '.join(choices)}{quoted}", where=key, fix=f"{key}={choices[0]}"
+            )
+        return found
+    return value
+
+
+_SCALARS: dict[Any, Any] = {int: _int, float: _float, bool: _bool, str: _str}
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _variable(name: str, value: Any) -> str:
+    """A value of launch.env, byte for byte: what Hydra has already turned into something else is refused."""
+    key = f"launch.env.{name}"
+    if not NAME_OF_VARIABLE.fullmatch(name):
+        fix = "letters, digits and _ only, no digit first"
+        raise ConfigError(f"{name!r} cannot be the name of a variable", where=key, fix=fix)
+    if isinstance(value, (Mapping, list, tuple)):
+        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"{key}='\"...\"' with the text of it")
+    if value is None or isinstance(value, (bool, float)):
+        raise ConfigError(
+            f"{_plain(value) or 'null'} is not a text: the value could reach the ranks changed",
+            where=key,
+            fix=f"quote it: {key}='\"{_plain(value) if not isinstance(value, float) else '1.10'}\"'"
+            f' on the command line, "..." in YAML',
+        )
+    return _str(value, key)

@@ -1,0 +1,197 @@
+"""Finds values that YAML silently reads as something else, while their text is still there. Pure.
+
+``time_limit: 1:30:00`` without quotes is the number 5400, ``account: 010`` is 8, ``X: 1.10`` is 1.1 and ``X: on`` is
+true. Once composed, none of this can be told from what was meant, so the files themselves are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import yaml
+
+from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.errors import ConfigError
+
+_TIMES = re.compile(
+    r"resources\.time_limit|rendezvous\.timeout|system\.queues\.[^.]+\.(time_limit|max_time|time_by_nodes\..+)"
+)
+_SIZES = re.compile(r"(resources|system|system\.queues\.[^.]+)\.mem_per_node")
+# The text must arrive as written: variables, and options of the scheduler.
+_EXACT = re.compile(r"(launch\.env|system\.env|system\.site_env)\.[^.]+(\.value)?|.*\.time_by_nodes\..+")
+_OPTIONS = re.compile(r"(scheduler\.(extra|submit_extra|launch_extra)|system\.(submit_args|launch_args))\..+")
+_TEXTS = re.compile(
+    r"scheduler\.(queue|account|qos|reservation|dependency|job_name|constraint|nodelist|exclude|comment|mail_user)"
+    r"|system\.queues\.[^.]+\.(partition|account|qos|constraint)|system\.default_queue|rendezvous\.port_range"
+    r"|logging\.torch_distributed_debug"
+)
+_ANY = re.compile(rf"({'|'.join(GROUPS)})\..+")
+
+
+class Source(NamedTuple):
+    """A composed file: what to call it in messages, its text, and the package Hydra puts it in.
+
+    ``package`` is ``ResultDefault.package``; None: from its ``@package`` line, else from its folder.
+    """
+
+    path: str
+    text: str
+    package: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One value that YAML does not read as it is written."""
+
+    path: str
+    line: int  # from 1
+    key: str  # full key, e.g. resources.time_limit
+    written: str
+    loaded: str  # as YAML reads it
+
+    @property
+    def error(self) -> ConfigError:
+        name = self.key.rpartition(".")[2]
+        return ConfigError(
+            f"{self.key}: {self.written or 'nothing'} without quotes is {self.loaded} in YAML",
+            where=f"{self.path}, line {self.line}",
+            fix=f'{name}: "{self.written}"',
+        )
+
+
+def scan(sources: Iterable[Sequence[str | None]]) -> list[Finding]:
+    """All such values under our keys, in the order of the files. Files that are not YAML are left to Hydra.
+
+    Args:
+        sources: `Source`s, or plain ``(path, text)`` pairs.
+    """
+    return [finding for source in sources for finding in _scan(Source(*source))]  # type: ignore[arg-type]
+
+
+def check(sources: Iterable[Sequence[str | None]]) -> None:
+    """Raise the `ConfigError` of the first finding, naming file, line and cure; further ones are counted."""
+    found = scan(sources)
+    if found:
+        error = found[0].error
+        if len(found) > 1:
+            others = "; ".join(f"{f.path}, line {f.line}: {f.key}" for f in found[1:4])
+            more = f" (and {len(found) - 1} more: {others}{' …' if len(found) > 4 else ''})"
+            error = ConfigError(error.what + more, where=error.where, fix=error.fix)
+        raise error
+
+
+def check_overrides(overrides: Iterable[str]) -> None:
+    """Refuse numbers on the command line that Hydra rewrites before they reach a variable: `launch.env.X=1_000`.
+
+    Raises `ConfigError`.
+    """
+    for override in overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if not equals or not key.startswith("launch.env."):
+            continue
+        for part in value.split(","):
+            written = part.strip()
+            if re.fullmatch(r"[+-]?(0|[1-9][0-9_]*)", written) and str(int(written)) != written:
+                raise ConfigError(
+                    f"{written} is read as the number {int(written)}", where=key, fix=f"quote it: {key}='\"{written}\"'"
+                )
+
+
+def _scan(source: Source) -> Iterator[Finding]:
+    package = source.package if source.package is not None else _package(source)
+    mentioned = any(group in source.text for group in GROUPS) or package.partition(".")[0] in GROUPS
+    if not mentioned:
+        return
+    try:
+        root = yaml.compose(source.text, Loader=_loader())
+    except yaml.YAMLError:
+        return
+    prefix = "" if package in ("", "_global_") else package.removeprefix("_global_.")
+    for key, node in _scalars(root, prefix):
+        loaded = _misread(key, node)
+        if loaded is not None:
+            yield Finding(source.path, node.start_mark.line + 1, key, node.value, loaded)
+
+
+def _package(source: Source) -> str:
+    header = re.search(r"^#\s*@package\s+(\S+)\s*$", source.text, re.M)
+    parts = [part for part in re.split(r"[/\\]", source.path) if part]
+    folder = parts[-2] if len(parts) > 1 else ""
+    group = folder if folder in GROUPS else ""
+    return header[1].replace("_group_", group) if header else group
+
+
+def _loader() -> Any:
+    try:
+        from omegaconf._utils import get_yaml_loader  # what Hydra reads files with: other floats, no dates
+
+        return cast("Any", get_yaml_loader)()
+    except ImportError:
+        return yaml.SafeLoader
+
+
+def _scalars(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == "<<":
+                yield from _scalars(value, key)
+            elif isinstance(name, yaml.ScalarNode):
+                yield from _scalars(value, f"{key}.{name.value}" if key else name.value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _scalars(item, key)
+    elif isinstance(node, yaml.ScalarNode) and node.style is None and _ANY.fullmatch(key):
+        yield key, node
+
+
+def _misread(key: str, node: Any) -> str | None:
+    """How YAML reads an unquoted scalar, in words, where that is not what is written; else None."""
+    kind = node.tag.rpartition(":")[2]
+    if kind not in ("int", "float", "bool", "null"):
+        return None
+    text = node.value
+    if kind == "null":
+        return "null" if re.fullmatch(r"launch\.env\.[^.]+", key) else None
+    if kind == "bool":
+        literal = _TEXTS.fullmatch(key) or _EXACT.fullmatch(key)
+        return str(text.lower() in ("yes", "true", "on")).lower() if literal else None
+    try:
+        value = _int(text) if kind == "int" else _float(text)
+    except ValueError:
+        return None
+    if ":" in text:
+        return f"the number {value}"
+    if _TIMES.fullmatch(key) or _SIZES.fullmatch(key):
+        return f"the number {value}" if kind == "int" and str(value) != text.lstrip("+") else None
+    if _EXACT.fullmatch(key) or _TEXTS.fullmatch(key) or _OPTIONS.fullmatch(key):
+        exact = str(value) == text and kind == "int"
+        return None if exact else f"the number {value}"
+    octal = re.fullmatch(r"[-+]?0[0-7_]+", text)
+    return f"the number {value}" if octal else None
+
+
+def _int(text: str) -> int:
+    """As YAML 1.1 reads it: base 60, octal, hexadecimal, binary, underscores."""
+    text = text.replace("_", "")
+    sign, digits = (-1 if text[0] == "-" else 1), text.lstrip("+-")
+    if ":" in digits:
+        value = 0
+        for part in digits.split(":"):
+            value = value * 60 + int(part)
+        return sign * value
+    if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xb":
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def _float(text: str) -> float:
+    text = text.replace("_", "").lower()
+    if ":" in text:
+        value = 0.0
+        for part in text.lstrip("+-").split(":"):
+            value = value * 60 + float(part)
+        return -value if text[0] == "-" else value
+    return float(text.replace(".inf", "inf").replace(".nan", "nan"))

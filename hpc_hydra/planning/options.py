@@ -1,0 +1,255 @@
+"""Free options of the scheduler (`scheduler.extra` and the like) → our own keys, arguments, removals, variables.
+
+An option that one of our keys stands for becomes that key, so that a job never has two spellings of one thing.
+This is the only place in planning that knows names of options, as data: a scheduler that is not in `SPELLINGS` simply
+has all its options passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from hpc_hydra.config.load import check_value
+from hpc_hydra.config.schema import Settings
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.types import EnvVar
+
+Arg = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class Spellings:
+    """What a scheduler calls the things that our keys stand for."""
+
+    keys: Mapping[str, str]  # option → full key
+    short: Mapping[str, str]  # one-letter option → option
+    refused: Mapping[str, str]  # option → what to write instead
+    gpus: frozenset[str]  # other ways to ask for GPUs
+    memory: frozenset[str]  # other ways to ask for memory
+    launch: frozenset[str]  # options that the launch command has a say in
+
+
+SPELLINGS: dict[str, Spellings] = {
+    # slurm.schedmd.com/sbatch.html, srun.html, 22.05–25.05
+    "slurm": Spellings(
+        keys={
+            "nodes": "resources.nodes",
+            "ntasks-per-node": "resources.procs_per_node",
+            "gpus-per-task": "resources.gpus_per_proc",
+            "cpus-per-task": "resources.cpus_per_proc",
+            "mem": "resources.mem_per_node",
+            "time": "resources.time_limit",
+            "exclusive": "resources.exclusive",
+            "partition": "scheduler.queue",
+            "account": "scheduler.account",
+            "qos": "scheduler.qos",
+            "reservation": "scheduler.reservation",
+            "dependency": "scheduler.dependency",
+            "job-name": "scheduler.job_name",
+            "constraint": "scheduler.constraint",
+            "nodelist": "scheduler.nodelist",
+            "exclude": "scheduler.exclude",
+            "mail-type": "scheduler.mail_type",
+            "mail-user": "scheduler.mail_user",
+            "comment": "scheduler.comment",
+            "mpi": "scheduler.mpi",
+            "gpu-bind": "system.gpu_bind",
+            "cpu-bind": "system.cpu_bind",
+        },
+        short={
+            "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "A": "account",
+            "q": "qos", "d": "dependency", "J": "job-name", "C": "constraint", "w": "nodelist", "x": "exclude",
+            "a": "array", "o": "output", "e": "error", "D": "chdir", "G": "gpus",
+        },
+        refused={
+            "ntasks": "resources.nodes and resources.procs_per_node",
+            "array": "several values under -m make the array; scheduler.array_parallelism limits how many run at once",
+            "output": "logging.out",
+            "error": "logging.err",
+            "chdir": "give the command in that directory",
+            "wrap": "hpc-hydra run -- COMMAND",
+            "parsable": "leave it out: the job's id is found anyway",
+        },
+        gpus=frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "tres-per-task"}),
+        memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
+        launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
+    ),
+}  # fmt: skip
+NO_SPELLINGS = Spellings({}, {}, {}, frozenset(), frozenset(), frozenset())
+GPU_REQUESTS = ("gpus-per-task", "gpus-per-node", "gres")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
+
+
+@dataclass
+class Merged:
+    """What became of the free options."""
+
+    settings: Settings  # with the keys that options stood for
+    submit_args: list[Arg] = field(default_factory=list)
+    launch_args: list[Arg] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    env: list[EnvVar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    own_gpus: str | None = None  # the key that asks for GPUs in another way
+    own_memory: str | None = None
+
+
+def merge(settings: Settings) -> Merged:
+    """Sort `scheduler.extra`, `submit_extra`, `launch_extra` and the system's own arguments. Changes nothing given.
+
+    Raises:
+        PlanError: for an option that is refused or denied, with the key to use instead.
+        ConfigError: for a value that is no option's.
+    """
+    return _Merge(settings).run()
+
+
+class _Merge:
+    def __init__(self, settings: Settings) -> None:
+        own = {group.name: replace(getattr(settings, group.name)) for group in fields(settings)}
+        self.done = Merged(Settings(**own))  # shallow copies: only plain values are set
+        self.words = SPELLINGS.get(settings.scheduler.name, NO_SPELLINGS)
+        self.denied = {self.name(flag) for flag in settings.system.denied_flags}
+        self.args: dict[str, dict[str, list[str | None]]] = {"submit": {}, "launch": {}}
+
+    def name(self, written: str) -> str:
+        """An option's one name: no dashes before it, long where there is a long one."""
+        bare = written.strip().lstrip("-")
+        bare = self.words.short.get(bare, bare)
+        dashed = bare.replace("_", "-")
+        known = dashed in self.words.keys or dashed in self.words.refused
+        return dashed if known or dashed in self.words.gpus | self.words.memory else bare
+
+    def run(self) -> Merged:
+        system, scheduler = self.done.settings.system, self.done.settings.scheduler
+        for source, args, commands in (
+            ("system.submit_args", system.submit_args, ("submit",)),
+            ("system.launch_args", system.launch_args, ("launch",)),
+            ("scheduler.extra", scheduler.extra, ("submit", "launch")),
+            ("scheduler.submit_extra", scheduler.submit_extra, ("submit",)),
+            ("scheduler.launch_extra", scheduler.launch_extra, ("launch",)),
+        ):
+            for written, value in args.items():
+                self.option(written, value, source, commands)
+        self.done.submit_args = _flat(self.args["submit"])
+        self.done.launch_args = _flat(self.args["launch"])
+        self.done.removed = sorted({*self.done.removed, *self.denied})
+        self.check_denied()
+        return self.done
+
+    def option(self, written: str, value: Any, source: str, commands: tuple[str, ...]) -> None:
+        key = f"{source}.{written}"
+        if written.startswith("~"):
+            self.remove(self.name(written[1:]), source, commands)
+            return
+        name = self.name(written)
+        if not name or re.search(r"[\s=]", name):
+            raise ConfigError(f"{written!r} is no option's name", where=key, fix=f"{source}: {{name: value}}")
+        if name in self.denied:
+            raise PlanError(
+                f"{self.done.settings.system.name} rejects --{name}",
+                where=key,
+                fix="leave it out (system.denied_flags)",
+            )
+        if name in self.words.refused:
+            raise PlanError(f"--{name} belongs to hpc_hydra", where=key, fix=self.words.refused[name])
+        if name in self.words.keys and self.as_key(name, value, key, source):
+            return
+        if VARIABLE.fullmatch(name) and source.startswith("scheduler."):
+            text = _text(value, key)
+            self.done.env.append(EnvVar(name, "" if text is None else text, "force", origin=key))
+            self.done.notes.append(f"{key} is no option's name: set as the variable {name} of the ranks")
+            return
+        if name in self.words.gpus or (name in ("gres", "gpus-per-task") and "gpu" in f"{name}={value}"):
+            self.done.own_gpus = key
+        if name in self.words.memory:
+            self.done.own_memory = key
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for command in commands:
+            self.args[command][name] = [_text(item, key) for item in values]
+
+    def remove(self, name: str, source: str, commands: tuple[str, ...]) -> None:
+        for command in commands:
+            self.args[command].pop(name, None)
+        if source == "scheduler.extra":
+            self.done.removed.append(name)
+        elif name in self.words.keys:
+            fix = "write it in scheduler.extra"
+            raise PlanError(f"~{name} can only be removed from both commands", where=f"{source}.~{name}", fix=fix)
+
+    def as_key(self, name: str, value: Any, key: str, source: str) -> bool:
+        """Turn an option into the key that stands for it; False where only the option can say it."""
+        full = self.words.keys[name]
+        if full == "resources.exclusive":
+            if isinstance(value, str) and value.lower() not in ("true", "false"):
+                return False  # exclusive=user
+            value = True if value is None else value
+        if full == "resources.gpus_per_proc" and isinstance(value, str) and not value.isdigit():
+            return False  # gpus-per-task=h100:1
+        if source.endswith("launch_extra") and name not in self.words.launch:
+            raise PlanError(f"--{name} is the same for the whole job", where=key, fix=f"{full}={value}")
+        if value is None:
+            raise ConfigError(f"--{name} needs a value", where=key, fix=f"{full}=...")
+        group, _, attribute = full.partition(".")
+        target = getattr(self.done.settings, group)
+        before, after = getattr(target, attribute), check_value(full, value)
+        if source.startswith("system.") and before not in (None, False):
+            return True  # the user's own key wins over the site's argument
+        if before not in (None, False, after) and not source.startswith("system."):
+            self.done.notes.append(f"{key}={value} overrides {full}={before}")
+        setattr(target, attribute, after)
+        return True
+
+    def check_denied(self) -> None:
+        """Refuse keys of the user's that the site's scheduler rejects; what is only our default is left out."""
+        for option, full in self.words.keys.items():
+            group, _, attribute = full.partition(".")
+            if option not in self.denied or group == "system" or option in GPU_REQUESTS:
+                continue
+            value = getattr(getattr(self.done.settings, group), attribute)
+            if value not in (None, False):
+                raise PlanError(
+                    f"{self.done.settings.system.name} rejects --{option}",
+                    where=full,
+                    fix=f"leave it out: {full}={'false' if value is True else 'null'} (system.denied_flags)",
+                )
+
+
+def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:
+    """How GPUs are asked for on this system: exactly one spelling, or none where the site allows no more.
+
+    None leaves it to the dialect. ``shared``: the ranks of a node share its GPUs, which no task can ask for by itself.
+    """
+    if merged.own_gpus:
+        return "none"
+    denied = set(merged.removed)
+    wanted = settings.system.gpu_request
+    if wanted is None:
+        wanted = "none" if denied & set(GPU_REQUESTS) else None
+    if shared and wanted in (None, "gpus-per-task"):
+        wanted = next((word for word in GPU_REQUESTS[1:] if word not in denied), "none")
+    return "none" if wanted in denied else wanted
+
+
+def _text(value: Any, key: str) -> str | None:
+    """The value of an option; None for one that stands alone."""
+    if value is None or value is True:
+        return None
+    if value is False:
+        raise ConfigError(
+            "false says nothing to a scheduler", where=key, fix="a key with ~ before it removes an option"
+        )
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"quote it: {key}='\"1.10\"'")
+    if "\0" in value:
+        raise ConfigError("holds a zero byte, which no command can take", where=key, fix="leave it out")
+    return value
+
+
+def _flat(args: Mapping[str, list[str | None]]) -> list[Arg]:
+    return [(name, value) for name, values in args.items() for value in values]

@@ -1,0 +1,126 @@
+"""`plan()`: settings → Plan. No I/O, no environment, no clock: equal settings give equal plans."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpc_hydra.config.schema import Settings, SystemConfig
+from hpc_hydra.errors import PlanError
+from hpc_hydra.planning import env, options, queues
+from hpc_hydra.planning.rendezvous import logging, rendezvous
+from hpc_hydra.planning.size import Hardware, Size, size
+from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.planning.units import mebibytes, seconds, size_text
+
+
+def plan(settings: Settings) -> Plan:
+    """Decide everything about a run's job.
+
+    Args:
+        settings: checked (`config.load`), and with `kind: auto` already filled in (`system.detect.resolve`).
+
+    Raises:
+        ConfigError: a value or combination that means nothing.
+        PlanError: more than the system or its queue has.
+    """
+    _resolved(settings)
+    merged = options.merge(settings)
+    settings = merged.settings
+    queue = queues.choose(settings.system, settings.scheduler.queue)
+    settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))
+    meet = rendezvous(settings.rendezvous, settings.system)
+    sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
+    request = _request(settings, merged, queue, sized)
+    queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
+    at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
+    return Plan(
+        system=settings.system.name,
+        request=request,
+        rendezvous=meet,
+        logging=logging(settings.logging, request.job_name),
+        env=tuple(env.environment(settings, at, sized.cpus_per_proc, merged.env)),
+        python=settings.launch.python,
+        gpus_on_node=settings.system.gpus_per_node,
+        gpu_vendor=at.gpu_vendor,
+        notes=(*merged.notes, *sized.notes),
+    )
+
+
+def _resolved(settings: Settings) -> None:
+    for group, kind in (("system", settings.system.kind), ("scheduler", settings.scheduler.kind)):
+        if kind == "auto":
+            raise PlanError(
+                f"{group}=auto has not been resolved", where=group, fix=f"name one ({group}=...), or resolve it first"
+            )
+
+
+def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
+    return Hardware(
+        system=system.name,
+        cores_per_node=system.cores_per_node,
+        gpus_per_node=system.gpus_per_node,
+        mem_per_gpu=system.mem_per_gpu,
+        cpus_per_proc=queue.profile.cpus_per_proc,
+        may_crowd=system.kind == "local",
+    )
+
+
+def _request(settings: Settings, merged: options.Merged, queue: queues.Queue, sized: Size) -> Request:
+    system, scheduler, profile = settings.system, settings.scheduler, queue.profile
+    gpus = sized.gpus_per_proc > 0
+    return Request(
+        scheduler=scheduler.name,
+        nodes=sized.nodes,
+        procs_per_node=sized.procs_per_node,
+        gpus_per_proc=sized.gpus_per_proc,
+        shared_gpus=sized.shared_gpus,
+        cpus_per_proc=sized.cpus_per_proc,
+        mem_per_node=_memory(settings, merged, queue),
+        time_limit=seconds(settings.resources.time_limit, "resources.time_limit")
+        or seconds(profile.time_limit, f"{queue.key}.time_limit"),
+        exclusive=settings.resources.exclusive,
+        job_name=scheduler.job_name or Request.job_name,
+        queue=queue.partition,
+        account=scheduler.account or profile.account,
+        qos=scheduler.qos or profile.qos,
+        reservation=scheduler.reservation,
+        dependency=scheduler.dependency,
+        constraint=scheduler.constraint or profile.constraint,
+        nodelist=scheduler.nodelist,
+        exclude=scheduler.exclude,
+        mail_type=scheduler.mail_type,
+        mail_user=scheduler.mail_user,
+        comment=scheduler.comment,
+        array_parallelism=scheduler.array_parallelism,
+        mpi=scheduler.mpi,
+        gpu_request=options.gpu_request(settings, merged, sized.shared_gpus is not None),
+        gpu_bind=system.gpu_bind if gpus and sized.shared_gpus is None else None,
+        cpu_bind=system.cpu_bind,
+        setup_lines=tuple(scheduler.setup_lines),
+        submit_args=tuple(merged.submit_args),
+        launch_args=tuple(merged.launch_args),
+        removed_args=tuple(merged.removed),
+    )
+
+
+def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> int | None:
+    """Memory of a node in MiB: the user's, else the queue's; none beside another spelling of it."""
+    asked = mebibytes(settings.resources.mem_per_node, "resources.mem_per_node")
+    if merged.own_memory:
+        if asked is not None:
+            raise PlanError(
+                f"{merged.own_memory} says the same in another way",
+                where="resources.mem_per_node",
+                fix="leave out one of the two",
+            )
+        return None
+    has = mebibytes(settings.system.mem_per_node, "system.mem_per_node")
+    if asked and has and asked > has:
+        raise PlanError(
+            f"{size_text(asked)} is more than the {size_text(has)} of a node of {settings.system.name}",
+            where="resources.mem_per_node",
+            fix=f"resources.mem_per_node={size_text(has)} or less, or 0 for the whole node",
+        )
+    if asked is None and "mem" not in merged.removed:
+        return mebibytes(queue.profile.mem_per_node, f"{queue.key}.mem_per_node")
+    return asked

@@ -1,0 +1,107 @@
+"""Queue profiles: what `scheduler.queue=<name>` stands for on a system, and the limits it brings.
+
+Must not know: how a scheduler spells a queue.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from hpc_hydra.config.schema import QueueConfig, SystemConfig
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.units import clock, seconds
+
+
+@dataclass(frozen=True)
+class Queue:
+    """The queue of a job. ``profile`` is empty where the system has none of that name."""
+
+    name: str | None  # as the user says it
+    partition: str | None  # what the scheduler is told; None: nothing
+    profile: QueueConfig = dataclasses.field(default_factory=QueueConfig)
+
+    @property
+    def key(self) -> str:
+        return f"system.queues.{self.name}"
+
+
+def choose(system: SystemConfig, asked: str | None) -> Queue:
+    """The profile of the queue asked for, or of the system's default queue; other names are passed on as they are.
+
+    An empty `partition` in a profile means that the scheduler is told none (the constraint or QOS chooses).
+    """
+    name = asked or system.default_queue
+    profile = system.queues.get(name) if name else None
+    if profile is None:
+        return Queue(name, name)
+    return Queue(name, name if profile.partition is None else (profile.partition or None), profile)
+
+
+def with_hardware(system: SystemConfig, queue: Queue) -> SystemConfig:
+    """The system with the node of that queue."""
+    own = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
+    changes = {key: value for key in own if (value := getattr(queue.profile, key)) is not None}
+    return dataclasses.replace(system, **changes)
+
+
+def check_limits(system: SystemConfig, queue: Queue, nodes: int, time_limit: int | None) -> None:
+    """Refuse what the queue would refuse, or leave pending for ever. Raises `PlanError`.
+
+    Args:
+        system: whose other queues are named where they would do.
+        queue: the queue of the job.
+        nodes: of the job.
+        time_limit: of the job, seconds.
+    """
+    broken = _broken(queue, nodes, time_limit)
+    if broken is None:
+        return
+    key, what, fix = broken
+    others = [
+        name
+        for name in system.queues
+        if name != queue.name and _broken(choose(system, name), nodes, time_limit) is None
+    ]
+    if others:
+        fix += f", or scheduler.queue={' or '.join(others)}"
+    raise PlanError(what, where=key, fix=fix)
+
+
+def _broken(queue: Queue, nodes: int, time_limit: int | None) -> tuple[str, str, str] | None:
+    """The first limit that does not hold, as (key, what, fix)."""
+    profile, name = queue.profile, queue.name
+    if profile.max_nodes is not None and nodes > profile.max_nodes:
+        what = f"{nodes} nodes, but the queue {name!r} takes at most {profile.max_nodes}"
+        return "resources.nodes", what, f"resources.nodes={profile.max_nodes} or less"
+    if profile.min_nodes is not None and nodes < profile.min_nodes:
+        what = f"{nodes} node{'s' * (nodes > 1)}, but the queue {name!r} takes no fewer than {profile.min_nodes}"
+        return "resources.nodes", what, f"resources.nodes={profile.min_nodes} or more"
+    for limit, why in _time_limits(queue, nodes):
+        if time_limit is not None and time_limit > limit:
+            what = f"{clock(time_limit)} is longer than {clock(limit)}, the most that the queue {name!r} gives{why}"
+            return "resources.time_limit", what, f"resources.time_limit={clock(limit)} or less"
+    return None
+
+
+def _time_limits(queue: Queue, nodes: int) -> list[tuple[int, str]]:
+    limits = []
+    for written, value in queue.profile.time_by_nodes.items():
+        key = f"{queue.key}.time_by_nodes.{written}"
+        low, high = _nodes_range(written, key)
+        limit = seconds(value, key)
+        if limit is not None and low <= nodes and (high is None or nodes <= high):
+            limits.append((limit, f" to jobs of {written} nodes"))
+    most = seconds(queue.profile.max_time, f"{queue.key}.max_time")
+    return limits if most is None else [*limits, (most, "")]
+
+
+def _nodes_range(written: str, key: str) -> tuple[int, int | None]:
+    found = re.fullmatch(r"(\d+)(?:\s*-\s*(\d*))?", written.strip())
+    if not found:
+        raise ConfigError(f"{written!r} is no range of nodes", where=key, fix='"1-91", "92-" or "4"')
+    low = int(found[1])
+    if found[2] is None:
+        return low, low
+    return low, int(found[2]) if found[2] else None

@@ -1,0 +1,107 @@
+"""The rendezvous and logging parts of a plan, from their groups.
+
+Must not know: how ranks meet, who writes the logs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, cast
+
+from hpc_hydra.config.hints import nearest
+from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.types import Logging, Rendezvous
+from hpc_hydra.planning.units import seconds
+
+LOWEST_PORT, HIGHEST_PORT = 1024, 65535
+PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
+_PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u": "{user}", "a": "{num}", "%": "%"}
+
+
+def rendezvous(asked: RendezvousConfig, system: SystemConfig) -> Rendezvous:
+    """How the ranks find each other; interface and host suffix are the system's where the user names none.
+
+    Raises `ConfigError`.
+    """
+    if asked.port is not None and asked.port_range is not None:
+        raise ConfigError(
+            "port and port_range exclude each other", where="rendezvous.port", fix="leave out one of them (=null)"
+        )
+    if asked.backend is not None and asked.backend.lower() in ("rccl", "*ccl"):
+        raise ConfigError(
+            f"torch has no backend {asked.backend!r}: RCCL goes by the name nccl",
+            where="rendezvous.backend",
+            fix="rendezvous.backend=nccl",
+        )
+    return Rendezvous(
+        name=asked.name,
+        port=None if asked.port is None else _port(asked.port, "rendezvous.port"),
+        port_range=None if asked.port_range is None else _port_range(asked.port_range, "rendezvous.port_range"),
+        interface=asked.interface or system.interface,
+        host_suffix=asked.host_suffix if asked.host_suffix is not None else system.host_suffix,
+        master_addr=asked.master_addr,
+        timeout=seconds(asked.timeout, "rendezvous.timeout", bare=False) or Rendezvous.timeout,
+        backend=asked.backend,
+        init=cast("Literal['script', 'launcher'] | None", asked.init),
+        fraction_max_gpu_mem=fraction(asked.fraction_max_gpu_mem),
+        unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
+    )
+
+
+def fraction(value: float | None) -> float | None:
+    """A share of GPU memory, above 0 and at most 1."""
+    if value is not None and not 0 < value <= 1:
+        raise ConfigError(
+            f"{value:g} is no share of a GPU's memory: above 0, at most 1",
+            where="rendezvous.fraction_max_gpu_mem",
+            fix="rendezvous.fraction_max_gpu_mem=0.8",
+        )
+    return value
+
+
+def _port(value: int, key: str) -> int:
+    if not LOWEST_PORT <= value <= HIGHEST_PORT:
+        raise ConfigError(f"{value} is no port from {LOWEST_PORT} to {HIGHEST_PORT}", where=key, fix=f"{key}=29500")
+    return value
+
+
+def _port_range(value: str, key: str) -> tuple[int, int]:
+    found = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", value)
+    if not found or int(found[1]) > int(found[2]):
+        raise ConfigError(f"{value!r} is no range of ports", where=key, fix=f"{key}=29500-29600")
+    return _port(int(found[1]), key), _port(int(found[2]), key)
+
+
+def logging(asked: LoggingConfig, job_name: str) -> Logging:
+    """Where output goes, with the scheduler's own patterns (%j …) turned into ours. Raises `ConfigError`."""
+    return Logging(
+        out=_pattern(asked.out, "logging.out", job_name),
+        err=_pattern(asked.err, "logging.err", job_name),
+        verbose=asked.verbose,
+        save_hostlist=asked.save_hostlist or asked.verbose,
+        color_stderr=asked.color_stderr,
+    )
+
+
+def _pattern(value: str | None, key: str, job_name: str) -> str | None:
+    if value is None:
+        return None
+    if not value:
+        raise ConfigError("is empty", where=key, fix=f"{key}=null for the usual place")
+
+    def percent(found: re.Match[str]) -> str:
+        word = found[1]
+        if word == "x":
+            return job_name
+        if word not in _PERCENT:
+            accepted = " ".join(f"%{letter}" for letter in _PERCENT if letter != "%")
+            raise ConfigError(f"{found[0]!r} is no pattern", where=key, fix=f"{accepted} %x, or %% for a percent sign")
+        return _PERCENT[word]
+
+    text = re.sub(r"%(\d*[A-Za-z%]?)", percent, value)
+    for name in re.findall(r"\{([^{}]*)\}", text):
+        if name not in PATTERNS:
+            near = nearest(name, PATTERNS) or PATTERNS
+            raise ConfigError(f"{{{name}}} is no pattern", where=key, fix=" or ".join(f"{{{word}}}" for word in near))
+    return text
