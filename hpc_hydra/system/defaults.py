@@ -1,0 +1,134 @@
+"""A person's own defaults per machine, from one file outside every repository.
+
+``~/.config/hpc_hydra/defaults.yaml`` (or ``$XDG_CONFIG_HOME/hpc_hydra/…``, or the file ``$HPC_HYDRA_DEFAULTS`` names):
+
+    frontier:
+      scheduler: {account: abc123, mail_user: me@example.org}
+    "*":
+      launch: {env: {WANDB_MODE: offline}}
+
+They fill what is still at its default; whatever a configuration or the command line says stays.
+Must not know: detection, schedulers' command lines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.config.hints import nearest
+from hpc_hydra.config.load import from_mapping
+from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.system.probe import Probe
+
+EVERYWHERE = "*"
+ALLOWED = tuple(group for group in GROUPS if group != "system")
+_FIXED = ("name", "kind")
+
+Section = Mapping[str, Mapping[str, Any]]
+
+
+def path(env: Mapping[str, str]) -> Path:
+    """Where the file is looked for."""
+    if env.get("HPC_HYDRA_DEFAULTS"):
+        return Path(env["HPC_HYDRA_DEFAULTS"]).expanduser()
+    home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or "~", ".config"))
+    return Path(home, "hpc_hydra", "defaults.yaml").expanduser()
+
+
+def sections(probe: Probe) -> Mapping[str, Section]:
+    """The file's content, checked: machine → group → key → value. Empty where there is no file.
+
+    Raises `ConfigError` naming file and key.
+    """
+    return probe.once("defaults", lambda: _read(path(probe.env), probe))
+
+
+def apply(settings: Settings, probe: Probe) -> Settings:
+    """Fill what is still at its default: the machine's section first, then that of every machine."""
+    found = sections(probe)
+    for name in (settings.system.name, EVERYWHERE):
+        if name in found:
+            settings = _filled(settings, found[name])
+    return settings
+
+
+def _filled(settings: Settings, section: Section) -> Settings:
+    changes: dict[str, Any] = {}
+    for group, values in section.items():
+        config = getattr(settings, group)
+        fresh = {field.name: _default(field) for field in dataclasses.fields(config)}
+        done: dict[str, Any] = {}
+        for key, value in values.items():
+            now = getattr(config, key)
+            if isinstance(now, dict):
+                done[key] = {**value, **now}
+            elif now is None or now == fresh[key]:
+                done[key] = value
+        changes[group] = dataclasses.replace(config, **done)
+    return dataclasses.replace(settings, **changes)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _read(file: Path, probe: Probe) -> dict[str, Section]:
+    import yaml
+
+    from hpc_hydra.system.index import Loader
+
+    text = probe.read(str(file))
+    if text is None:
+        if probe.env.get("HPC_HYDRA_DEFAULTS"):
+            raise ConfigError("cannot be read", where=f"HPC_HYDRA_DEFAULTS={file}", fix="unset HPC_HYDRA_DEFAULTS")
+        return {}
+    try:
+        data = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        raise ConfigError(
+            f"is not YAML: {getattr(error, 'problem', error)}", where=f"{file}{line}", fix=_EXAMPLE
+        ) from error
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise ConfigError("holds no mapping of machines", where=str(file), fix=_EXAMPLE)
+    return {str(name): _section(file, str(name), section) for name, section in data.items()}
+
+
+_EXAMPLE = "frontier: {scheduler: {account: abc123}}"
+
+
+def _section(file: Path, name: str, section: Any) -> Section:
+    where = f"{file}: {name}"
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{section!r} is not a mapping of groups", where=where, fix=_EXAMPLE)
+    for group, values in section.items():
+        if group == "system":
+            fix = f"a file system/my_{name}.yaml of your own with `defaults: [{name}, _self_]`"
+            raise ConfigError("facts of a machine do not stand here", where=f"{where}.system", fix=fix)
+        if group not in ALLOWED:
+            near = nearest(str(group), ALLOWED) or ALLOWED
+            raise ConfigError(f"unknown group {str(group)!r}", where=f"{where}.{group}", fix=" or ".join(near))
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{values!r} is not a mapping of keys", where=f"{where}.{group}", fix=_EXAMPLE)
+        for key in _FIXED:
+            if key in values:
+                fix = f"{group}={values[key]} on the command line, or in a defaults list"
+                raise ConfigError("an option of a group is not chosen here", where=f"{where}.{group}.{key}", fix=fix)
+    try:
+        typed = from_mapping({"system": {"name": name}, **section, "scheduler": _named(section)})
+    except ConfigError as error:
+        raise ConfigError(error.what, where=f"{where}.{error.where}", fix=error.fix) from None
+    return {group: {key: getattr(getattr(typed, group), key) for key in section[group]} for group in section}
+
+
+def _named(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": "local", **section.get("scheduler", {})}

@@ -1,0 +1,216 @@
+"""`system=auto` and `scheduler=auto`: which machine this is, and which scheduler answers.
+
+Order: the site's own variable or file, the fully-qualified host name, the short host name. Names that several sites
+share (nid001234, login01, gn05) are in no machine's patterns. Then the scheduler: the machine's own, else one whose
+command answers; the variables of a job around us say nothing about where a new one goes.
+Must not know: torch, Hydra, sizes of jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpc_hydra.config.schema import Settings, SystemConfig
+from hpc_hydra.config.store import shipped
+from hpc_hydra.errors import PlanError
+from hpc_hydra.system import defaults, index, sinfo
+from hpc_hydra.system.probe import Probe, here
+
+UNKNOWN = "unknown"  # a cluster that no file describes
+# A scheduler, the command that asks it, and what the answer holds.
+ASKED = (
+    ("slurm", ("scontrol", "ping"), r"\bis UP\b"),
+    ("flux", ("flux", "queue", "status"), ""),
+    ("lsf", ("lsid",), "My cluster name"),
+)
+_NAMES = {"slurm": "SLURM", "flux": "Flux", "lsf": "LSF", "pbs": "PBS", "ssh": "ssh"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was looked at, what was there, and whether it decided."""
+
+    looked_at: str
+    found: str
+    decided: bool = False
+
+
+@dataclass(frozen=True)
+class Detection:
+    """What was found (None: nothing), and how."""
+
+    name: str | None
+    steps: tuple[Step, ...]
+
+
+def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
+    """Fill in what is `auto` or probed, and the person's own defaults; all else stays as it is.
+
+    A machine that is recognised gives the same as `system=<name>`, with the user's own `system.*` over it.
+
+    Raises:
+        PlanError: the machine's scheduler has no adapter.
+        ConfigError: the person's defaults cannot be used.
+    """
+    probe = probe or here()
+    system, scheduler = settings.system, settings.scheduler
+    if system.kind == "auto":
+        found = machine(probe).name
+        system = _over(index.preset(found), system) if found else system
+    if scheduler.kind == "auto":
+        name = system.scheduler or answering(probe).name or "local"
+        scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
+    is_probed = system.kind != "known"
+    if is_probed:
+        is_local = scheduler.name == "local"
+        name, kind = ("local", "local") if is_local else (UNKNOWN, "known")
+        system = dataclasses.replace(system, name=name, kind=kind)
+    done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
+    if is_probed:
+        done = dataclasses.replace(done, system=_probed(done, probe))
+    return done
+
+
+def machine(probe: Probe | None = None) -> Detection:
+    """Which known machine this is, and how it was recognised."""
+    probe = probe or here()
+    return probe.once("machine", lambda: _machine(probe))
+
+
+def answering(probe: Probe | None = None) -> Detection:
+    """Which scheduler, among those there is an adapter for, answers on this machine."""
+    probe = probe or here()
+    return probe.once("scheduler", lambda: _answering(probe))
+
+
+def explain(probe: Probe | None = None) -> tuple[Step, ...]:
+    """Why this machine and scheduler: every step that was tried, in order."""
+    probe = probe or here()
+    found = machine(probe)
+    if found.name is None:
+        return (*found.steps, *answering(probe).steps)
+    own = index.preset(found.name).scheduler
+    return (*found.steps, Step(f"scheduler of {found.name}", own or "not known", own is not None))
+
+
+def _machine(probe: Probe) -> Detection:
+    steps: list[Step] = []
+    signs = index.signs()
+    for name in sorted({name for sign in signs for name, _ in sign.site_env}):
+        value = probe.env.get(name)
+        found = next((sign.name for sign in signs if value and (name, value) in sign.site_env), None)
+        steps.append(Step(f"variable {name}", repr(value) if value else "not set", found is not None))
+        if found:
+            return Detection(found, tuple(steps))
+    for path in sorted({path for sign in signs for path, _ in sign.site_file}):
+        value = (probe.read(path) or "").strip()
+        found = next((sign.name for sign in signs if value and (path, value) in sign.site_file), None)
+        steps.append(Step(f"file {path}", repr(value) if value else "not there", found is not None))
+        if found:
+            return Detection(found, tuple(steps))
+    host = probe.hostname()
+    full = probe.full_name()
+    found = _by_host(full) if full else None
+    steps.append(Step("full host name", full or "not known", found is not None))
+    if found or (full and full.count(".") >= 2):  # a domain of its own speaks for itself: frontier1.example.org
+        return Detection(found, tuple(steps))
+    found = _by_host(host.partition(".")[0])
+    steps.append(Step("host name", host, found is not None))
+    return Detection(found, tuple(steps))
+
+
+def _by_host(name: str) -> str | None:
+    for sign in index.signs():
+        if any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in sign.hostnames):
+            return sign.name
+    return None
+
+
+def _answering(probe: Probe) -> Detection:
+    steps: list[Step] = []
+    for name, command, sign in ASKED:
+        if name not in shipped("scheduler"):
+            continue
+        answer = probe.run(command)
+        up = answer is not None and re.search(sign, answer) is not None
+        first = (answer or "").strip().partition("\n")[0]
+        steps.append(Step(f"command {' '.join(command)}", first or "no answer", up))
+        if up:
+            return Detection(name, tuple(steps))
+    return Detection(None, (*steps, Step("no scheduler", "local", True)))
+
+
+def _adapter(name: str, system: SystemConfig) -> str:
+    """``name``, if there is an adapter for it."""
+    if name in shipped("scheduler"):
+        return name
+    from hpc_hydra.scheduler import registry
+
+    if name in registry.names():
+        return name
+    title = _NAMES.get(name, name)
+    raise PlanError(
+        f"{system.name} runs {title}, and there is no {title} adapter yet",
+        where="system.scheduler",
+        fix="scheduler=local inside a job that you have started there, or another system (`hpc-hydra systems`)",
+    )
+
+
+def _over(preset: SystemConfig, own: SystemConfig) -> SystemConfig:
+    """A machine's facts, and over them what the user has set by hand."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(SystemConfig):
+        value = getattr(own, field.name)
+        if field.name in ("name", "kind") or value in (None, [], {}):
+            continue
+        old = getattr(preset, field.name)
+        changes[field.name] = _deep(old, value) if isinstance(old, dict) else value
+    return dataclasses.replace(preset, **changes)
+
+
+def _deep(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    done = dict(below)
+    for key, value in above.items():
+        old = done.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            done[key] = _deep(old, value)
+        elif dataclasses.is_dataclass(old) and dataclasses.is_dataclass(value):
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+            kept = {name: inner for name, inner in fields.items() if inner not in (None, {})}
+            done[key] = dataclasses.replace(old, **kept)  # type: ignore[type-var]
+        else:
+            done[key] = value
+    return done
+
+
+def _probed(settings: Settings, probe: Probe) -> SystemConfig:
+    """Facts of a machine that no file describes: of this machine, or of the nodes that its scheduler has."""
+    system = settings.system
+    facts: Mapping[str, Any] = {}
+    if settings.scheduler.name == "local":
+        seen = probe.once("hardware", probe.hardware)
+        facts = {
+            "cores_per_node": seen.cores,
+            "gpus_per_node": seen.gpus,
+            "gpu_vendor": seen.gpu_vendor,
+            "gpu_arch": seen.gpu_arch,
+            "mem_per_gpu": seen.mem_per_gpu,
+            "mem_per_node": None if seen.memory is None else f"{seen.memory}M",
+            "numa_domains": seen.numa_domains,
+        }
+    elif settings.scheduler.name == "slurm":
+        kinds = probe.once("sinfo", lambda: sinfo.parse(probe.run(sinfo.COMMAND) or ""))
+        with_gpus = settings.resources.gpus_per_proc != 0
+        facts = sinfo.facts(kinds, _partition(settings), with_gpus=with_gpus)
+    missing = {key: value for key, value in facts.items() if getattr(system, key) is None}
+    return dataclasses.replace(system, scheduler=system.scheduler or settings.scheduler.name, **missing)
+
+
+def _partition(settings: Settings) -> str | None:
+    name = settings.scheduler.queue or settings.system.default_queue
+    profile = settings.system.queues.get(name) if name else None
+    return profile.partition or name if profile else name

@@ -1,0 +1,87 @@
+"""What SLURM says about the nodes of a partition: the facts of a cluster that no file describes. Pure.
+
+slurm.schedmd.com/sinfo.html; formats, never JSON, and exact groups (`-e`), or counts would read `8+`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G")
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """One kind of node of a partition."""
+
+    partition: str
+    is_default: bool
+    cpus: int
+    memory: int  # MiB
+    gpus: int
+
+
+def parse(text: str) -> tuple[NodeKind, ...]:
+    """Lines of `COMMAND`; a line that makes no sense is left out."""
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split("|")]
+        if len(words) == 4 and words[1].isdigit() and words[2].isdigit():
+            name = words[0]
+            found.append(
+                NodeKind(
+                    partition=name.rstrip("*"),
+                    is_default=name.endswith("*"),
+                    cpus=int(words[1]),
+                    memory=int(words[2]),
+                    gpus=gpus(words[3]),
+                )
+            )
+    return tuple(found)
+
+
+def gpus(gres: str) -> int:
+    """Number of GPUs in a gres text: ``gpu:h100:4(S:0-1),nvme:1`` → 4."""
+    total = 0
+    for item in _split(gres):
+        kind, *rest = item.split(":")
+        if kind == "gpu":
+            total += int(rest[-1]) if rest and rest[-1].isdigit() else 1
+    return total
+
+
+def _split(gres: str) -> Iterable[str]:
+    depth, word = 0, ""
+    for letter in f"{gres},":
+        if letter == "," and depth == 0:
+            yield word
+            word = ""
+        elif letter == "(":
+            depth += 1
+        elif letter == ")":
+            depth -= 1
+        elif depth == 0:
+            word += letter
+
+
+def facts(kinds: Sequence[NodeKind], partition: str | None, *, with_gpus: bool = True) -> dict[str, Any]:
+    """System facts of a partition (the default one where None): of its smallest node, so that any node can serve.
+
+    ``with_gpus``: a partition that mixes nodes with and without GPUs is described by those with.
+    Empty where SLURM does not know the partition.
+    """
+    asked = partition.split(",") if partition else ()  # SLURM takes several, and picks one
+    chosen = [kind for kind in kinds if (kind.partition in asked if asked else kind.is_default)]
+    if not partition and len({kind.partition for kind in kinds}) == 1:
+        chosen = list(kinds)
+    if with_gpus and any(kind.gpus for kind in chosen):
+        chosen = [kind for kind in chosen if kind.gpus]
+    if not chosen:
+        return {}
+    return {
+        "cores_per_node": min(kind.cpus for kind in chosen),
+        "gpus_per_node": min(kind.gpus for kind in chosen),
+        "mem_per_node": f"{min(kind.memory for kind in chosen)}M",
+    }
