@@ -158,6 +158,14 @@ class Dialect(ABC):
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
         """What one of `status_commands` printed, by id."""
 
+    def status_of(self, job: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
+        """The state of one job in what `parse_status` gave; None where it says nothing about it."""
+        return said.get(job)
+
+    def is_unknown_job(self, message: str) -> bool:
+        """Whether a status command failed only because none of the jobs is known any more."""
+        return False
+
     @abstractmethod
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         """One command that cancels all these jobs."""

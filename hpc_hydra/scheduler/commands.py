@@ -1,0 +1,101 @@
+"""Runs a scheduler's commands, with an environment in which no other job is left over, and tells how they ended.
+
+Must not know: any scheduler.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import SchedulerError
+
+_LAST_WORDS = 10.0  # seconds that a command may go on after an interrupt
+
+
+class NotHere(SchedulerError):
+    """The command is not on this machine."""
+
+
+def not_here(program: str) -> NotHere:
+    return NotHere(
+        f"{program} is not on this machine",
+        where="PATH",
+        fix="launch.dry_run=true shows the scripts, launch.setup_only=true writes them, scheduler=local runs here",
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command printed and how it ended; ``code`` is None where it was stopped after its time."""
+
+    code: int | None
+    out: str
+    err: str
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def message(self) -> str:
+        """What it said, for people: its errors, or what it printed where there are none."""
+        said = self.err.strip() or self.out.strip()
+        return said or ("no answer in time" if self.code is None else f"exit code {self.code}, and no word")
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout: float,
+    cwd: Path | None = None,
+    stdin: Path | None = None,
+) -> Answer:
+    """Run a command to its end. It does not see the terminal's Ctrl-C: a submission that was begun is ended.
+
+    Args:
+        timeout: seconds; after them the command is killed.
+        stdin: file that it reads; nothing where None.
+
+    Raises:
+        NotHere: there is no such command.
+        KeyboardInterrupt: came meanwhile; raised after the command had a moment to end by itself.
+    """
+    source = stdin.open("rb") if stdin else None
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=source or subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        if cwd is not None and not cwd.is_dir():
+            raise SchedulerError("the directory does not exist", where=str(cwd)) from error
+        raise not_here(argv[0]) from error
+    finally:
+        if source:
+            source.close()
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        return Answer(None, _text(out), _text(err))
+    except BaseException:
+        try:
+            process.communicate(timeout=_LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    return Answer(process.returncode, _text(out), _text(err))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,84 @@
+"""Which variables of the launcher's shell reach a new job, and which are left over from another one.
+
+A job started from inside another job (salloc, a Jupyter job, tmux in srun) inherits that job's variables; they override
+directives and feed the inner launch command. Pure: takes a mapping, returns a new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""What torch.distributed and its launchers set for each rank; TORCHELASTIC_* comes on top."""
+
+DEVICE_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
+"""GPUs of a job: of no meaning in another one."""
+
+JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "FLUX_JOB_ID", "FLUX_ENCLOSING_ID", "PBS_JOBID", "COBALT_JOBID")
+
+SITE_VARIABLES = frozenset(
+    {
+        "SLURM_CONF",
+        "SLURM_CONF_SERVER",
+        "SLURM_CLUSTERS",
+        "SLURM_JWT",
+        "FLUX_URI",
+        "FLUX_CONF_DIR",
+        "FLUX_CONNECTOR_PATH",
+        "FLUX_EXEC_PATH",
+        "FLUX_MODULE_PATH",
+        "FLUX_PYTHONPATH_PREPEND",
+    }
+)
+"""How commands find their cluster."""
+
+_LEFTOVER = re.compile(
+    r"""
+    (SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_
+    | PMI_ | PMI2_ | PMIX_ | PALS_ | ALPS_ | PRTE_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
+    | OMPI_(?!MCA_) | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|initial|num_procs|shmem_RUNTIME)
+    | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T) | JSM_ | BSUB_
+    | TORCHELASTIC_ | SUBMITIT_ | HPC_HYDRA_
+    """,
+    re.VERBOSE,
+)
+
+
+def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
+    """A copy of ``env`` without what belongs to another job; ``env`` itself is not touched.
+
+    Tuning that a user exports (``OMPI_MCA_btl``, ``NCCL_*``) stays, as does what locates the cluster. Visible GPUs go
+    where ``env`` is that of a job.
+    """
+    inside = any(name in env for name in JOB_IDS)
+    return {
+        name: value
+        for name, value in env.items()
+        if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside=inside)
+    }
+
+
+def _is_leftover(name: str, *, inside: bool) -> bool:
+    if name in RANK_VARIABLES or (inside and name in DEVICE_VARIABLES):
+        return True
+    return _LEFTOVER.match(name) is not None

@@ -1,0 +1,327 @@
+"""Batch schedulers on submitit's base classes, for any `Dialect`: scripts in, job handles out, one query for all jobs.
+
+The classes are submitit's four roles; submitit's own way, a pickled function per job, is not used here. Imported only
+where jobs are submitted or watched. Must not know: any scheduler's commands.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, job_environment, utils
+
+from hpc_hydra.errors import RendezvousError, SchedulerError
+from hpc_hydra.planning.types import RankInfo, Request, from_json
+from hpc_hydra.scheduler import commands
+from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter
+from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.types import Outcome
+
+log = logging.getLogger(__name__)
+
+SUBMIT_TIMEOUT = 120.0  # seconds for a submit or cancel command
+ASK_TIMEOUT = 20.0  # seconds for a status command
+BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds before each further try, where the scheduler could not be asked
+SILENCE = (60.0, 600.0)  # seconds for which accounting that failed is left alone: at first, and at most
+ASKED_AGAIN = 5  # further questions for the exit code of a job that is known to have ended
+UNKNOWN = JobStatus(State.UNKNOWN)
+
+
+class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
+    """Asks for the state of all jobs at once. What is final is remembered and not asked again."""
+
+    def __init__(self, dialect: Dialect, delay_s: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(delay_s=delay_s)
+        self.dialect = dialect
+        self.cancelled: set[str] = set()
+        self._final: dict[str, JobStatus] = {}
+        self._asked: dict[str, int] = {}  # how often for a job that has ended
+        self._clock = clock
+        self._pauses: dict[str, tuple[float, float]] = {}  # program that failed → (until, how long)
+
+    def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
+        """States of all ``ids``, in their order; at most one run of each of the dialect's status commands."""
+        ids = list(dict.fromkeys(ids))
+        found = {job: self._final.get(job, UNKNOWN) for job in ids}
+        wanted = [job for job in ids if job not in self._final]
+        queue = self._run(wanted, 0) if wanted else None
+        for job in wanted:
+            found[job] = self.dialect.status_of(job, queue or {}) or UNKNOWN
+        index = 1
+        while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
+            if index >= len(self.dialect.status_commands(missing)):
+                break
+            history = self._run(missing, index) or {}
+            for job in missing:
+                found[job] = _joined(found[job], self.dialect.status_of(job, history), in_queue=queue is None)
+            index += 1
+        for job in wanted:
+            if queue is not None and job in self.cancelled and found[job].state is State.UNKNOWN:
+                found[job] = JobStatus(State.CANCELLED, "CANCELLED")
+            self._remember(job, found[job])
+        return found
+
+    def _remember(self, job: str, status: JobStatus) -> None:
+        if not status.state.is_finished:
+            return
+        self._asked[job] = self._asked.get(job, 0) + 1
+        if _is_settled(status) or self._asked[job] > ASKED_AGAIN:
+            self._final[job] = status
+
+    def _run(self, ids: Sequence[str], index: int) -> dict[str, JobStatus] | None:
+        """What a status command says; None where it cannot be asked, which is said once until it answers again."""
+        argv = self.dialect.status_commands(ids)[index]
+        until, pause = self._pauses.get(argv[0], (0.0, 0.0))
+        if index and self._clock() < until:  # accounting is optional; the queue is asked each time
+            return None
+        self._num_calls += 1
+        try:
+            answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+            said = self.dialect.parse_status(argv, answer.out)
+            if answer.ok or said or self.dialect.is_unknown_job(answer.err):
+                self._pauses.pop(argv[0], None)
+                return said
+            message = answer.message
+        except commands.NotHere as error:
+            message = error.what
+        if not pause:
+            log.warning("%s does not say how the jobs are, going on without it: %s", argv[0], message)
+        pause = min(2 * pause or SILENCE[0], SILENCE[1])
+        self._pauses[argv[0]] = (self._clock() + pause, pause)
+        return None
+
+    # submitit's side of it: its helpers read these
+
+    def update(self) -> None:
+        statuses = self.ask(self._registered)
+        self._info_dict.update({job: {"JobID": job, "State": status.native} for job, status in statuses.items()})
+        self._finished |= {job for job, status in statuses.items() if status.state.is_finished}
+        self._last_status_check = time.time()
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        return str(self.get_info(job_id, mode=mode).get("State") or "UNKNOWN")
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        self.get_info(job_id, mode=mode)
+        return job_id in self._finished
+
+
+def _is_open(status: JobStatus) -> bool:
+    return status.state in (State.PENDING, State.RUNNING)
+
+
+def _is_settled(status: JobStatus) -> bool:
+    return status.state is State.CANCELLED or (status.state.is_finished and status.exit_code is not None)
+
+
+def _joined(before: JobStatus, now: JobStatus | None, *, in_queue: bool) -> JobStatus:
+    """What the queue said, and what accounting says, which lags behind and keeps jobs that are long lost.
+
+    ``in_queue``: a job that accounting takes for waiting or running may be, as the queue could not be asked.
+    """
+    if now is None:
+        return before
+    if now.state.is_finished:
+        return replace(now, reason=now.reason or before.reason)
+    if before.state is State.UNKNOWN and not in_queue:
+        return JobStatus(State.UNKNOWN, now.native, reason="not in the queue any more")
+    return before if before.state.is_finished else now
+
+
+class DialectJob(core.Job[Any]):  # type: ignore[misc]
+    """One run in the queue; its result is what `outcome.json` says."""
+
+    _results_timeout_s = 5
+
+    def __init__(self, executor: DialectExecutor, job_id: str, folder: Path, outcome: Path | None) -> None:
+        self.watcher, self._executor, self._outcome = executor.watcher, executor, outcome
+        super().__init__(folder=folder, job_id=job_id, tasks=(0,))
+
+    def done(self, force_check: bool = False) -> bool:
+        if self._outcome is not None and read_json(self._outcome) is not None:
+            return True
+        return bool(self.watcher.is_done(self.job_id, mode="force" if force_check else "standard"))
+
+    def cancel(self, check: bool = True) -> None:
+        self._executor.cancel([self.job_id])
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        end = time.monotonic() + self._results_timeout_s
+        while (data := read_json(self._outcome) if self._outcome else None) is None:
+            if time.monotonic() > end:
+                raise utils.UncompletedJobError(f"job {self.job_id} left no outcome (state: {self.state})")
+            time.sleep(0.2)
+        outcome: Outcome = from_json(Outcome, data)
+        if outcome.status == "completed":
+            return "success", outcome.result
+        return "error", f"{outcome.reason or outcome.status} (log: {outcome.log})"
+
+
+class DialectExecutor(core.Executor):  # type: ignore[misc]
+    """Puts scripts into the queue, and never one twice."""
+
+    job_class = DialectJob
+
+    def __init__(self, folder: Path, dialect: Dialect, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(folder)
+        self.dialect, self.watcher = dialect, DialectWatcher(dialect)
+        self._sleep = sleep
+        self._said: set[str] = set()
+
+    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path] = ()) -> list[DialectJob]:
+        """Submit ``script``; one handle per run of ``spec``, whose `outcome.json` are ``outcomes``.
+
+        Raises:
+            SubmitError: not all could be queued; its ids are those that are.
+        """
+        ids: tuple[str, ...] = ()
+        for part, argv in self.dialect.submissions(script, spec):
+            try:
+                ids += self._submit(part, script, argv)
+            except SubmitError as error:
+                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=ids) from error
+        paths = [*outcomes] + [None] * (len(ids) - len(outcomes))
+        return [DialectJob(self, job, spec.log, path) for job, path in zip(ids, paths, strict=True)]
+
+    def _submit(self, spec: JobSpec, script: Path, argv: list[str]) -> tuple[str, ...]:
+        for pause in (*BACK_OFF, None):
+            answer = self._run(spec, script, argv)
+            said = f"{answer.out}\n{answer.err}"
+            if answer.ok:
+                return self._queued(spec, script, answer)
+            kind = "transient" if answer.code is None else self.dialect.classify(said)
+            if kind != "transient":
+                raise SubmitError(answer.message, where=argv[0], kind=kind)
+            if pause is None:
+                break
+            self._warn(f"{argv[0]}: {answer.message}; trying again")
+            self._sleep(pause)
+            if found := self.find(spec, script):  # the answer was lost, not the job
+                return found
+        raise SubmitError(
+            f"{answer.message} (after {len(BACK_OFF) + 1} tries)",
+            where=argv[0],
+            kind="transient",
+            fix="the same command later",
+        )
+
+    def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
+        if answer.err.strip():
+            self._warn(f"{self.dialect.program}: {answer.err.strip()}")
+        try:
+            return self.dialect.parse_ids(answer.out, spec)
+        except SchedulerError as error:
+            if found := self.find(spec, script):
+                return found
+            said = f"{error.what}\n{answer.err.strip()}".strip()
+            raise SubmitError(said, where=error.where, fix=error.fix) from error
+
+    def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
+        return commands.run(
+            argv,
+            env=cleaned(os.environ, keep=self.dialect.keeps(spec.plan.request)),
+            timeout=SUBMIT_TIMEOUT,
+            cwd=spec.workdir,
+            stdin=script if self.dialect.reads_stdin else None,
+        )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)
+
+    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Ids of the runs of ``spec``, if it is in the queue.
+
+        Raises:
+            SubmitError: the queue cannot be read, and so nobody knows; submitting again might run all twice.
+        """
+        argv = self.dialect.find_command(spec)
+        if argv is None:
+            return ()
+        answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+        if not answer.ok:
+            raise SubmitError(
+                f"nobody knows whether the job is queued: {answer.message}",
+                where=argv[0],
+                kind="transient",
+                fix=f"look for a job with {spec.tag} in its comment",
+            )
+        return self.dialect.parse_found(answer.out, spec, script)
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel all in one command. Raises `SchedulerError` naming those that are still there if it failed."""
+        if not ids:
+            return
+        argv = self.dialect.cancel_command(ids)
+        answer = commands.run(argv, env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
+        if not answer.ok:
+            left = [job for job, status in self.watcher.ask(ids).items() if not status.state.is_finished]
+            if left:
+                raise SchedulerError(f"{answer.message}; not cancelled: {' '.join(left)}", where=argv[0])
+        self.watcher.cancelled.update(ids)
+
+    def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[core.Job[Any]]:
+        raise NotImplementedError("this executor submits scripts (launch), not functions")
+
+
+class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
+    """What submitit asks about the task it is in, answered by the dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.cluster = dialect.name
+
+    def activated(self) -> bool:
+        return os.environ.get("SUBMITIT_EXECUTOR") == self.dialect.name
+
+    @property
+    def info(self) -> RankInfo:
+        info = self.dialect.identity(os.environ)
+        if info is None:
+            raise RendezvousError(f"this process is no task of {self.dialect.name}")
+        return info
+
+    job_id = property(lambda self: self.info.job_id)
+    hostnames = property(lambda self: list(self.info.hosts))
+    num_tasks = property(lambda self: self.info.world_size)
+    num_nodes = property(lambda self: self.info.num_nodes)
+    node = property(lambda self: self.info.node_rank)
+    global_rank = property(lambda self: self.info.rank)
+    local_rank = property(lambda self: self.info.local_rank)
+
+
+class BatchSubmitter(Submitter):
+    """`Submitter` for every dialect of a batch scheduler."""
+
+    def __init__(self, dialect: Dialect, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.dialect = dialect
+        self.executor = DialectExecutor(Path.cwd(), dialect, sleep)
+
+    def check(self, request: Request) -> None:
+        self.dialect.check(request)
+        if shutil.which(self.dialect.program) is None:
+            raise commands.not_here(self.dialect.program)
+
+    def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        return tuple(job.job_id for job in self.executor.launch(spec, script))
+
+    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        return self.executor.find(spec, script)
+
+    def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        return self.executor.watcher.ask(ids)
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.executor.cancel(ids)
+
+    def close(self, *, cancel: bool) -> None:
+        """Nothing to do: the scheduler's jobs need no launcher."""

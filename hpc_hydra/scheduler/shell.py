@@ -1,0 +1,203 @@
+"""Text of job scripts: the one place where a value becomes part of a shell script, and what all scripts share.
+
+Scripts are plain bash without here-documents. Every value stands on one line, so that no scheduler can take a part of
+it for a directive. Must not know: any scheduler's options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.scheduler.base import JobSpec
+from hpc_hydra.scheduler.environment import RANK_VARIABLES
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
+_WIDTH = 100  # columns after which a command goes on in the next line
+_MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
+
+
+def quote(value: str) -> str:
+    """``value`` as one word of bash, byte for byte, without a line break.
+
+    Raises:
+        ConfigError: ``value`` holds a NUL, which no argument or variable can.
+    """
+    if "\0" in value:
+        raise ConfigError(f"{value!r} holds a NUL character, which no argument or variable can")
+    if value.isprintable():
+        return shlex.quote(value)
+    return "$'" + "".join(_escape(char) for char in value) + "'"
+
+
+def _escape(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(char))
+
+
+def command(argv: Sequence[str]) -> str:
+    """``argv`` as one command of bash."""
+    return " ".join(quote(arg) for arg in argv)
+
+
+def comment(text: str) -> str:
+    """``text`` as one line of comment; nothing in it can end the line, or be a directive of a scheduler."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return f"# note: {line}" if _DIRECTIVE.match(line) else f"# {line}"
+
+
+def job_script(
+    spec: JobSpec,
+    *,
+    scheduler: str,
+    launch: Sequence[str],
+    select: str,
+    job_id: str,
+    directives: Iterable[str] = (),
+    other_nodes: Sequence[str] = (),
+    workdir: bool = True,
+    notes: Iterable[str] = (),
+    before: Iterable[str] = (),
+) -> str:
+    """The whole script of a job.
+
+    Args:
+        scheduler: name of the dialect; the ranks ask it who they are.
+        launch: starts one process per rank, without the ranks' own argv.
+        select: bash word that gives the number of the run, from the array ``runs``.
+        job_id: bash word that gives the scheduler's id of this job or array element.
+        directives: lines that the scheduler reads, as they stand.
+        other_nodes: starts one process on each node but the first, for the setup lines; empty: there is one node.
+        workdir: the script changes to where the user's command was given.
+        notes: said in the script's head.
+        before: lines of shell of the dialect's own, run before the setup lines.
+    """
+    lines = ["#!/bin/bash", *directives]
+    lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
+    lines += [comment(text) for text in (spec.comment, *notes) if text]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    if workdir:
+        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    lines += ["", *_run(spec, scheduler, select, job_id), *before]
+    if spec.plan.request.setup_lines:
+        lines += ["", *_setup(spec, other_nodes)]
+    lines += _exports(spec)
+    lines += ["", *_wrapped(launch, command(spec.rank_command)), "code=$?"]
+    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    return "\n".join(lines)
+
+
+def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
+    own = {
+        "HPC_HYDRA_SWEEP": str(spec.sweep),
+        "HPC_HYDRA_JOB": spec.key,
+        "HPC_HYDRA_SCHEDULER": scheduler,
+    }
+    for name, value in {**spec.environ, **own}.items():
+        yield f"export {_checked(name)}={quote(value)}"
+    yield f"runs=({' '.join(map(str, spec.runs))})"
+    yield f"export HPC_HYDRA_RUN={select}"
+    yield 'case " ${runs[*]} " in'
+    yield '  *" ${HPC_HYDRA_RUN:-none} "*) ;;'
+    yield "  *) echo \"hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${runs[*]}\" >&2; exit 2 ;;"
+    yield "esac"
+    yield f'export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-{job_id}"'
+
+
+_EACH_LINE = """\
+for hpc_hydra_line in "${hpc_hydra_setup[@]}"; do
+  hpc_hydra_num=$((hpc_hydra_num + 1))
+  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line"
+  eval "$hpc_hydra_line" && hpc_hydra_code=0 || hpc_hydra_code=$?
+  [ "$hpc_hydra_code" = 0 ] || {
+    echo "hpc_hydra: setup line $hpc_hydra_num failed with exit code $hpc_hydra_code" >&2; break; }
+done"""
+_LOGIN = """\
+type module >/dev/null 2>&1 || { [ ! -r /etc/profile ] || . /etc/profile; }
+type module >/dev/null 2>&1 || for hpc_hydra_profile in ~/.bash_profile ~/.bash_login ~/.profile; do
+  [ ! -r "$hpc_hydra_profile" ] || { . "$hpc_hydra_profile"; break; }
+done
+"""
+_ELSEWHERE = (
+    """bash -c 'hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' """
+    """setup "${hpc_hydra_setup[@]}" || hpc_hydra_code=$?"""
+)
+
+
+def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
+    """Setup lines: in the batch shell, whose exports reach all ranks; then once on each further node."""
+    lines = spec.plan.request.setup_lines
+    yield "# once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)"
+    yield "hpc_hydra_setup=("
+    yield from (f"  {quote(line)}" for line in lines)
+    yield ")"
+    login = _LOGIN if any(_MODULES.search(line) for line in lines) else ""  # `module` may come with a login shell only
+    yield f"hpc_hydra_each='set --; hpc_hydra_num=0\n{login}{_EACH_LINE}'"
+    yield 'eval "$hpc_hydra_each"'
+    yield "set +eu"
+    if other_nodes:
+        yield 'if [ "$hpc_hydra_code" = 0 ]; then'
+        yield from (f"  {line}" for line in _wrapped(other_nodes, _ELSEWHERE))
+        yield "fi"
+    yield 'if [ "$hpc_hydra_code" != 0 ]; then'
+    yield '  echo "hpc_hydra: the run is not started" >&2'
+    yield '  export HPC_HYDRA_REASON="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
+    yield f'  {command(spec.finish_command)} "$hpc_hydra_code"'
+    yield '  exit "$hpc_hydra_code"'
+    yield "fi"
+
+
+def _exports(spec: JobSpec) -> Iterator[str]:
+    for var in spec.plan.env:
+        yield ""
+        yield from export(var)
+    if spec.pythonpath:
+        yield ""
+        yield from export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+
+
+def export(var: EnvVar) -> Iterator[str]:
+    """The lines that set one variable, with where it comes from; what only a node can decide is a comment."""
+    name = _checked(var.name)
+    source = "; ".join(text for text in (var.origin, var.source, var.checked and f"checked {var.checked}") if text)
+    about = f"{var.why} ({source})" if var.why and source else var.why or source
+    if about:
+        yield comment(about)
+    if var.when or var.expand:
+        when = " and ".join(f"{kind} {argument}" for kind, argument in var.when)
+        yield comment(f"set on the node{', when ' + when if when else ''}: {name}={var.value}")
+    elif var.mode == "force":
+        yield f"export {name}={quote(var.value)}"
+    elif var.mode == "prepend":
+        yield f'export {name}={quote(var.value)}"${{{name}:+:${name}}}"'
+    else:
+        yield f'[ -n "${{{name}+x}}" ] || export {name}={quote(var.value)}'
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a variable: letters, digits and _, not beginning with a digit",
+            where="launch.env",
+            fix="a name such as NCCL_DEBUG",
+        )
+    return name
+
+
+def _wrapped(launch: Sequence[str], rest: str) -> list[str]:
+    """``launch`` and the shell text ``rest``, one command on a few lines that people can read."""
+    lines = [""]
+    for word in map(quote, launch):
+        if lines[-1] and len(lines[-1]) + len(word) > _WIDTH:
+            lines.append(" ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return [f"{line} \\" for line in lines] + [f"  {rest}"]
