@@ -1,0 +1,242 @@
+"""Run one command attached to this console: its input, output, signals and exit code are ours.
+
+Without files or colours the command writes to the console itself; else its output passes through here in large blocks.
+Must not know: jobs, schedulers, configuration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+RED, RESET = b"\x1b[31m", b"\x1b[0m"
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_BLOCK = 1 << 18  # bytes read at once
+_PIPE = 1 << 20  # size of the pipe, bytes; Linux allows every user this much
+_HOLD = 0.1  # seconds that an unfinished line waits for its end before it is shown in colour
+_LINGER = 2.0  # seconds for output of what the command left running
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where output goes besides the console: files to write, and whether standard error is red on the console."""
+
+    out: Path | None = None
+    err: Path | None = None
+    color_stderr: bool = False
+
+
+def run_attached(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, streams: Streams = Streams()
+) -> int:
+    """Run ``argv`` in a process group of its own, which has the terminal if we have it.
+
+    Interrupt, termination, hang-up and quit are passed on to that group; if this process is killed, the command is
+    told to end. Returns its exit code, 128+n for signal n. Raises `OSError` where it cannot be started.
+    """
+    terminal = _Terminal()
+    parent = os.getpid()
+    pumps: list[_Pump] = []
+    with contextlib.ExitStack() as files:
+        for number, path, color in ((1, streams.out, False), (2, streams.err, streams.color_stderr)):
+            if path is not None or color:
+                pumps.append(_Pump(number, files.enter_context(_opened(path)) if path else None, color))
+        writers = {pump.number: pump.writer for pump in pumps}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with _forwarding() as group:
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env),
+                cwd=cwd,
+                stdout=writers.get(1),
+                stderr=writers.get(2),
+                preexec_fn=lambda: _in_child(parent, terminal),
+            )
+            group(process.pid)
+            for pump in pumps:
+                pump.start()
+            try:
+                code = _wait(process, terminal)
+            finally:
+                terminal.take_back()
+        for pump in pumps:
+            pump.finish()
+    return code
+
+
+def _in_child(parent: int, terminal: _Terminal) -> None:
+    os.setpgid(0, 0)
+    terminal.give(os.getpid())
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _wait(process: subprocess.Popen[bytes], terminal: _Terminal) -> int:
+    """Wait for the end; a command stopped by Ctrl-Z stops us too, and goes on with us."""
+    while True:
+        _, status = os.waitpid(process.pid, os.WUNTRACED if terminal.ours else 0)
+        if os.WIFSTOPPED(status):
+            terminal.take_back()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            terminal.give(process.pid)
+            os.killpg(process.pid, signal.SIGCONT)
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        process.returncode = code  # Popen must not wait again
+        return code if code >= 0 else 128 - code
+
+
+class _Terminal:
+    """The terminal on standard input, if this process group is in its foreground."""
+
+    def __init__(self) -> None:
+        self.ours = False
+        with contextlib.suppress(OSError):
+            self.ours = os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+        self._home = os.getpgrp()
+
+    def give(self, group: int) -> None:
+        if self.ours:
+            _foreground(group)
+
+    def take_back(self) -> None:
+        if self.ours:
+            _foreground(self._home)
+
+
+def _foreground(group: int) -> None:
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else the kernel stops a background process that asks
+    try:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, group)
+    finally:
+        signal.signal(signal.SIGTTOU, before)
+
+
+@contextlib.contextmanager
+def _forwarding() -> Iterator[Callable[[int], None]]:
+    """Pass `FORWARDED` signals on to the group that the yielded function is told; those that come before, then."""
+    target: list[int] = []
+    early: list[int] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if not target:
+            early.append(signum)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(target[0], signum)
+
+    def tell(group: int) -> None:
+        with contextlib.suppress(OSError):
+            os.setpgid(group, group)  # as the child does: whoever comes first
+        target.append(group)
+        for signum in early:
+            handle(signum, None)
+
+    heard = [s for s in FORWARDED if signal.getsignal(s) != signal.SIG_IGN]  # nohup stays nohup
+    before = {s: signal.signal(s, handle) for s in heard}
+    try:
+        yield tell
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _opened(path: Path) -> Any:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("wb", buffering=0)
+
+
+class _Pump:
+    """Carries one stream of the command to the console and to a file."""
+
+    def __init__(self, number: int, file: Any, color: bool) -> None:
+        self.number = number
+        self._file = file
+        self._reader, self.writer = os.pipe()
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE)
+        self._console: int | None = number
+        self._thread = threading.Thread(target=self._carry_colored if color else self._carry, daemon=True)
+
+    def start(self) -> None:
+        os.close(self.writer)
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._thread.join(_LINGER)
+        if not self._thread.is_alive():
+            os.close(self._reader)
+
+    def _carry(self) -> None:
+        while block := os.read(self._reader, _BLOCK):
+            self._show(block)
+            self._keep(block)
+
+    def _carry_colored(self) -> None:
+        """By whole lines; an unfinished one is shown when nothing follows for a moment."""
+        tail = b""
+        while True:
+            if tail and not select.select([self._reader], [], [], _HOLD)[0]:
+                self._show(colored(tail))
+                tail = b""
+            block = os.read(self._reader, _BLOCK)
+            if not block:
+                break
+            self._keep(block)
+            lines, newline, rest = (tail + block).rpartition(b"\n")
+            if newline:
+                self._show(colored(lines + newline))
+            tail = rest
+        if tail:
+            self._show(colored(tail))
+
+    def _show(self, data: bytes) -> None:
+        if self._console is None:
+            return
+        try:
+            write_all(self._console, data)
+        except OSError:  # the reader of the console has left; the file goes on
+            self._console = None
+
+    def _keep(self, data: bytes) -> None:
+        if self._file is None:
+            return
+        try:
+            write_all(self._file.fileno(), data)
+        except OSError as error:
+            print(f"hpc-hydra: {self._file.name}: {error.strerror}; no more is written there", file=sys.stderr)
+            self._file = None
+
+
+def colored(text: bytes) -> bytes:
+    """``text`` in red, each line by itself: other output may come between any two of them."""
+    ends = text.endswith(b"\n")
+    body = text[:-1] if ends else text
+    return RED + body.replace(b"\n", RESET + b"\n" + RED) + RESET + (b"\n" if ends else b"")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything, also where the descriptor takes less at once or is non-blocking."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
