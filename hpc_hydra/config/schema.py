@@ -90,6 +90,7 @@ class SchedulerConfig:
     mpi: Optional[str] = None
     setup_lines: List[str] = field(default_factory=list)
     extra: Dict[str, Any] = field(default_factory=dict)
+    remove: List[str] = field(default_factory=list)  # options taken away; as a key `~name` of `extra`
     submit_extra: Dict[str, Any] = field(default_factory=dict)
     launch_extra: Dict[str, Any] = field(default_factory=dict)
 
@@ -150,6 +151,7 @@ class LaunchConfig:
     setup_only: bool = False
     output_script: Optional[str] = None
     launch_dir: Optional[str] = None
+    batch_script: Optional[str] = None
     bg: bool = False
     debug: bool = False
     python: Optional[str] = None

@@ -134,6 +134,8 @@ class _Merge:
         ):
             for written, value in args.items():
                 self.option(written, value, source, commands)
+        for written in scheduler.remove:
+            self.remove(self.name(written), "scheduler.extra", ("submit", "launch"))
         self.done.submit_args = _flat(self.args["submit"])
         self.done.launch_args = _flat(self.args["launch"])
         self.done.removed = sorted({*self.done.removed, *self.denied})

@@ -36,7 +36,8 @@ class Program:
     """How the user's program was started, so that a rank can start it again.
 
     ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``task``: there is
-    no program to start again (a notebook, a closure); the function is in task.pkl. ``command``: ``argv`` is run as is.
+    no program to start again (a notebook, a closure); the function is in task.pkl. ``command``: ``argv`` is run as is,
+    or given to Python where ``target`` is "python"; ``fill``: its ``{key}`` are filled from the run's configuration.
     """
 
     kind: ProgramKind
@@ -47,6 +48,7 @@ class Program:
     flags: tuple[str, ...] = ()  # flags of the interpreter, e.g. ("-X", "faulthandler")
     umask: int = 0o022
     pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
+    fill: bool = False
 
 
 @dataclass(frozen=True)
