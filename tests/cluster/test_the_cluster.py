@@ -19,10 +19,10 @@ def test_four_nodes_with_eight_cpus_and_four_gpus_in_three_partitions(slurm_clus
     ]
 
 
-def test_each_task_runs_on_its_own_host_and_sees_its_own_gpus(slurm_cluster: Cluster, tmp_path: Path) -> None:
-    done = run("srun", "-N4", "--ntasks-per-node=1", "--gres=gpu:2", "-D", tmp_path, "bash", "-c",
-               "echo $HOSTNAME $(hostname) $CUDA_VISIBLE_DEVICES")  # fmt: skip
-    assert sorted(done.stdout.split("\n")[:-1]) == [f"{n} {n} 0,1" for n in NODES], done.stderr
+def test_each_task_runs_on_its_own_host_and_sees_the_gpus_asked_for(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    show = "echo $HOSTNAME $(hostname) $(echo $CUDA_VISIBLE_DEVICES | tr , '\\n' | wc -l)"
+    done = run("srun", "-N4", "--ntasks-per-node=1", "--gres=gpu:2", "-D", tmp_path, "bash", "-c", show)
+    assert sorted(done.stdout.split("\n")[:-1]) == [f"{n} {n} 2" for n in NODES], done.stderr
 
 
 def test_accounting_tells_how_a_job_ended(slurm_cluster: Cluster, tmp_path: Path) -> None:
