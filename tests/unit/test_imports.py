@@ -21,23 +21,21 @@ ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])
 
 # A folder may import itself and these; nothing else (design: imports run one way).
-_PLANNING = {"config", "errors"}
-_SWEEP = {"planning", *_PLANNING}
-_SCHEDULER = {"sweep", *_SWEEP}
-_SYSTEM = {"scheduler", *_SCHEDULER}
-_LAUNCHER = {"system", *_SYSTEM}
+_BELOW = {
+    "config": ["errors"],
+    "planning": ["config", "errors"],
+    "sweep": ["planning", "config", "errors"],
+    "scheduler": ["sweep", "planning", "config", "errors"],
+}
 ARROWS = {
-    "errors": set(),
-    "config": {"errors"},
-    "planning": _PLANNING,
-    "sweep": _SWEEP,
-    "scheduler": _SCHEDULER,
-    "system": _SYSTEM,
-    "launcher": _LAUNCHER,
-    "cli": {"launcher", *_LAUNCHER},
-    "node": _SCHEDULER,
-    "hydra_plugins": {"launcher", *_LAUNCHER},
-    "__init__": {"errors", "node"},  # node: lazily, see below
+    "errors": [],
+    **_BELOW,
+    "system": ["scheduler", *_BELOW["scheduler"]],
+    "launcher": ["system", "scheduler", *_BELOW["scheduler"]],
+    "cli": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
+    "node": ["scheduler", *_BELOW["scheduler"]],
+    "hydra_plugins": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
+    "__init__": ["errors", "node"],  # node: lazily, see below
 }
 HEAVY = {"torch", "submitit", "rich", "psutil", "numpy", "pandas", "mpi4py", "pynvml", "amdsmi", "IPython"}
 NAMED = re.compile(r"hpc_hydra(\.\w+){2,}(:\w+)?")  # a module, or an object in it, in a string
