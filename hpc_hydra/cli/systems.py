@@ -1,0 +1,222 @@
+"""``hpc-hydra systems``: the machines that are known, which one this is and why, and each variable of one.
+
+Must not know: Hydra, jobs. rich is imported only to print a table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hpc_hydra.config.load import from_mapping
+from hpc_hydra.config.schema import QueueConfig, SystemConfig
+from hpc_hydra.config.store import shipped
+from hpc_hydra.system import defaults, detect, index
+from hpc_hydra.system.probe import Probe, here
+
+USAGE = """usage: hpc-hydra systems [NAME] [--json]
+
+Without NAME: the machines that are known, which one this is, and why.
+With NAME:    its facts, queues and limits, each variable with its reason, and your own defaults for it.
+
+  --json      the same as JSON
+  -h, --help  this text
+"""
+NOT_KNOWN = "—"
+_HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
+_PRIVATE = ("queues", "env", "name", "kind")
+
+
+def main(argv: Sequence[str], probe: Probe | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    options = [word for word in argv if word.startswith("-")]
+    names = [word for word in argv if not word.startswith("-")]
+    if {"-h", "--help"} & set(options):
+        print(USAGE, end="")
+        return 0
+    if set(options) - {"--json"} or len(names) > 1:
+        print(USAGE, end="", file=sys.stderr)
+        return 2
+    probe = probe or here()
+    as_json = "--json" in options
+    if not names:
+        _print_json(_overview(probe)) if as_json else _print_overview(probe)
+        return 0
+    name = names[0]
+    if name not in index.names():
+        near = difflib.get_close_matches(name.lower(), index.names(), n=3, cutoff=0.5)
+        fix = " or ".join(near) if near else "one of `hpc-hydra systems`, or a YAML of your own (docs/systems.md)"
+        print(f"hpc-hydra systems: no machine {name!r} ships with hpc_hydra\n  Try: {fix}", file=sys.stderr)
+        return 2
+    _print_json(_machine(name, probe)) if as_json else _print_machine(name, probe)
+    return 0
+
+
+def _overview(probe: Probe) -> dict[str, Any]:
+    found = detect.machine(probe)
+    auto = {"name": "auto", "kind": "auto"}
+    taken_as = None if found.name else detect.resolve(from_mapping({"system": auto, "scheduler": auto}), probe=probe)
+    return {
+        "this": found.name,
+        "taken_as": taken_as and {key: getattr(taken_as.system, key) for key in ("name", "scheduler", *_HARDWARE)},
+        "why": [dataclasses.asdict(step) for step in detect.explain(probe)],
+        "defaults": str(defaults.path(probe.env)),
+        "systems": [_summary(name) for name in index.names()],
+    }
+
+
+def _summary(name: str) -> dict[str, Any]:
+    system = index.preset(name)
+    keys = ("name", "scheduler", *_HARDWARE, "default_queue", "description")
+    return {key: getattr(system, key) for key in keys} | {"adapter": _has_adapter(system)}
+
+
+def _has_adapter(system: SystemConfig) -> bool:
+    return system.scheduler in shipped("scheduler")
+
+
+def _machine(name: str, probe: Probe) -> dict[str, Any]:
+    system = index.preset(name)
+    return {
+        **{key: value for key, value in dataclasses.asdict(system).items() if key != "kind"},
+        "adapter": _has_adapter(system),
+        "defaults": _own_defaults(name, probe),
+    }
+
+
+def _own_defaults(name: str, probe: Probe) -> dict[str, Any]:
+    """What the person's file says for this machine: key → value, the machine's own section first."""
+    done: dict[str, Any] = {}
+    for section in (name, defaults.EVERYWHERE):
+        for group, values in defaults.sections(probe).get(section, {}).items():
+            for key, value in values.items():
+                done.setdefault(f"{group}.{key}", value)
+    return done
+
+
+def _print_json(data: Mapping[str, Any]) -> None:
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _print_overview(probe: Probe) -> None:
+    from rich.table import Table
+
+    data = _overview(probe)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (
+        ("", "left"), ("system", "left"), ("scheduler", "left"), ("cores", "right"), ("GPUs", "right"),
+        ("GPU", "left"), ("GB", "right"), ("default queue", "left"),
+    ):  # fmt: skip
+        table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for row in data["systems"]:
+        here_mark = "→" if row["name"] == data["this"] else ""
+        scheduler = row["scheduler"] if row["adapter"] else f"{row['scheduler']} (no adapter yet)"
+        cells = (row["cores_per_node"], row["gpus_per_node"], row["gpu_arch"], row["mem_per_gpu"], row["default_queue"])
+        table.add_row(here_mark, row["name"], scheduler, *map(_cell, cells))
+    _show(table)
+    print()
+    print(f"This machine: {data['this'] or 'none of these'}")
+    _print_steps(detect.explain(probe))
+    if data["this"] is None:
+        seen = data["taken_as"]
+        facts = ", ".join(f"{key.replace('_', ' ')} {_cell(seen[key])}" for key in _HARDWARE)
+        print(f"It is taken as: scheduler {seen['scheduler']}, {facts}")
+    _print_defaults_file(probe)
+    print(f"\nCores, GPUs and GB of GPU memory are for one node; {NOT_KNOWN} is not known.")
+    print("`hpc-hydra systems NAME` explains one.")
+
+
+def _print_steps(steps: Iterable[detect.Step]) -> None:
+    for step in steps:
+        print(f"  {'→' if step.decided else ' '} {step.looked_at}: {step.found}")
+
+
+def _print_defaults_file(probe: Probe) -> None:
+    found = defaults.sections(probe)
+    file = defaults.path(probe.env)
+    if not found:
+        print(f"Your defaults: no file {file}")
+        return
+    print(f"Your defaults ({file}): {', '.join(found)}")
+    strange = [name for name in found if name not in (*index.names(), *index.NOT_MACHINES, defaults.EVERYWHERE)]
+    if strange:
+        print(f"  used only with a system of your own of that name: {', '.join(strange)}")
+
+
+def _show(table: Any) -> None:
+    """Print a table as wide as it needs: in a pipe, cells must not be cut to a width that nobody has."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def _print_machine(name: str, probe: Probe) -> None:
+    system = index.preset(name)
+    print(f"{name}: {system.description or ''}")
+    if not _has_adapter(system):
+        print(f"  There is no adapter for its scheduler ({system.scheduler}) yet.")
+    print("\nFacts (system.*)")
+    facts = {key: value for key, value in dataclasses.asdict(system).items() if key not in (*_PRIVATE, "description")}
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        print(f"  {key:<{width}}  {_cell(value)}")
+    if system.queues:
+        print("\nQueues (scheduler.queue)")
+        for queue, profile in system.queues.items():
+            mark = " (default)" if queue == system.default_queue else ""
+            print(f"  {queue}{mark}: {_queue(profile)}")
+    print("\nVariables (system.env; what you export, and launch.env, win)")
+    for variable, preset in system.env.items():
+        for one in preset if isinstance(preset, list) else [preset]:
+            _print_variable(variable, one)
+    if not system.env:
+        print("  none")
+    own = _own_defaults(name, probe)
+    print(f"\nYour defaults ({defaults.path(probe.env)})")
+    for key, value in own.items():
+        print(f"  {key}={_cell(value)}")
+    if not own:
+        print("  none")
+
+
+def _print_variable(name: str, preset: Mapping[str, Any]) -> None:
+    mode = {"prepend": "put before what is there", "force": "even over what you export"}.get(preset.get("mode", ""))
+    when = [f"{kind} {argument}" for kind, argument in (preset.get("when") or {}).items()]
+    print(f"  {name}={preset.get('value')}{f'   [{mode}]' if mode else ''}")
+    if when:
+        print(f"      when:    {', '.join(when)}")
+    print(f"      why:     {preset.get('why') or NOT_KNOWN}")
+    print(f"      source:  {preset.get('source') or NOT_KNOWN} (checked {preset.get('checked') or NOT_KNOWN})")
+
+
+def _queue(profile: QueueConfig) -> str:
+    words = []
+    for key, value in dataclasses.asdict(profile).items():
+        if value is None or value == {}:
+            continue
+        if key == "time_by_nodes":
+            words += [f"{limit} for {nodes} nodes" for nodes, limit in value.items()]
+        else:
+            words.append(f"{key.replace('_', ' ')} {'left to the scheduler' if value == '' else _cell(value)}")
+    return ", ".join(words)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return NOT_KNOWN
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(key if inner is None else f"{key}={_cell(inner)}" for key, inner in value.items())
+    return str(value)
