@@ -128,8 +128,8 @@ type module >/dev/null 2>&1 || for hpc_hydra_profile in ~/.bash_profile ~/.bash_
 done
 """
 _ELSEWHERE = (
-    """bash -c 'hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' """
-    """setup "${hpc_hydra_setup[@]}" || hpc_hydra_code=$?"""
+    """bash -c 'HOSTNAME=$(uname -n); hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' setup """
+    """"${hpc_hydra_setup[@]}" || { hpc_hydra_code=$?; hpc_hydra_line="on another node"; }"""
 )
 
 

@@ -41,6 +41,7 @@ ALIASES = {
     "T": "threads",
     "W": "wait",
     "X": "disable-status",
+    "a": "array",
     "b": "begin",
     "c": "cpus-per-task",
     "d": "dependency",
@@ -216,7 +217,13 @@ class SlurmDialect(Dialect):
         given = {canonical(name, ALIASES): value or "" for name, value in (*request.submit_args, *request.launch_args)}
         if not request.gpus_per_proc or spelling == "none":
             return
-        per_node = request.procs_per_node * request.gpus_per_proc
+        per_node = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
+        if request.shared_gpus and spelling == "gpus-per-task":
+            raise PlanError(
+                "ranks that share GPUs cannot each ask for some",
+                where="resources.oversubscribe",
+                fix="system.gpu_request=gpus-per-node",
+            )
         other = given.pop("gres", None)
         if given.keys() & _GPUS or (other is not None and "gpu" in other):
             return
