@@ -19,7 +19,7 @@ _MARK = "_hpc_hydra_hinted"
 def nearest(word: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """The members of ``valid`` that ``word`` may have meant, best first; empty where none is near."""
     names = {name.lower(): name for name in valid}
-    return [names[name] for name in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.6)]
+    return [names[name] for name in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.72)]
 
 
 def clash_cure(group: str) -> str:

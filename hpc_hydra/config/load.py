@@ -108,6 +108,32 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     return done
 
 
+def self_contained(cfg: DictConfig) -> bool:
+    """Whether our groups hold no interpolation: then only overrides that are `ours` can change a run's settings.
+
+    A launcher may so keep one Plan for many runs of one composition.
+    """
+    from omegaconf import OmegaConf
+
+    def plain(value: Any) -> bool:
+        if isinstance(value, str):
+            return "${" not in value
+        if isinstance(value, Mapping):
+            return all(plain(inner) for inner in value.values())
+        return not isinstance(value, list) or all(plain(inner) for inner in value)
+
+    groups = [group for group in GROUPS if group in cfg]
+    if len(groups) < len(GROUPS) or any(OmegaConf.is_interpolation(cfg, group) for group in groups):
+        return False
+    return all(plain(OmegaConf.to_container(cfg[group], resolve=False)) for group in groups)
+
+
+def ours(override: str) -> bool:
+    """Whether an override of the command line (`resources.nodes=2`) touches one of our groups."""
+    found = re.match(r"[+~]*(\w+)", override)
+    return found is not None and found[1] in GROUPS
+
+
 def check_value(key: str, value: Any) -> Any:
     """Check one value for a full key, e.g. ``("resources.nodes", "4")`` → 4. Raises `ConfigError`."""
     group, _, name = key.partition(".")
@@ -138,17 +164,19 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
         raise ConfigError(f"{data!r} stands where hpc_hydra's group is", where=group, fix=clash_cure(group))
     unknown = [str(key) for key in data if key not in _fields(kind)]
     if unknown:
-        raise _unknown_keys(group, unknown, list(_fields(kind)))
+        foreign = group == "scheduler" and data.get("name", shipped(group)[0]) not in shipped(group)
+        raise _unknown_keys(group, unknown, list(_fields(kind)), foreign)
     return _build(kind, data, group)
 
 
-def _unknown_keys(group: str, unknown: list[str], valid: list[str]) -> ConfigError:
+def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: bool) -> ConfigError:
+    """A slip of the pen, or (``foreign`` for certain) a configuration of the user's own merged into ours."""
     key = unknown[0]
     elsewhere = _all_keys().get(key, [])
     near = [f"{group}.{name}" for name in nearest(key, valid)]
     near = [*elsewhere, *(name for name in near if name not in elsewhere)]
     private = [name for name in unknown if re.fullmatch(r"_\w+_", name)]
-    if near and not private:
+    if near and not private and not foreign:
         return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=" or ".join(near))
     names = ", ".join(unknown)
     return ConfigError(

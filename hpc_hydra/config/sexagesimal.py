@@ -6,10 +6,12 @@ true. Once composed, none of this can be told from what was meant, so the files 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -125,12 +127,11 @@ def _package(source: Source) -> str:
 
 
 def _loader() -> Any:
-    try:
-        from omegaconf._utils import get_yaml_loader  # what Hydra reads files with: other floats, no dates
-
-        return cast("Any", get_yaml_loader)()
-    except ImportError:
-        return yaml.SafeLoader
+    """What Hydra reads files with: OmegaConf's own loader knows other floats than PyYAML's, and no dates."""
+    for module in ("omegaconf._utils", "omegaconf._yaml"):  # 2.3, 2.4
+        with contextlib.suppress(ImportError, AttributeError):
+            return importlib.import_module(module).get_yaml_loader()
+    return yaml.SafeLoader
 
 
 def _scalars(node: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -143,7 +144,7 @@ def _scalars(node: Any, key: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _scalars(item, key)
-    elif isinstance(node, yaml.ScalarNode) and node.style is None and _ANY.fullmatch(key):
+    elif isinstance(node, yaml.ScalarNode) and not node.style and _ANY.fullmatch(key):
         yield key, node
 
 

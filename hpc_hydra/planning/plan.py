@@ -24,6 +24,7 @@ def plan(settings: Settings) -> Plan:
         PlanError: more than the system or its queue has.
     """
     _resolved(settings)
+    settings = dataclasses.replace(settings, system=_without_foreign_scheduler(settings))
     merged = options.merge(settings)
     settings = merged.settings
     queue = queues.choose(settings.system, settings.scheduler.queue)
@@ -52,6 +53,23 @@ def _resolved(settings: Settings) -> None:
             raise PlanError(
                 f"{group}=auto has not been resolved", where=group, fix=f"name one ({group}=...), or resolve it first"
             )
+
+
+def _without_foreign_scheduler(settings: Settings) -> SystemConfig:
+    """The system's facts; those about its own scheduler only where that is the one used (not with scheduler=local)."""
+    system = settings.system
+    if system.scheduler in (None, settings.scheduler.name):
+        return system
+    return dataclasses.replace(
+        system,
+        default_queue=None,
+        gpu_request=None,
+        gpu_bind=None,
+        cpu_bind=None,
+        denied_flags=[],
+        submit_args={},
+        launch_args={},
+    )
 
 
 def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
