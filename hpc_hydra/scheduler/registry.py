@@ -14,6 +14,7 @@ from hpc_hydra.scheduler.base import Dialect, Submitter
 GROUP = "hpc_hydra.schedulers"  # an entry point's value is a subclass of Dialect
 BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
+    "flux": "hpc_hydra.scheduler.flux:FluxDialect",
     "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
 }
 
