@@ -1,21 +1,22 @@
 """Names of the files in a sweep directory. Pure.
 
-    <sweep>/multirun.yaml                      Hydra's own record of the command line
-    <sweep>/.hpc_hydra/manifest.jsonl          append-only: what was about to happen, what happened
-    <sweep>/.hpc_hydra/plans.json              every distinct Plan, by key
-    <sweep>/.hpc_hydra/runs.jsonl              one line a run: number, plan, base, overrides
-    <sweep>/.hpc_hydra/bases.pkl               one composed, unresolved config per distinct set of group choices
-    <sweep>/.hpc_hydra/program.json            how the user's program was started (script or module, cwd, sys.path …)
-    <sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
-    <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
-    <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
-    <sweep>/<subdir of a run>/                 written from when it starts:
-        .hydra/  <task>.log                    Hydra's own, by rank 0
-        outcome.json                           the truth about how it ended
-        result.pkl                             a return value that is not JSON
-        logs/<attempt>/rank_<r>.log            output of each rank
-        logs/<attempt>/rank_<r>.end.json       how a rank ended
-        logs/<attempt>/rendezvous.json         where rank 0 is
+<sweep>/multirun.yaml                      Hydra's own record of the command line
+<sweep>/.hpc_hydra/manifest.jsonl          append-only: what was about to happen, what happened
+<sweep>/.hpc_hydra/plans.json              every distinct Plan, by key
+<sweep>/.hpc_hydra/runs.jsonl              one line a run: number, plan, base, overrides
+<sweep>/.hpc_hydra/bases.pkl               one composed, unresolved config per distinct set of group choices
+<sweep>/.hpc_hydra/program.json            how the user's program was started (script or module, cwd, sys.path …)
+<sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
+<sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
+<sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
+<sweep>/<subdir of a run>/                 written from when it starts:
+    .hydra/  <task>.log                    Hydra's own, by rank 0
+    outcome.json                           the truth about how it ended
+    result.pkl                             a return value that is not JSON
+    logs/<attempt>/rank_<r>.log            output of each rank
+    logs/<attempt>/rank_<r>.end.json       how a rank ended
+    logs/<attempt>/rendezvous.json         where rank 0 is
+    logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
 """
 
 from __future__ import annotations
@@ -98,3 +99,6 @@ class RunPaths:
 
     def rendezvous(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rendezvous.json"
+
+    def returned(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "returned.json"

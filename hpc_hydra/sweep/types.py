@@ -1,4 +1,4 @@
-"""What is known about a run, a rank's end, and a job. Plain data; (de)serialised with planning.types.to_json/from_json."""
+"""What is known about a run, a rank's end, and a job. Plain data; planning.types.to_json/from_json (de)serialise it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class RankEnd:
     ended: float = 0.0  # Unix time, seconds
     error: str | None = None  # last line of the traceback, e.g. "ValueError: boom"
     traceback: str | None = None
+    log: str | None = None  # file of its standard error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn …``.
+
+Light: a rank's supervisor is one per rank, and forks before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if not getattr(sys.flags, "safe_path", False) and sys.path:
+    del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
+
+USAGE = "usage: python -m hpc_hydra.node rank | finish CODE | spawn --procs N [options] -- command args…"
+
+
+def main(argv: list[str]) -> int:
+    what = argv[0] if argv else ""
+    if what == "rank":
+        from hpc_hydra.node.supervisor import supervise
+
+        done = supervise()
+        return done if isinstance(done, int) else done()
+    if what == "program":
+        from hpc_hydra.node.supervisor import resume
+
+        return resume()
+    if what == "finish" and len(argv) == 2:
+        from hpc_hydra.node.finish import finish
+
+        return finish(argv[1])
+    if what == "spawn":
+        from hpc_hydra.node.spawn import spawn
+
+        return spawn(argv[1:])
+    print(USAGE, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

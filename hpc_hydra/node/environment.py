@@ -1,0 +1,215 @@
+"""The environment of a rank: who it is, where rank 0 is, the plan's variables, and which devices it sees.
+
+Pure functions over mappings, apart from conditions that only a node can decide (a library, a driver's version).
+Must not know: the scheduler, Hydra, torch.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
+
+# What the job script says about a run. Its presence marks a rank's process: nothing may be launched from there.
+MARK = "HPC_HYDRA_RANK_PROCESS"
+
+# Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
+AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
+
+_TOKEN = re.compile(r"\{(user|job_id|tmp|host|rank|local_rank|env:[A-Za-z_][A-Za-z0-9_]*)\}")
+_NOTHING_VISIBLE = ("", "-1", "NoDevFiles", "none", "void")
+
+
+@dataclass
+class Surroundings:
+    """What tokens in values stand for on this node."""
+
+    info: RankInfo
+    host: str
+    notes: list[str] = field(default_factory=list)  # variables that were left out, and why
+
+    def token(self, name: str, env: Mapping[str, str]) -> str | None:
+        if name.startswith("env:"):
+            return env.get(name[4:])
+        values: dict[str, Callable[[], str]] = {
+            "user": getpass.getuser,
+            "job_id": lambda: self.info.job_id,
+            "tmp": lambda: env.get("TMPDIR") or "/tmp",
+            "host": lambda: self.host,
+            "rank": lambda: str(self.info.rank),
+            "local_rank": lambda: str(self.info.local_rank),
+        }
+        return values[name]()
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    plan: Plan,
+    info: RankInfo,
+    *,
+    host: str,
+    address: str,
+    port: int,
+    master_host: str,
+    seed: int,
+) -> tuple[dict[str, str], list[str]]:
+    """The whole environment of a rank, and notes about variables that were left out.
+
+    Order: a preset never wins over what is set, ``launch.env`` always does, and who the rank is wins over everything
+    (an inherited RANK is another job's).
+    """
+    env = dict(base)
+    here = Surroundings(info, host)
+    for variable in plan.env:
+        apply_variable(env, variable, here)
+    if plan.gpu_vendor != "nvidia" and not plan.rendezvous.unswap_rocr_hip_vis_dev:
+        here.notes += move_rocr_to_hip(env)
+    env.update(identity_variables(info, address, port))
+    env[MARK] = "1"
+    env["HPC_HYDRA_SEED"] = str(seed)
+    env["HPC_HYDRA_MASTER_HOST"] = master_host
+    env["HPC_HYDRA_GPUS_PER_PROC"] = str(plan.request.gpus_per_proc)
+    env["HPC_HYDRA_TIMEOUT"] = str(plan.rendezvous.timeout)
+    env["HPC_HYDRA_NUM_NODES"] = str(info.num_nodes)
+    optional = {
+        "HPC_HYDRA_BACKEND": plan.rendezvous.backend,
+        "HPC_HYDRA_FRACTION_MAX_GPU_MEM": plan.rendezvous.fraction_max_gpu_mem,
+    }
+    for name, value in optional.items():
+        env.pop(name, None)
+        if value is not None:
+            env[name] = str(value)
+    return env, here.notes
+
+
+def identity_variables(info: RankInfo, address: str, port: int) -> dict[str, str]:
+    """The variables of torch.distributed's ``env://``."""
+    return {
+        "RANK": str(info.rank),
+        "LOCAL_RANK": str(info.local_rank),
+        "WORLD_SIZE": str(info.world_size),
+        "LOCAL_WORLD_SIZE": str(info.local_world_size),
+        "NODE_RANK": str(info.node_rank),
+        "GROUP_RANK": str(info.node_rank),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+
+
+def apply_variable(env: MutableMapping[str, str], variable: EnvVar, here: Surroundings) -> None:
+    """Put one variable of the plan into ``env``, if its conditions hold here."""
+    if variable.mode == "default" and variable.name in env:
+        return
+    for kind, argument in variable.when:
+        if not holds(kind, argument, env):
+            here.notes.append(f"{variable.name} is left out: {kind} {argument} does not hold here")
+            return
+    value = variable.value
+    if variable.expand:
+        missing = [t for t in _TOKEN.findall(value) if here.token(t, env) is None]
+        if missing:
+            here.notes.append(
+                f"{variable.name} is left out: {', '.join(m.removeprefix('env:') for m in missing)} is not set"
+            )
+            return
+        value = _TOKEN.sub(lambda match: here.token(match[1], env) or "", value)
+    if variable.mode == "prepend" and env.get(variable.name):
+        if f"{env[variable.name]}:".startswith(f"{value}:"):
+            return  # the job script has done it
+        value = f"{value}:{env[variable.name]}"
+    env[variable.name] = value
+
+
+def holds(kind: str, argument: str, env: Mapping[str, str]) -> bool:
+    """Whether a condition that only the node can decide is true here. An unknown kind never is."""
+    if kind == "env":
+        return argument in env
+    if kind == "plugin":
+        places = (p for p in env.get("LD_LIBRARY_PATH", "").split(":") if p)
+        return any(Path(place, argument).exists() for place in places)
+    if kind == "rocm":
+        return compare(rocm_version(env), argument)
+    return False
+
+
+def rocm_version(env: Mapping[str, str]) -> str | None:
+    """The version of the ROCm installation that this process would use, e.g. ``6.4.1``."""
+    for root in (env.get("ROCM_PATH"), "/opt/rocm"):
+        if root:
+            try:
+                return (Path(root) / ".info" / "version").read_text().strip()
+            except OSError:
+                continue
+    return None
+
+
+def compare(version: str | None, condition: str) -> bool:
+    """``compare("6.4.1-25", ">=6.2,<7")``; false where the version is not known."""
+    if version is None:
+        return False
+    have = [int(n) for n in re.findall(r"\d+", version.split("-")[0])]
+    for part in condition.split(","):
+        match = re.fullmatch(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*", part)
+        if match is None:
+            return False
+        want = [int(n) for n in match[2].split(".")]
+        length = max(len(have), len(want))
+        left, right = have + [0] * (length - len(have)), want + [0] * (length - len(want))
+        truth = {
+            ">=": left >= right, "<=": left <= right, "==": left == right,
+            "!=": left != right, ">": left > right, "<": left < right,
+        }[match[1]]  # fmt: skip
+        if not truth:
+            return False
+    return True
+
+
+def move_rocr_to_hip(env: MutableMapping[str, str]) -> list[str]:
+    """Turn ROCR_VISIBLE_DEVICES, which hides the other ranks' GPUs from RCCL, into HIP_VISIBLE_DEVICES. Returns notes.
+
+    Where both are set, HIP's entries count within what ROCR leaves.
+    """
+    rocr = env.get("ROCR_VISIBLE_DEVICES")
+    if rocr is None:
+        return []
+    hip = env.get("HIP_VISIBLE_DEVICES")
+    entries = [e.strip() for e in rocr.split(",")]
+    if hip is not None and hip != rocr:
+        inner = [e.strip() for e in hip.split(",")]
+        if not all(e.isdigit() and int(e) < len(entries) for e in inner):
+            return [f"ROCR_VISIBLE_DEVICES={rocr} stays: HIP_VISIBLE_DEVICES={hip} cannot be counted within it"]
+        entries = [entries[int(e)] for e in inner]
+    env["HIP_VISIBLE_DEVICES"] = ",".join(entries)
+    del env["ROCR_VISIBLE_DEVICES"]
+    return []
+
+
+def visible_devices(env: Mapping[str, str]) -> list[str] | None:
+    """The GPUs that a process may see, as its environment says; None where it says nothing.
+
+    Entries are opaque: indices, ``GPU-…`` and ``MIG-…`` identifiers. As for CUDA, an invalid entry ends the list.
+    """
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if name in env:
+            found: list[str] = []
+            for entry in env[name].split(","):
+                if entry.strip() in _NOTHING_VISIBLE:
+                    break
+                found.append(entry.strip())
+            return found
+    return None
+
+
+def device_index(local_rank: int, count: int, gpus_per_proc: int = 1) -> int:
+    """Which of ``count`` visible devices is a rank's first: with one visible it is 0, whatever the local rank."""
+    return local_rank * max(gpus_per_proc, 1) % max(count, 1)
+
+
+def needs_new_image(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether the change takes effect only in a newly started interpreter."""
+    names = {n for n in {*before, *after} if AT_START.match(n)}
+    return any(before.get(n) != after.get(n) for n in names)

@@ -1,0 +1,58 @@
+"""Once per attempt, after its ranks: gathers how they ended into outcome.json.
+
+Must not know: what the program did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node.execution import Execution
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.sweep.collect import collect
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.frozen import read_plans
+from hpc_hydra.sweep.types import Outcome
+
+
+def finish(code: str) -> int:
+    """Write the outcome and print one line; returns the exit code of the first cause.
+
+    Args:
+        code: exit code of the command that started the ranks.
+    """
+    try:
+        launched = int(code)
+        execution = Execution.read(os.environ)
+        record = execution.record()
+        plan = read_plans(execution.sweep).get(record.plan)
+        os.umask(record.program.umask)
+        paths = execution.paths(record)
+        outcome = collect(
+            paths,
+            record.num,
+            execution.attempt,
+            exit_code=launched,
+            world_size=plan.world_size if plan else None,
+            job_id=execution.job_id,
+            reason=os.environ.get("HPC_HYDRA_REASON"),
+        )
+        paths.root.mkdir(parents=True, exist_ok=True)
+        write_json(paths.outcome, to_json(outcome))
+    except (HpcHydraError, OSError, ValueError) as error:
+        print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
+        return int(code) if code.isdigit() and int(code) else 1
+    print(in_words(outcome), flush=True)
+    return outcome.exit_code
+
+
+def in_words(outcome: Outcome) -> str:
+    """One line for the job's own log."""
+    text = f"hpc_hydra: run {outcome.num} {outcome.status}"
+    if outcome.started and outcome.ended:
+        text += f" after {outcome.ended - outcome.started:.1f} s"
+    if outcome.reason:
+        text += f": {outcome.reason}"
+    return f"{text} ({outcome.log})" if outcome.log else text

@@ -1,0 +1,135 @@
+"""Processes and signals: what is told, how a process ended, and that nothing outlives its parent. Linux.
+
+Must not know: ranks, plans, sweeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a time limit or preemption ahead: meant for the training
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL where a run has failed already
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Stopped(Exception):
+    """A stop signal came while waiting for something else."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(name_of(signum))
+
+
+class Signals:
+    """A process that waits for signals instead of being interrupted by them.
+
+    Signals that were ignored when the process started stay ignored (``nohup``, a shell's background jobs). All others
+    of `STOP` and `WARN` are held back from the moment this object is made, so that none is lost.
+    """
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        heard = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
+        self._watched = {*heard, signal.SIGCHLD}
+        self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
+        self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
+
+    def wait(self, seconds: float | None) -> int | None:
+        """The next signal (also SIGCHLD), or None after ``seconds``; None waits for ever."""
+        if seconds is None:
+            number: int | None = signal.sigwaitinfo(self._watched).si_signo
+        else:
+            info = signal.sigtimedwait(self._watched, max(seconds, 0))
+            number = info.si_signo if info else None
+        if number is not None and number != signal.SIGCHLD:
+            self.seen.append(number)
+        return number
+
+    def pause(self, seconds: float) -> None:
+        """Sleep. Raises `Stopped` when a stop signal comes, or came before."""
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            number = self.wait(left)
+            if number in STOP:
+                raise Stopped(number)
+            if number is None or left <= 0:
+                return
+
+    @property
+    def stop(self) -> int | None:
+        """The first stop signal that came."""
+        return next((s for s in self.seen if s in STOP), None)
+
+    def restore(self) -> None:
+        """Give a forked child the signal mask that this process was started with."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._old)
+
+
+def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
+    """Called in a fresh child: the kernel sends it ``signum`` when ``parent`` (its pid) is gone, whatever killed it."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:  # it went before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process instead of init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children() -> None:
+    """SIGKILL and reap every child of this process, and the children that these leave behind."""
+    while True:
+        for pid in children():
+            _kill(pid)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def children() -> list[int]:
+    """Pids of the children of this process."""
+    me, found = str(os.getpid()), []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1] == me:
+                    found.append(int(entry.name))
+    return found
+
+
+def exit_code(status: int) -> tuple[int, int | None]:
+    """A wait status as (exit code, signal): 128+n for signal n, as a shell says it."""
+    code = os.waitstatus_to_exitcode(status)
+    return (code, None) if code >= 0 else (128 - code, -code)
+
+
+def name_of(signum: int) -> str:
+    """SIGTERM for 15."""
+    try:
+        return signal.Signals(signum).name
+    except ValueError:
+        return f"signal {signum}"
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

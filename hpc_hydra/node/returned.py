@@ -1,0 +1,76 @@
+"""Keeps what a task function returned, whatever it is: a run is never lost over its value.
+
+JSON where the value comes back exactly, else a pickle, else a note with its type. Must not know: ranks, schedulers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import reprlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.sweep.files import write_json
+
+LARGEST_JSON = 1_000_000  # characters; outcome.json is read often
+
+
+def keep(value: Any, note: Path, pickled: Path) -> str | None:
+    """Write ``value`` to ``note`` (JSON) or ``pickled``. Returns why it could not be kept, or None."""
+    if value is None:
+        write_json(note, {"kind": "none"})
+        return None
+    if is_json(value) and len(json.dumps(value)) <= LARGEST_JSON:
+        write_json(note, {"kind": "json", "value": value})
+        return None
+    try:
+        _pickle(value, pickled)
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        why = f"return value could not be serialised: {kind} {_shown(value)} ({type(error).__name__}: {error})"
+        write_json(note, {"kind": "unserialisable", "note": why})
+        return why
+    write_json(note, {"kind": "pickle"})
+    return None
+
+
+def is_json(value: Any, depth: int = 50) -> bool:
+    """Whether JSON gives back exactly this value: exact types only, and not too deep."""
+    if value is None or type(value) in (bool, int, float, str):
+        return True
+    if depth == 0:
+        return False
+    if type(value) is list:
+        return all(is_json(v, depth - 1) for v in value)
+    if type(value) is dict:
+        return all(type(k) is str and is_json(v, depth - 1) for k, v in value.items())
+    return False
+
+
+def _pickle(value: Any, path: Path) -> None:
+    import cloudpickle
+
+    dumps: tuple[Callable[..., None], ...] = (pickle.dump, cloudpickle.dump)
+    new = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    for dump in dumps:
+        try:
+            with new.open("wb") as file:
+                dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            return
+        except Exception:
+            new.unlink(missing_ok=True)
+            if dump is dumps[-1]:
+                raise
+
+
+def _shown(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except Exception:
+        return "(its repr fails as well)"

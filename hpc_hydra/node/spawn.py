@@ -1,0 +1,139 @@
+"""Starts the ranks of a run on one machine, as a scheduler's launch command does on many.
+
+    python -m hpc_hydra.node spawn --procs N [--gpus-per-proc G] [--cpus-per-proc C] -- command args…
+
+Each rank is the leader of a process group of its own. The first that fails ends the others; whatever ends this process,
+also SIGKILL, ends all. All ranks see all GPUs of the run; their local rank picks one.
+Must not know: what the command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from hpc_hydra.node.processes import (
+    GRACE,
+    STOP,
+    WARN,
+    Signals,
+    adopt_orphans,
+    die_with_parent,
+    exit_code,
+    kill_children,
+    name_of,
+)
+
+
+def spawn(argv: Sequence[str]) -> int:
+    """Returns the exit code of the first rank that failed, 0 where none did, 128+n when told to stop by signal n."""
+    options, command = _parse(argv)
+    signals = Signals()
+    adopt_orphans()
+    running: dict[int, int] = {}  # pid → rank
+    try:
+        for rank in range(options.procs):
+            env = rank_variables(os.environ, rank, options.procs, socket.gethostname(), options.cpus_per_proc)
+            running[_start(command, env, signals)] = rank
+        return _watch(running, signals)
+    finally:
+        for pid in running:
+            _signal_group(pid, signal.SIGKILL)
+        kill_children()  # what ranks left behind, too
+
+
+def rank_variables(base: Mapping[str, str], rank: int, procs: int, host: str, cpus: int | None) -> dict[str, str]:
+    """The environment of one rank: who it is; as many threads as it has cores, unless that is set."""
+    env = {
+        **base,
+        "HPC_HYDRA_SPAWN_RANK": str(rank),
+        "HPC_HYDRA_SPAWN_SIZE": str(procs),
+        "HPC_HYDRA_SPAWN_HOST": host,
+    }
+    if cpus:
+        env.setdefault("OMP_NUM_THREADS", str(cpus))
+    return env
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node spawn", allow_abbrev=False)
+    parser.add_argument("--procs", type=int, required=True)
+    parser.add_argument("--gpus-per-proc", type=int, default=0)
+    parser.add_argument("--cpus-per-proc", type=int, default=None)
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    own, command = list(argv[:at]), list(argv[at + 1 :])
+    options = parser.parse_args(own)
+    if options.procs < 1:
+        parser.error(f"--procs: {options.procs} is less than 1")
+    if not command:
+        parser.error("there is no command after --")
+    return options, command
+
+
+def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+            os.setpgid(pid, pid)
+        return pid
+    try:
+        os.setpgid(0, 0)
+        # SIGTERM, not SIGKILL: a rank's supervisor notices that we are gone and ends its whole group.
+        die_with_parent(parent, signal.SIGTERM)
+        signals.restore()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.execvpe(command[0], list(command), dict(env))
+    except OSError as error:
+        print(f"hpc_hydra: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def _watch(running: dict[int, int], signals: Signals) -> int:
+    code = 0
+    kill_at: float | None = None
+    while running:
+        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
+        if signum in STOP or signum in WARN:
+            for pid in running:
+                _signal_group(pid, signum)
+        if signum in STOP:
+            kill_at = time.monotonic() + (GRACE if kill_at is None else 0)  # told twice: at once
+            code = code or 128 + signum
+        for rank, status in _ended(running):
+            failed, killed = exit_code(status)
+            if failed and code == 0:
+                code = failed
+                how = name_of(killed) if killed else f"exit code {failed}"
+                print(f"hpc_hydra: rank {rank} ended with {how}", file=sys.stderr, flush=True)
+                for other in running:
+                    _signal_group(other, signal.SIGTERM)
+                kill_at = kill_at or time.monotonic() + GRACE
+        if kill_at is not None and time.monotonic() >= kill_at:
+            for pid in running:
+                _signal_group(pid, signal.SIGKILL)
+            kill_at = time.monotonic() + GRACE
+    return code
+
+
+def _ended(running: dict[int, int]) -> list[tuple[int, int]]:
+    """Reap the ranks that ended and take them out of ``running``: (rank, wait status) of each."""
+    found = []
+    for pid in list(running):
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        if gone:
+            found.append((running.pop(pid), status))
+    return found
+
+
+def _signal_group(leader: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signum)

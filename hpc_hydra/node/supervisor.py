@@ -1,0 +1,359 @@
+"""One rank's supervisor: says who the rank is, where the others are, starts the program and outlives it.
+
+It forks before anything heavy is imported: the child runs the user's program, the parent waits, writes how it ended and
+exits with the same code. Signals reach both, because schedulers signal all processes of a step: the parent only notes
+them. Must not know: how any scheduler starts it, what the program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
+from hpc_hydra.node import environment, rendezvous
+from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.logs import log_files, open_log
+from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of
+from hpc_hydra.node.program import Part
+from hpc_hydra.planning.types import Plan, RankInfo, to_json
+from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.frozen import RunRecord, read_plans
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import RankEnd
+
+REPORT = "HPC_HYDRA_REPORT_FD"
+Child = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's place in a run."""
+
+    execution: Execution
+    record: RunRecord
+    plan: Plan
+    info: RankInfo
+    host: str
+    out: Path
+    err: Path
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.record.dir)
+
+    @property
+    def end(self) -> Path:
+        return self.paths.rank_end(self.execution.attempt, self.info.rank)
+
+
+def supervise() -> int | Child:
+    """Start this process's rank and wait for it.
+
+    Returns the exit code; in the forked child, what is to be called to run the program (from the outermost frame, so
+    that nothing of the supervisor's is on the way of its exceptions).
+    """
+    signals = Signals()
+    host = socket.gethostname()
+    seat: Seat | None = None
+    try:
+        seat = _take_seat(os.environ, host)
+        with _meeting(seat, signals) as (meeting, held):
+            return _start(seat, meeting, held, signals)
+    except Stopped as stopped:
+        return _ended_early(seat, 128 + stopped.signum, f"stopped by {stopped} before it began", told_to_stop=True)
+    except HpcHydraError as error:
+        print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
+        return _ended_early(seat, error.exit_code, str(error))
+    except OSError as error:
+        print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
+        return _ended_early(seat, 1, f"{type(error).__name__}: {error}")
+
+
+def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
+    """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
+    info = dialect(execution.scheduler).identity(env)
+    if info is None:
+        raise RendezvousError(
+            f"this process on {host} is no task of {execution.scheduler}: its per-task variables are not set",
+            where=host,
+            fix="start the job script, which starts one process per rank",
+        )
+    request = plan.request
+    if info.world_size != plan.world_size:
+        raise RendezvousError(
+            f"{info.world_size} processes were started (read from {info.source or execution.scheduler}), but the run "
+            f"asks for {plan.world_size} (nodes={request.nodes}, procs_per_node={request.procs_per_node})",
+            where=f"rank {info.rank} on {host}",
+            fix="start the job script as it was written: its options belong to this sweep",
+        )
+    return info
+
+
+def _take_seat(env: Mapping[str, str], host: str) -> Seat:
+    execution = Execution.read(env)
+    record = execution.record()
+    plans = read_plans(execution.sweep)
+    if record.plan not in plans:
+        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
+    plan = plans[record.plan]
+    os.umask(record.program.umask)
+    paths = RunPaths(record.dir)
+    paths.attempt(execution.attempt).mkdir(parents=True, exist_ok=True)
+    try:
+        info = identify(execution, plan, env, host)
+    except HpcHydraError as error:  # nobody's end, yet the reason of the whole run
+        unknown = RankEnd(rank=-1, host=host, exit_code=error.exit_code, ended=time.time(), error=str(error))
+        name = f"unknown.{host}.{os.getpid()}.end.json"
+        write_json(paths.attempt(execution.attempt) / name, to_json(unknown))
+        raise
+    out, err = log_files(plan.logging, paths, execution.attempt, record.num, info, host, env, plan.request.job_name)
+    if info.rank == 0:
+        paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+    return Seat(execution, record, plan, info, host, out, err)
+
+
+@contextlib.contextmanager
+def _meeting(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting, socket.socket | None]]:
+    """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
+    info, settings, attempt = seat.info, seat.plan.rendezvous, seat.execution.attempt
+    path = seat.paths.rendezvous(attempt)
+    if info.rank != 0:
+        yield (
+            rendezvous.join(
+                path, info, attempt, timeout=settings.timeout, pause=signals.pause,
+                rank_0_end=seat.paths.rank_end(attempt, 0),
+            ),
+            None,
+        )  # fmt: skip
+        return
+    with rendezvous.hold(settings) as held:
+        meeting = rendezvous.Meeting(
+            host=info.master_host or seat.host,
+            address=rendezvous.address_of(settings, info),
+            port=held.getsockname()[1],
+            token=attempt,
+            job_id=info.job_id or seat.execution.job_id,
+            world_size=info.world_size,
+            published=time.time(),
+        )
+        rendezvous.publish(path, meeting)
+        yield meeting, held
+
+
+def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, signals: Signals) -> int | Child:
+    env, notes = environment.rank_environment(
+        os.environ, seat.plan, seat.info, host=seat.host, address=meeting.address, port=meeting.port,
+        master_host=meeting.host, seed=seat.record.seed,
+    )  # fmt: skip
+    gloo = rendezvous.interface_for_gloo(seat.info)
+    if gloo:
+        env.setdefault("GLOO_SOCKET_IFNAME", gloo)
+    out = open_log(seat.out)
+    err = out if seat.err == seat.out else open_log(seat.err)
+    for note in notes if seat.info.rank == 0 or seat.plan.logging.verbose else ():
+        os.write(err, f"hpc_hydra: {note}\n".encode())
+    reader, writer = os.pipe()
+    if signals.stop is None:  # notes what came until now
+        while signals.wait(0) is not None:
+            pass
+    if signals.stop is not None:
+        raise Stopped(signals.stop)
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)
+        signals.restore()
+        os.close(reader)
+        if held is not None:
+            held.close()
+        return _become(seat, env, out, err, writer)
+    for descriptor in {out, err, writer}:
+        os.close(descriptor)
+    code, signum = _wait(child, signals, lambda: _another_failed(seat))
+    report = _read_report(reader)
+    _write_end(
+        seat,
+        RankEnd(
+            rank=seat.info.rank,
+            host=seat.host,
+            exit_code=code,
+            signal=signum,
+            told_to_stop=signals.stop is not None or signum in signals.seen,
+            ended=time.time(),
+            error=report.get("error"),
+            traceback=report.get("traceback"),
+            log=str(seat.err),
+        ),
+    )
+    return code
+
+
+def _become(seat: Seat, env: dict[str, str], out: int, err: int, writer: int) -> Child:
+    """In the child: take environment, directory and streams of the program; returns what runs it."""
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    fresh = environment.needs_new_image(os.environ, env)
+    os.environ.clear()
+    os.environ.update(env)
+    program = seat.record.program
+    if program.cwd:
+        try:
+            os.chdir(program.cwd)
+        except OSError as error:
+            return _complain(f"{program.cwd}: {error.strerror} on {seat.host}", writer)
+    part = Part(
+        seat.execution.sweep, seat.record, seat.execution.attempt, seat.info.rank,
+        seat.info.job_id or seat.execution.job_id, reporter(writer),
+    )  # fmt: skip
+    if program.kind == "command":
+        os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    elif fresh:
+        return lambda: _start_again(writer)
+    return lambda: play(part)
+
+
+def play(part: Part) -> int:
+    """Run the program in this process, with streams that lose nothing in a crash."""
+    from hpc_hydra.node import program
+
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(line_buffering=True)
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        import faulthandler
+
+        faulthandler.enable()
+    return program.run(part)
+
+
+def resume() -> int:
+    """The second half of a rank whose variables need a new process image: the supervisor waits already."""
+    execution = Execution.read(os.environ)
+    writer = os.environ.pop(REPORT, None)
+    report = None
+    if writer is not None:
+        os.set_inheritable(int(writer), False)
+        report = reporter(int(writer))
+    part = Part(
+        execution.sweep, execution.record(), execution.attempt, int(os.environ["RANK"]), execution.job_id,
+        *([report] if report else []),
+    )  # fmt: skip
+    return play(part)
+
+
+def reporter(writer: int) -> Callable[[dict[str, str]], None]:
+    """Sends one exception to the supervisor. Never fails, never blocks: the pipe holds more than a report."""
+
+    def report(what: dict[str, str]) -> None:
+        with contextlib.suppress(OSError):
+            os.set_blocking(writer, False)
+            os.write(writer, json.dumps(what).encode()[:60_000] + b"\n")
+
+    return report
+
+
+def _start_again(writer: int) -> NoReturn:
+    import subprocess
+
+    os.set_inheritable(writer, True)
+    os.environ[REPORT] = str(writer)
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+    os.execv(sys.executable, [sys.executable, *flags, "-m", "hpc_hydra.node", "program"])
+
+
+def _complain(text: str, writer: int) -> Child:
+    def fail() -> int:
+        print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
+        reporter(writer)({"error": text})
+        return 1
+
+    return fail
+
+
+def _wait(child: int, signals: Signals, another_failed: Callable[[], bool]) -> tuple[int, int | None]:
+    """Wait for the program's end; returns its exit code and signal.
+
+    Told to stop, it waits on: the scheduler sets the time that a program may take for it. Only where the run has failed
+    anyway, a program that does not listen is killed.
+    """
+    guardian = os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
+    kill_at: float | None = None
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return exit_code(status)
+        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
+        if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
+            os.kill(child, signal.SIGKILL)
+            if os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGKILL)
+        if signum in STOP and kill_at is None:
+            kill_at = time.monotonic() + GRACE
+        if kill_at is not None and time.monotonic() >= kill_at:
+            if another_failed():
+                os.kill(child, signal.SIGKILL)
+            kill_at = time.monotonic() + GRACE
+
+
+def _another_failed(seat: Seat) -> bool:
+    directory = seat.paths.attempt(seat.execution.attempt)
+    for path in directory.glob("*.end.json"):
+        if path != seat.end:
+            with contextlib.suppress(HpcHydraError, OSError):
+                end = read_json(path)
+                if end and end["exit_code"] and not end["told_to_stop"]:
+                    return True
+    return False
+
+
+def _read_report(reader: int) -> dict[str, str]:
+    os.set_blocking(reader, False)  # a helper process of the program's may still hold the other end
+    try:
+        found: dict[str, str] = json.loads(os.read(reader, 65_536).split(b"\n")[0])
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _ended_early(seat: Seat | None, code: int, why: str, *, told_to_stop: bool = False) -> int:
+    """The program was not started: leave the reason where it is looked for."""
+    if seat is not None:
+        with contextlib.suppress(OSError):
+            log = open_log(seat.err)
+            os.write(log, f"hpc_hydra: {why}\n".encode())
+            os.close(log)
+        _write_end(
+            seat,
+            RankEnd(
+                rank=seat.info.rank,
+                host=seat.host,
+                exit_code=code,
+                signal=code - 128 if told_to_stop else None,
+                told_to_stop=told_to_stop,
+                ended=time.time(),
+                error=" ".join(why.split()),
+                log=str(seat.err),
+            ),
+        )
+    return code
+
+
+def _write_end(seat: Seat, end: RankEnd) -> None:
+    try:
+        seat.end.parent.mkdir(parents=True, exist_ok=True)
+        write_json(seat.end, to_json(end))
+    except OSError as error:
+        how = name_of(end.signal) if end.signal else f"exit code {end.exit_code}"
+        print(f"hpc_hydra: rank {end.rank} on {end.host} ended with {how}; {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,262 @@
+"""How a run ended: from what its ranks wrote, and what the scheduler says where they could not write any more.
+
+Reads files of the run's directory, writes nothing. Must not know: any scheduler; its words are taken as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpc_hydra.planning.types import from_json
+from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import Outcome, RankEnd, Status
+
+LAST_LINES = 20
+_TAIL = 64 * 1024  # bytes of a log that are looked at
+
+# What a rank says when another one has gone: a consequence, also where clocks of two nodes differ a little.
+_CONSEQUENCE = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|DistBackendError|DistNetworkError"
+    r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)",
+    re.IGNORECASE,
+)
+_SKEW = 30.0  # seconds within which a consequence may seem to come before its cause
+
+
+class SchedulerSays(Protocol):
+    """What is needed of a job's status, as `hpc_hydra.scheduler.base.JobStatus` has it."""
+
+    @property
+    def state(self) -> Any: ...  # an enum whose value is completed, failed, cancelled, timeout …
+    @property
+    def native(self) -> str: ...
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def signal(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def collect(
+    paths: RunPaths,
+    num: int,
+    attempt: str | None,
+    *,
+    exit_code: int | None = None,
+    status: SchedulerSays | None = None,
+    world_size: int | None = None,
+    job_id: str = "",
+    reason: str | None = None,
+) -> Outcome:
+    """The outcome of one attempt of a run.
+
+    Args:
+        paths: of the run.
+        attempt: None takes the newest one that left anything.
+        exit_code: of the command that started the ranks; None where it is not known.
+        status: what the scheduler says; None where it was not asked.
+        world_size: how many ranks there should have been.
+        reason: why no rank was started, where the job script knows.
+    """
+    attempt = attempt or latest_attempt(paths) or ""
+    ends = read_ends(paths, attempt) if attempt else []
+    started = (read_json(paths.rendezvous(attempt)) or {}).get("published") if attempt else None
+    ended = max((end.ended for end in ends), default=None)
+    common: dict[str, Any] = {
+        "num": num, "attempt": attempt, "job_id": job_id, "world_size": world_size, "started": started,
+        "ended": ended or time.time(),
+    }  # fmt: skip
+
+    cause = first_cause(ends)
+    if cause is not None:
+        log = cause.log or str(paths.rank_log(attempt, cause.rank))
+        return Outcome(
+            **common,
+            status="failed",
+            exit_code=cause.exit_code,
+            rank=cause.rank if cause.rank >= 0 else None,
+            host=cause.host,
+            signal=cause.signal,
+            reason=_told_by_rank(cause, status),
+            log=log,
+            last_lines=last_lines(Path(log)),
+        )
+
+    state = status.state.value if status is not None else None
+    stopped = [end for end in ends if end.told_to_stop]
+    missing = _missing(ends, world_size)
+    word, why = _word(state, status, exit_code, stopped, missing)
+    reason = reason or why
+    if word == "completed":
+        return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
+    code, signum = _code(exit_code, status, stopped)
+    witness = _witness(paths, attempt, stopped, missing)
+    return Outcome(
+        **common,
+        status=word,
+        exit_code=code,
+        signal=signum,
+        reason=reason,
+        log=str(witness) if witness else None,
+        last_lines=last_lines(witness) if witness else (),
+    )
+
+
+def latest_attempt(paths: RunPaths) -> str | None:
+    """The newest attempt that left anything; their names begin with the time."""
+    try:
+        return max((p.name for p in paths.logs.iterdir() if p.is_dir()), default=None)
+    except OSError:
+        return None
+
+
+def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
+    """How the ranks of an attempt ended, in the order of time."""
+    found = []
+    for path in paths.attempt(attempt).glob("*.end.json"):
+        data = read_json(path)
+        if data is not None:
+            found.append(from_json(RankEnd, data))
+    return sorted(found, key=lambda end: (end.ended, end.rank))
+
+
+def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
+    """The rank that made the run fail: the first that failed by itself, and not because another one was gone."""
+    failed = [end for end in ends if end.exit_code and not end.told_to_stop]
+    if not failed:
+        return None
+    first = min(end.ended for end in failed)
+    return min(failed, key=lambda end: (is_consequence(end) or end.ended - first > _SKEW, end.ended))
+
+
+def is_consequence(end: RankEnd) -> bool:
+    """Whether a rank ended because it lost another one."""
+    return bool(end.error and _CONSEQUENCE.search(end.error))
+
+
+def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
+    """The last lines of a log, of progress bars only what was last seen; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    lines = [line.rstrip("\r").rpartition("\r")[2][:500] for line in text.split("\n")]
+    return tuple(line for line in lines if line.strip())[-count:]
+
+
+def how(end: RankEnd) -> str:
+    """``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``."""
+    if end.error:
+        return end.error
+    return f"killed by {_signal_name(end.signal)}" if end.signal else f"exit code {end.exit_code}"
+
+
+def _told_by_rank(cause: RankEnd, status: SchedulerSays | None) -> str:
+    who = f"rank {cause.rank} on {cause.host}" if cause.rank >= 0 else f"a rank on {cause.host}"
+    reason = f"{who}: {how(cause)}"
+    native = status.native if status is not None else ""
+    if cause.signal == signal.SIGKILL and native.upper().startswith("OUT_OF_ME"):
+        reason += f" (out of memory: {native})"
+    return reason
+
+
+def _word(
+    state: str | None,
+    status: SchedulerSays | None,
+    exit_code: int | None,
+    stopped: Sequence[RankEnd],
+    missing: Sequence[int],
+) -> tuple[Status, str | None]:
+    """Status and reason where no rank failed by itself."""
+    says = _in_its_words(status)
+    if state == "timeout":
+        return "timeout", says or "the time limit was reached"
+    if state == "cancelled":
+        return "cancelled", says or "cancelled"
+    if state == "failed":
+        lost = status is not None and status.native.upper() in ("NODE_FAIL", "BOOT_FAIL", "LOST")
+        return "lost" if lost else "failed", _join(says, _absent(missing))
+    if stopped:
+        signum = next((end.signal for end in stopped if end.signal), None)
+        by = _signal_name(signum) if signum else "a signal"
+        return "cancelled", f"stopped by {by}"
+    if exit_code:
+        return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", _absent(missing))
+    if missing or exit_code is None:
+        if exit_code is None and not missing and state != "unknown":
+            return "completed", None  # every rank ended well, and nobody says otherwise
+        return "lost", _absent(missing) or "nothing is known about its end"
+    return "completed", None
+
+
+def _code(exit_code: int | None, status: SchedulerSays | None, stopped: Sequence[RankEnd]) -> tuple[int, int | None]:
+    """Exit code and signal where no rank failed by itself: never 0."""
+    signum = next((end.signal for end in stopped if end.signal), None) or (status.signal if status else None) or None
+    for code in (exit_code, status.exit_code if status else None):
+        if code:
+            return code, signum
+    if signum:
+        return 128 + signum, signum
+    return (128 + signal.SIGTERM, None) if stopped else (1, None)
+
+
+def _missing(ends: Sequence[RankEnd], world_size: int | None) -> list[int]:
+    known = {end.rank for end in ends}
+    return [rank for rank in range(world_size or (0 if ends else 1)) if rank not in known]
+
+
+def _absent(missing: Sequence[int]) -> str | None:
+    if not missing:
+        return None
+    shown = ", ".join(str(r) for r in missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    return (
+        f"rank{'s' if len(missing) > 1 else ''} {shown} left no record of {'their' if len(missing) > 1 else 'its'} end"
+    )
+
+
+def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing: Sequence[int]) -> Path | None:
+    """A log that may show what happened."""
+    if not attempt:
+        return None
+    logs = [Path(end.log) for end in stopped if end.log]
+    logs += [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
+    return next((log for log in logs if log.exists()), None)
+
+
+def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
+    data = read_json(paths.returned(attempt)) if attempt else None
+    if data is None:
+        return {}
+    return {"result_kind": data["kind"], "result": data.get("value"), "result_note": data.get("note")}
+
+
+def _in_its_words(status: SchedulerSays | None) -> str | None:
+    if status is None:
+        return None
+    words = [w for w in (status.native, status.reason) if w and w != "None"]
+    return ": ".join(dict.fromkeys(words)) or None
+
+
+def _join(*parts: str | None) -> str | None:
+    return "; ".join(part for part in parts if part) or None
+
+
+def _code_in_words(code: int) -> str:
+    return f"exit code {code} ({_signal_name(code - 128)})" if 128 < code < 160 else f"exit code {code}"
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
