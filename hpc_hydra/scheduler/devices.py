@@ -34,7 +34,11 @@ class Machine:
 def this_machine() -> Machine:
     """The GPUs, the cores this process may use, and the memory of this machine."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    return Machine(gpus(os.environ), tuple(sorted(os.sched_getaffinity(0))), memory)
+    if hasattr(os, "sched_getaffinity"):
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+    else:
+        cpus = tuple(range(os.cpu_count() or 1))
+    return Machine(gpus(os.environ), cpus, memory)
 
 
 def visible(value: str) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ class LocalSubmitter(Submitter):
             self._release(run, status)
 
     def _run_to_its_end(self, run: Run) -> JobStatus:
-        os.sched_setaffinity(0, run.cpus or self.machine.cpus)  # of this thread; its children inherit it
+        _bind(run.cpus or self.machine.cpus)
         with (run.spec.log / f"{run.id}.log").open("ab") as output, self._changed:
             if run.stopped:
                 return JobStatus(run.stopped, run.stopped.name)
@@ -222,7 +222,7 @@ class LocalSubmitter(Submitter):
         timer.daemon = True
         if limit:
             timer.start()
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its number stays that of the group
+        _await_end(process)
         timer.cancel()
         if run.stopped is None:
             _signal(process.pid, signal.SIGTERM)  # what it left in the background
@@ -252,9 +252,9 @@ class LocalSubmitter(Submitter):
                 _signal(run.process.pid, signal.SIGKILL)
 
     def _await_group(self, group: int) -> None:
-        """Until nothing of it is left; what does not end in time is killed."""
+        """Until nothing of it runs any more; what does not end in time is killed."""
         end = time.monotonic() + self.grace
-        while _signal(group, 0):
+        while _signal(group, 0) and _runs(group):
             if time.monotonic() > end:
                 _signal(group, signal.SIGKILL)
             time.sleep(_STEP)
@@ -262,10 +262,35 @@ class LocalSubmitter(Submitter):
 
 def _signal(group: int, number: int) -> bool:
     """Whether the process group is there."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True
     return False
+
+
+def _runs(group: int) -> bool:
+    """Whether a process of the group is more than a zombie that nobody has reaped yet."""
+    stats = list(Path("/proc").glob("[0-9]*/stat"))
+    for path in stats:
+        with contextlib.suppress(OSError):
+            state, _, its_group = path.read_bytes().rpartition(b")")[2].split()[:3]
+            if int(its_group) == group and state not in b"ZX":
+                return True
+    return not stats
+
+
+def _bind(cpus: Sequence[int]) -> None:
+    """Keep this thread, and what it starts, to these cores."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    """Returns when the process has ended, but is not reaped where that can be: its number stays that of its group."""
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
 
 
 def _exit(code: int) -> tuple[int, int | None]:
