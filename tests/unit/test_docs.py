@@ -1,0 +1,166 @@
+"""README and docs say what is so: their commands run, their links lead somewhere, their keys exist.
+
+The convention of the fences is told in docs/development.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hpc_hydra.config.schema import GROUPS
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+MARKS = {"test", "dry", "cluster", "shown"}
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
+)
+
+
+class Block(NamedTuple):
+    language: str
+    mark: str  # the second word of the info string: test, dry, cluster, shown: why, file=NAME
+    body: str
+    line: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a document."""
+    for match in FENCE.finditer(text):
+        language, _, mark = match["info"].strip().partition(" ")
+        body = re.sub(rf"^{match['indent']}", "", match["body"], flags=re.M)
+        yield Block(language, mark.strip(), body, text[: match.start()].count("\n") + 1)
+
+
+def prose(text: str) -> str:
+    """A document without its blocks."""
+    return FENCE.sub("", text)
+
+
+def commands(body: str) -> list[str]:
+    """The commands of a block: a trailing backslash joins lines; blank lines and comments are left out."""
+    lines = body.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+def dry(command: str) -> str:
+    """The same command, which prints what it would submit and touches nothing."""
+    bare, _, comment = command.partition("  #")
+    words = shlex.split(bare)
+    if words[:2] == ["hpc-hydra", "torchrun"]:
+        return bare.replace("hpc-hydra torchrun", "hpc-hydra torchrun --dry-run", 1)
+    if words[:2] == ["hpc-hydra", "run"]:
+        return bare.replace("hpc-hydra run", "hpc-hydra run launch.dry_run=true", 1)
+    assert "-m" in words, f"a dry command launches: it has -m, or is hpc-hydra run or torchrun: {command}"
+    return f"{bare} launch.dry_run=true"
+
+
+def run(document: Path, kinds: set[str], folder: Path) -> int:
+    """Run a document's blocks of these kinds, in order, in one folder; returns how many ran."""
+    for example in ("train_examples",):
+        (folder / example).symlink_to(ROOT / example)
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "1"}
+    ran = 0
+    for block in blocks(document.read_text()):
+        if block.mark.startswith("file="):
+            file = folder / block.mark.removeprefix("file=")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.body)
+        if block.language != "sh" or block.mark not in kinds:
+            continue
+        lines = [dry(c) for c in commands(block.body)] if block.mark == "dry" else [block.body]
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{document.name}:{block.line}\n{block.body}\n{done.stdout}{done.stderr}"
+        ran += 1
+    return ran
+
+
+def having(*kinds: str) -> list[Path]:
+    """The documents with a block of one of these kinds."""
+    return [d for d in DOCUMENTS if any(b.language == "sh" and b.mark in kinds for b in blocks(d.read_text()))]
+
+
+def name(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", having("test", "dry"), ids=name)
+def test_the_commands_of_a_document_run(document: Path, tmp_path: Path) -> None:
+    assert run(document, {"test", "dry"}, tmp_path) > 0
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("document", having("cluster"), ids=name)
+def test_the_commands_of_a_document_run_on_slurm(document: Path, tmp_path: Path) -> None:
+    assert run(document, {"test", "cluster"}, tmp_path) > 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_block_of_commands_says_whether_it_is_tested(document: Path) -> None:
+    wrong = [
+        f"{block.line}: {block.language} {block.mark}"
+        for block in blocks(document.read_text())
+        if block.language in {"bash", "shell", "console", "zsh", ""}
+        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|shown: \S.*", block.mark))
+    ]
+    assert wrong == [], "write ```sh test, ```sh dry, ```sh cluster or ```sh shown: why; ```text for what is printed"
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that a document's headings make."""
+    headings = re.findall(r"^#+ +(.+?) *$", prose(document.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_keys_and_targets_that_are_named_exist(document: Path) -> None:
+    keys = {group: {f.name for f in dataclasses.fields(kind)} for group, kind in GROUPS.items()}
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
+    text = document.read_text()
+    code = [*re.findall(r"`([^`\n]+)`", prose(text)), *(b.body for b in blocks(text) if b.language in {"sh", "yaml"})]
+    unknown = [
+        found.group()
+        for piece in code
+        for found in re.finditer(r"(?<![\w./-])([a-z]+)\.([a-z_]+)(?![\w/.]*\.(?:py|ya?ml|md))", piece)
+        if found[1] in keys and found[2] not in keys[found[1]]
+    ]
+    unknown += [
+        f"make {target}"
+        for piece in code
+        for target in re.findall(r"(?:^|&& |; )make +([a-z][a-z0-9-]*)(?!=)\b", piece, re.M)
+        if target not in targets
+    ]
+    assert unknown == []
