@@ -176,6 +176,13 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
     return " or ".join(near) if near else None
 
 
+def named(text: str) -> str:
+    """A text that is not empty; for `Option.parse`."""
+    if not text:
+        raise ValueError("expects a name")
+    return text
+
+
 def format_help(usage: str, about: str, options: Sequence[Option], epilog: str = "") -> str:
     """Help text: usage, then the options by section."""
     lines = [f"usage: {usage}", "", about]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpc_hydra.cli.quoting import mapping, override
-from hpc_hydra.cli.scan import Option, UsageError, did_you_mean, format_help, scan
+from hpc_hydra.cli.scan import Option, UsageError, did_you_mean, format_help, named, scan
 
-TIMESTAMPED = "{name}_{time}"  # `-l` without a directory
+TIMESTAMPED = "true"  # launch.launch_dir: a new directory, named by command and time
 
 SCHEDULERS = {
     "None": None,
@@ -76,13 +76,6 @@ def one_of(names: Sequence[str], *, any_case: bool = False) -> Callable[[str], s
         return found
 
     return parse
-
-
-def named(text: str) -> str:
-    """A text that is not empty."""
-    if not text:
-        raise ValueError("expects a name")
-    return text
 
 
 SYSTEM_PARAMETERS: dict[str, Callable[[str], Any]] = {
@@ -507,9 +500,9 @@ def main(argv: Sequence[str]) -> int:
     if args.show_overrides:
         print(shlex.join(run_command(args)))
         return 0
-    from hpc_hydra.cli.run import launch
+    from hpc_hydra.cli.run import Call, launch
 
-    return launch(translate(args), command(args))
+    return launch(Call(tuple(translate(args)), tuple(command(args))))
 
 
 assert {option.name for option in OPTIONS} == {f.name for f in fields(Arguments)} - {"command"}

@@ -85,6 +85,7 @@ class JobSpec:
     environ: Mapping[str, str] = field(default_factory=dict)  # HPC_HYDRA_* and the like, set for every rank
     pythonpath: tuple[str, ...] = ()  # put before PYTHONPATH, so that this package is found on the nodes
     comment: str = ""
+    attached: bool = False  # the script runs outside of the nodes, attached to a console
 
 
 class Dialect(ABC):
@@ -139,6 +140,13 @@ class Dialect(ABC):
     def keeps(self, request: Request) -> frozenset[str]:
         """Variables of the scheduler in the user's shell that the submit command shall see."""
         return frozenset()
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str] | None:
+        """argv that runs the script attached to this console, in an allocation made for it, or in the one of ``env``.
+
+        None: this scheduler cannot. ``["bash", script]``: no allocation is needed.
+        """
+        return None
 
     def submitter(self) -> Submitter:
         """The doing half that belongs to this dialect."""

@@ -82,6 +82,9 @@ class LocalDialect(Dialect):
         (run,) = spec.runs
         return ["bash", str(script), str(run)]
 
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        return self.submit_command(script, spec)
+
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(run_id(spec.key, run) for run in spec.runs)
 

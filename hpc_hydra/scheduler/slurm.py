@@ -66,9 +66,8 @@ ALIASES = {
     "cluster": "clusters",
     "workdir": "chdir",
 }
-_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres"})
-_EXCLUSIVE_GROUPS = (
-    _GPUS,
+_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})  # and gres=gpu:N
+_ONE_OF = (
     {"mem", "mem-per-cpu", "mem-per-gpu"},
     {"exclusive", "oversubscribe"},
     {"requeue", "no-requeue"},
@@ -85,6 +84,8 @@ _REFUSED = {  # options that change what is submitted, or what the commands prin
     "wrap": "hpc-hydra run -- COMMAND",
 }
 _REFUSED_BY_SBATCH = _REFUSED | {"wait": "scheduler.launch_extra.wait for srun; the launcher waits by itself"}
+
+_NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
 
 STATES = {
     "PENDING": State.PENDING,
@@ -173,7 +174,7 @@ class SlurmDialect(Dialect):
             request.submit_args,
             request.removed_args,
             aliases=ALIASES,
-            exclusive=_EXCLUSIVE_GROUPS,
+            exclusive=_ONE_OF,
         )
 
     def _stated(self, request: Request) -> Iterator[Option]:
@@ -242,7 +243,7 @@ class SlurmDialect(Dialect):
         given = [
             (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
         ]
-        options = merge(self._step(request), given, request.removed_args, aliases=ALIASES, exclusive=_EXCLUSIVE_GROUPS)
+        options = merge(self._step(request), given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF)
         return ["srun", *map(_flag, options)]
 
     def _step(self, request: Request) -> Iterator[Option]:
@@ -279,7 +280,8 @@ class SlurmDialect(Dialect):
 
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.request
-        further = request.nodes - 1
+        further = range(0 if spec.attached else 1, request.nodes)  # nodes that the script itself does not run on
+        elsewhere = _once_on_each_node(further) if further else ()
         job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
         options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
         return job_script(
@@ -289,7 +291,7 @@ class SlurmDialect(Dialect):
             launch=self.launch(request),
             select='"${runs[${SLURM_ARRAY_TASK_ID:-0}]}"',
             job_id=job_id,
-            other_nodes=_once_on_each_other_node(further) if further else (),
+            other_nodes=elsewhere,
             workdir="chdir" not in dict(options),
         )
 
@@ -316,6 +318,21 @@ class SlurmDialect(Dialect):
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         return ["sbatch", "--parsable", str(script)]
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """salloc runs the script here, and its srun on the nodes; within an allocation srun is a step of that one."""
+        request = spec.plan.request
+        held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
+        if held is not None:
+            if held.isdigit() and int(held) < request.nodes:
+                raise PlanError(
+                    f"{request.nodes} nodes, but the allocation {env['SLURM_JOB_ID']} that this is in has {held}",
+                    where="resources.nodes",
+                    fix=f"resources.nodes={held} or less, or launch.bg=true for a job of its own",
+                )
+            return ["bash", str(script)]
+        options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
+        return ["salloc", "--quiet", *map(_flag, options), "bash", str(script)]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
@@ -409,12 +426,12 @@ def time_limit(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _once_on_each_other_node(nodes: int) -> list[str]:
+def _once_on_each_node(nodes: range) -> list[str]:
     options = [
-        ("nodes", str(nodes)),
-        ("ntasks", str(nodes)),
+        ("nodes", str(len(nodes))),
+        ("ntasks", str(len(nodes))),
         ("ntasks-per-node", "1"),
-        ("relative", "1"),
+        ("relative", str(nodes.start)),
         ("overlap", None),
         ("input", "none"),
         ("export", "ALL"),

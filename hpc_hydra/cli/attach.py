@@ -1,0 +1,226 @@
+"""One run that is waited for: its job script runs attached to this console, inside an allocation made for it.
+
+The script is the one that would be submitted. Where nothing is to be kept, its directory is removed at the end.
+Must not know: any scheduler's commands (the dialect does), how the command line was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_hydra.cli.command import check_exists
+from hpc_hydra.cli.console import Streams, run_attached
+from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.planning.types import Logging
+from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler.base import Dialect, JobSpec
+from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.sweep.frozen import Freezer, Program
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+
+if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+    from omegaconf import DictConfig
+
+JOB, PLAN = "job0", "plan0"
+HOSTLIST = "hpc_launcher_hostlist.txt"  # torchrun-hpc's name
+ATTACHED = "HPC_HYDRA_ATTACHED"  # tells the ranks to leave their streams as they are
+_ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of all ranks cannot have
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What is to be done, decided; nothing is written yet."""
+
+    dialect: Dialect
+    run: Run
+    spec: JobSpec
+    script: str
+    command: list[str]
+    env: Mapping[str, str]
+    streams: Streams
+    notes: tuple[str, ...]
+
+
+def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | None:
+    """Compose and plan the run; then run it attached, or show it. Returns the exit code of the user's command.
+
+    None: the scheduler cannot attach, and nothing was done.
+
+    Raises `HpcHydraError`, and what Hydra raises for bad overrides.
+    """
+    keep = _keeps(master)
+    with _directory(master, keep=keep) as root:
+        preparer = Preparer(loader, master)
+        prepared = preparer.prepare([list(master.hydra.overrides.task)], 0)
+        todo = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
+        if todo is None:
+            return None
+        if prepared.settings.launch.dry_run:
+            _show(todo)
+            return 0
+        check_exists(task)
+        _write(todo, preparer, prepared, task)
+        for note in todo.notes:
+            print(f"hpc-hydra: {note}", file=sys.stderr)
+        _copy_script(todo, prepared.settings.launch.output_script)
+        try:
+            return _execute(todo)
+        finally:
+            _keep_hostlist(todo, keep=keep)
+
+
+def _keeps(master: DictConfig) -> bool:
+    """Whether there is a launch directory; a script that is written to a file needs one to run again."""
+    from omegaconf import open_dict, read_write
+
+    script = master.launch.output_script
+    if master.launch.launch_dir is None and script not in (None, "-") and not master.launch.dry_run:
+        with read_write(master), open_dict(master):
+            master.launch.launch_dir = "true"
+    return master.launch.launch_dir is not None
+
+
+@contextlib.contextmanager
+def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
+    """Make the run's directory the launch directory itself; a temporary one where nothing is to be kept."""
+    from omegaconf import open_dict, read_write
+
+    dry = bool(master.launch.dry_run)
+    temporary: Path | None = None
+    with read_write(master), open_dict(master):
+        master.hydra.sweep.subdir = "."
+        if not keep:
+            temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else _temporary(str(master.scheduler.name))
+            master.hydra.sweep.dir = str(temporary).replace("${", "\\${")
+    try:
+        yield temporary
+    finally:
+        if temporary is not None and not dry:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(scheduler: str) -> Path:
+    """A new directory that the nodes see too: here, else in the home directory."""
+    if scheduler == "local":
+        return Path(tempfile.mkdtemp(prefix="hpc_hydra-"))
+    for parent in (Path.cwd(), Path.home()):
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=".hpc_hydra-", dir=parent))
+    raise ConfigError(
+        "neither this directory nor your home directory can be written to", where="launch.launch_dir", fix="-l DIR"
+    )
+
+
+def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:
+    [run] = prepared.runs
+    plan = run.plan
+    python = plan.python or sys.executable
+    dialect = registry.dialect(plan.request.scheduler)
+    dialect.check(plan.request)
+    per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
+    spec = JobSpec(
+        key=JOB,
+        plan=plan,
+        runs=(0,),
+        sweep=root,
+        workdir=Path(task.cwd),
+        tag=f"hpc_hydra-{uuid.uuid4().hex[:12]}",
+        log=SweepPaths(root).jobs,
+        rank_command=(python, "-m", "hpc_hydra.node", "rank"),
+        finish_command=(python, "-m", "hpc_hydra.node", "finish"),
+        environ={"HPC_HYDRA_PLAN": PLAN} | ({} if per_rank else {ATTACHED: "1"}),
+        pythonpath=task.pythonpath,
+        comment=f"command: {shlex.join(task.argv)}",
+        attached=True,
+    )
+    script = SweepPaths(root).script(JOB)
+    command = dialect.attach_command(script, spec, os.environ)
+    if command is None:
+        return None
+    inside = command[:1] == ["bash"] and dialect.name != "local"
+    env = dict(os.environ) if inside else cleaned(os.environ, keep=dialect.keeps(plan.request))
+    notes = (*prepared.notes, *dialect.notes(plan.request))
+    return Attached(
+        dialect, run, spec, dialect.script(spec), command, env, _streams(plan.logging, root, keep, per_rank), notes
+    )
+
+
+def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Streams:
+    """Files that the output goes to besides the console: those asked for, and two in a launch directory."""
+    if per_rank:  # the ranks write them
+        return Streams(color_stderr=logging.color_stderr)
+    base = root if keep else Path.cwd()
+
+    def path(pattern: str | None, default: str) -> Path | None:
+        if pattern is None:
+            return base / default if keep else None
+        return base / pattern.replace("{num}", "0").replace("{user}", getpass.getuser())
+
+    return Streams(path(logging.out, "out.log"), path(logging.err, "err.log"), logging.color_stderr)
+
+
+def _show(todo: Attached) -> None:
+    """Print what would happen: the script, then the command that runs it."""
+    for note in todo.notes:
+        print(f"# {note}")
+    print(todo.script)
+    print(f"# command:\n{shlex.join(todo.command)}")
+
+
+def _write(todo: Attached, preparer: Preparer, prepared: Prepared, task: Program) -> None:
+    run, paths = todo.run, SweepPaths(todo.spec.sweep)
+    freezer = Freezer(todo.spec.sweep, task)
+    base = prepared.bases[run.base]
+    freezer.add_run(
+        run.num, run.overrides, plan=PLAN, base=freezer.add_base(base.cfg, base.applied), seed=run.seed, dir=run.dir
+    )
+    freezer.write_plans({PLAN: run.plan})
+    freezer.flush()
+    freezer.close()
+    paths.jobs.mkdir(parents=True, exist_ok=True)
+    script = paths.script(JOB)
+    script.write_text(todo.script)
+    script.chmod(0o755)
+
+
+def _copy_script(todo: Attached, where: str | None) -> None:
+    if where == "-":
+        print(todo.script)
+    elif where:
+        path = Path(where)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(todo.script)
+        path.chmod(0o755)
+
+
+def _execute(todo: Attached) -> int:
+    try:
+        return run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
+    except FileNotFoundError as error:
+        raise SchedulerError(
+            f"{todo.command[0]} is not there: is this a machine with {todo.dialect.name}?",
+            where="scheduler",
+            fix="scheduler=local, or launch.dry_run=true to see what would be run",
+        ) from error
+
+
+def _keep_hostlist(todo: Attached, *, keep: bool) -> None:
+    """The list of hosts stands in the run's directory; where that goes, it is moved here."""
+    found = RunPaths(todo.run.dir).root / HOSTLIST
+    if todo.run.plan.logging.save_hostlist and not keep and found.exists():
+        shutil.copyfile(found, Path.cwd() / HOSTLIST)

@@ -1,0 +1,239 @@
+"""``hpc-hydra run``: launch any script, module or program through the same path as a Hydra application.
+
+Reads the command line, composes the configuration once, and chooses: attached to this console (one run that is waited
+for), or through the sweeper (several runs, or in the background). Must not know: schedulers, scripts, processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.cli.scan import Option, UsageError, format_help, named, scan
+from hpc_hydra.errors import ConfigError, HpcHydraError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+OPTIONS = (
+    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--multirun", "-m"), "flag", help="several runs: resources.nodes=1,2,4 is three"),
+    Option(
+        ("--fill",), "flag", help="fill {key} in the command and in launch.env, from the run's configuration or rank"
+    ),
+    Option(("--config-dir", "-cd"), metavar="DIR", help="folder of a configuration of your own", parse=named),
+    Option(("--config-name", "-cn"), metavar="NAME", help="its name; lists `hpc` in its defaults", parse=named),
+)
+USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
+ABOUT = """Launch any command: train.py and `-m package.module` are given to Python, anything else is run as it is.
+Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. One run that is waited for is attached to the
+console and gives its exit code. {rank} {local_rank} {node_rank} {world_size} {num_nodes} {procs_per_node} {master_addr}
+{master_port} {seed} are filled on each rank with --fill; {{name}} stays {name}."""
+PRIMARY = "hpc_hydra_command"  # the configuration of a command that brings none: the bundle alone
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command line of ``hpc-hydra run``."""
+
+    overrides: tuple[str, ...]
+    command: tuple[str, ...]
+    multirun: bool = False
+    fill: bool = False
+    config_dir: str | None = None
+    config_name: str | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``hpc-hydra run``; returns the exit code. Raises `HpcHydraError`."""
+    call = parse(argv)
+    if call is None:
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
+        return 0
+    return launch(call)
+
+
+def parse(argv: Sequence[str]) -> Call | None:
+    """Read a command line; None where help is asked for. Raises `UsageError`."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    before, command = words[:at], words[at + 1 :]
+    overrides: list[str] = []
+    found: list[tuple[Option, Any]] = []
+    while before:
+        scanned = scan(OPTIONS, before)
+        found += scanned.found
+        before = list(scanned.command)
+        if before:
+            if not ("=" in before[0] or before[0].startswith("~")):
+                raise UsageError(f"{before[0]!r} is no override", where="run", fix=f"-- before the command: {USAGE}")
+            overrides.append(before.pop(0))
+    given = {option.name: value for option, value in found}
+    if "help" in given:
+        return None
+    if not command and not any(text.startswith("launch.batch_script=") for text in overrides):
+        raise UsageError("no command given", where="run", fix=USAGE)
+    return Call(tuple(overrides), tuple(command), **{name: given[name] for name in given if name != "help"})
+
+
+def launch(call: Call) -> int:
+    """Compose, then launch; returns the exit code. Raises `HpcHydraError`."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from hpc_hydra.cli import attach
+    from hpc_hydra.cli.command import program
+
+    task = program(call.command, fill=call.fill)
+    try:
+        hydra, master = compose(call, name=task_name(call))
+        _check_keys(call, hydra, master)
+        if call.multirun or master.launch.bg or master.launch.setup_only:
+            return _sweep(hydra, master, task, call)
+        code = attach.launch(hydra.config_loader, master, task)
+        return _sweep(hydra, master, task, call) if code is None else code
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_message(error)) from error
+
+
+def task_name(call: Call) -> str:
+    """Name of the command, for directories and logs."""
+    words = [word for word in call.command if not word.startswith("-")] or ["command"]
+    name = Path(words[0]).name
+    return name.removesuffix(".py") or "command"
+
+
+def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
+    """Hydra, and the configuration of the whole command line as its multirun composes it."""
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    from hpc_hydra.config.store import conf_dir
+
+    if call.config_dir and not Path(call.config_dir).is_dir():
+        raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
+    ConfigStore.instance().store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
+    GlobalHydra.instance().clear()
+    folder = str(Path(call.config_dir).absolute()) if call.config_dir else str(conf_dir())
+    hydra = Hydra.create_main_hydra2(task_name=name, config_search_path=create_config_search_path(folder))
+    config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
+    master = hydra.compose_config(
+        config_name=config_name, overrides=list(call.overrides), run_mode=RunMode.MULTIRUN, with_log_configuration=True
+    )
+    if "launch" not in master:
+        raise ConfigError(
+            "does not have hpc_hydra's groups", where=config_name, fix="defaults: [hpc, _self_] in that file"
+        )
+    return hydra, master
+
+
+def _check_keys(call: Call, hydra: Any, master: DictConfig) -> None:
+    """Refuse a sweep without -m, keys that nobody reads, and ``{key}`` that nobody fills. Raises `ConfigError`."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.sweep.fill import RANK_KEYS, names, unknown
+
+    parsed = OverridesParser.create(config_loader=hydra.config_loader).parse_overrides(list(call.overrides))
+    wanted = list(names([*call.command, *map(str, master.launch.env.values())])) if call.fill else []
+    swept = []
+    for one in parsed:
+        first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
+        if one.is_sweep_override():
+            swept.append(one.key_or_group)
+            if not call.multirun:
+                raise ConfigError(
+                    "several values need -m", where=one.input_line or "", fix=f"hpc-hydra run -m {one.input_line}"
+                )
+        if first in GROUPS or first == "hydra" or call.fill or call.config_dir or call.config_name:
+            continue
+        raise _nobody_reads(one.key_or_group)
+    added = {one.key_or_group for one in parsed}
+    for name in wanted:
+        in_config = name in added or OmegaConf.select(master, name, default=None) is not None
+        if name in RANK_KEYS and name != "seed" and in_config:
+            raise ConfigError(
+                f"{{{name}}} is filled by each rank, and is a key of the configuration too",
+                where=name,
+                fix=f"another name for the key: +my.{name}=VALUE and {{my.{name}}}",
+            )
+        if name not in RANK_KEYS and not in_config:
+            raise unknown(name)
+    own = call.config_dir or call.config_name  # there, any key may decide what another one is
+    unused = [key for key in swept if key.split(".")[0] not in GROUPS and not _asked_for(key, wanted)]
+    if unused and call.fill and not own:
+        raise ConfigError(
+            "is swept, but nothing in the command asks for it: all runs would be the same",
+            where=unused[0],
+            fix=f"{{{unused[0]}}} in the command",
+        )
+
+
+def _asked_for(key: str, wanted: Sequence[str]) -> bool:
+    """Whether a swept key, something in it, or something that it is in, is filled in somewhere."""
+    return any(name == key or name.startswith(f"{key}.") or key.startswith(f"{name}.") for name in wanted)
+
+
+def _nobody_reads(key: str) -> ConfigError:
+    from hpc_hydra.config.schema import GROUPS
+
+    known = {f"{group}.{field.name}": field.name for group, kind in GROUPS.items() for field in fields(kind)}
+    near = [full for full, short in known.items() if short == key]
+    near += difflib.get_close_matches(key, [*known, *GROUPS], n=2)
+    hint = f"--fill +{key}=VALUE, with {{{key}}} in the command"
+    return ConfigError(
+        "no key of the configuration; the command itself does not read it",
+        where=key,
+        fix=f"{' or '.join(dict.fromkeys(near))}; or {hint}" if near else hint,
+    )
+
+
+def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
+    """What Hydra's multirun does with a composed configuration."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext
+    from omegaconf import OmegaConf, open_dict, read_write
+
+    from hpc_hydra.launcher.program import declared
+
+    if not call.multirun:  # one run: its directory is the launch directory itself
+        with read_write(master), open_dict(master):
+            if master.launch.launch_dir is None:
+                master.launch.launch_dir = ""
+            master.hydra.sweep.subdir = "."
+    callbacks = Callbacks(master)
+    callbacks.on_multirun_start(config=master, config_name=master.hydra.job.config_name)
+    context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
+    with declared(task):
+        sweeper = Plugins.instance().instantiate_sweeper(
+            config=master, hydra_context=context, task_function=_no_function
+        )
+        overrides = OmegaConf.to_container(master.hydra.overrides.task, resolve=False)
+        assert isinstance(overrides, list)
+        try:
+            sweeper.sweep(arguments=overrides)
+        except SystemExit as leaving:
+            return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    callbacks.on_multirun_end(config=master, config_name=master.hydra.job.config_name)
+    return 0
+
+
+def _no_function(_: Any) -> None:
+    raise HpcHydraError("a command has no task function")
+
+
+def _message(error: Exception) -> str:
+    text = str(error).strip()
+    cause = error.__cause__
+    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
+        text += f" ({str(cause).strip().splitlines()[0]})"
+    return text
