@@ -16,6 +16,7 @@ from hpc_hydra.config.load import check_value
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.planning.units import mebibytes, seconds
 
 Arg = tuple[str, str | None]
 
@@ -77,9 +78,42 @@ SPELLINGS: dict[str, Spellings] = {
         memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
         launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
     ),
+    # flux-framework.readthedocs.io: flux-batch(1), flux-run(1), 0.88
+    "flux": Spellings(
+        keys={
+            "nodes": "resources.nodes",
+            "tasks-per-node": "resources.procs_per_node",
+            "gpus-per-task": "resources.gpus_per_proc",
+            "gpus-per-slot": "resources.gpus_per_proc",
+            "cores-per-task": "resources.cpus_per_proc",
+            "cores-per-slot": "resources.cpus_per_proc",
+            "time-limit": "resources.time_limit",
+            "exclusive": "resources.exclusive",
+            "queue": "scheduler.queue",
+            "bank": "scheduler.account",
+            "job-name": "scheduler.job_name",
+            "dependency": "scheduler.dependency",
+        },
+        short={
+            "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive",
+            "t": "time-limit", "q": "queue", "B": "bank", "o": "setopt", "S": "setattr",
+        },
+        refused={
+            "ntasks": "resources.nodes and resources.procs_per_node",
+            "nslots": "resources.nodes and resources.procs_per_node",
+            "output": "logging.out",
+            "error": "logging.err",
+            "cwd": "give the command in that directory",
+            "wrap": "hpc-hydra run -- COMMAND",
+        },
+        gpus=frozenset({"gpus-per-node"}),
+        memory=frozenset(),
+        launch=frozenset({"gpus-per-task", "cores-per-task"}),
+    ),
 }  # fmt: skip
 NO_SPELLINGS = Spellings({}, {}, {}, frozenset(), frozenset(), frozenset())
 GPU_REQUESTS = ("gpus-per-task", "gpus-per-node", "gres")
+_UNITS = {"resources.time_limit": seconds, "resources.mem_per_node": mebibytes}
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 
 
@@ -197,7 +231,13 @@ class _Merge:
             raise ConfigError(f"--{name} needs a value", where=key, fix=f"{full}=...")
         group, _, attribute = full.partition(".")
         target = getattr(self.done.settings, group)
-        before, after = getattr(target, attribute), check_value(full, value)
+        before = getattr(target, attribute)
+        try:
+            after = check_value(full, value)
+            if full in _UNITS:
+                _UNITS[full](after, key)
+        except ConfigError as error:
+            raise ConfigError(error.what, where=key, fix=error.fix) from None
         if source.startswith("system.") and before not in (None, False):
             return True  # the user's own key wins over the site's argument
         if before not in (None, False, after) and not source.startswith("system."):
