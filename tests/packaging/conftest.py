@@ -1,4 +1,4 @@
-"""Builds the distributions once, and installs each into a virtual environment of its own that borrows our dependencies."""
+"""Builds the distributions once, and installs each into a virtual environment that borrows our dependencies."""
 
 from __future__ import annotations
 

@@ -29,11 +29,7 @@ def test_hydra_finds_the_config_groups_once(installed: Installed) -> None:
 
 
 def test_help_shows_the_groups(installed: Installed) -> None:
-    groups = dict(
-        line.split(": ", 1)
-        for line in installed.run("train.py", "--help").splitlines()
-        if re.match(r"[a-z_/]+: ", line)
-    )
+    groups = dict(re.findall(r"^([a-z_/]+): (.*)$", installed.run("train.py", "--help"), re.MULTILINE))
     for folder in (path for path in (ROOT / "conf").iterdir() if path.is_dir()):
         options = {file.stem for file in folder.glob("*.yaml")}
         assert options and options <= set(groups[folder.name].split(", ")), folder.name

@@ -21,7 +21,6 @@ from hpc_hydra.config.schema import GROUPS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-MARKS = {"test", "dry", "cluster", "shown"}
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
 )
@@ -55,7 +54,7 @@ def commands(body: str) -> list[str]:
 
 def dry(command: str) -> str:
     """The same command, which prints what it would submit and touches nothing."""
-    bare, _, comment = command.partition("  #")
+    bare = command.partition("  #")[0].rstrip()
     words = shlex.split(bare)
     if words[:2] == ["hpc-hydra", "torchrun"]:
         return bare.replace("hpc-hydra torchrun", "hpc-hydra torchrun --dry-run", 1)
@@ -67,10 +66,9 @@ def dry(command: str) -> str:
 
 def run(document: Path, kinds: set[str], folder: Path) -> int:
     """Run a document's blocks of these kinds, in order, in one folder; returns how many ran."""
-    for example in ("train_examples",):
-        (folder / example).symlink_to(ROOT / example)
+    (folder / "train_examples").symlink_to(ROOT / "train_examples")
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT), "HYDRA_FULL_ERROR": "1"}
+    env = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
     ran = 0
     for block in blocks(document.read_text()):
         if block.mark.startswith("file="):
