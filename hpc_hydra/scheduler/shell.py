@@ -107,7 +107,7 @@ def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[st
     yield f"runs=({' '.join(map(str, spec.runs))})"
     yield f"export HPC_HYDRA_RUN={select}"
     yield 'case " ${runs[*]} " in'
-    yield '  *" ${HPC_HYDRA_RUN:-none} "*) ;;'
+    yield '  *" ${HPC_HYDRA_RUN//[!0-9]/x} "*) ;;'
     yield "  *) echo \"hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${runs[*]}\" >&2; exit 2 ;;"
     yield "esac"
     yield f'export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-{job_id}"'
