@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -30,8 +32,28 @@ def started_by_hydra_main() -> bool:
     return False
 
 
+_declared: list[Program] = []
+
+
+@contextmanager
+def declared(program: Program) -> Iterator[None]:
+    """Within this context the program is this one: for command lines of our own, which are not what ranks run."""
+    _declared.append(program)
+    try:
+        yield
+    finally:
+        _declared.pop()
+
+
+def at_command_line() -> bool:
+    """Whether this process is a command line's, whose answer is an exit code; not a notebook, a test, a library."""
+    return bool(_declared) or started_by_hydra_main()
+
+
 def detect() -> Program:
     """The program of this process. Kind ``task`` where there is none that could be started again."""
+    if _declared:
+        return _declared[-1]
     kind, target = _kind(sys.modules["__main__"])
     return Program(
         kind=kind,

@@ -1,0 +1,81 @@
+"""Hydra's callback of the bundle: what a start without ``-m`` means, said before any work is done.
+
+Must not know: how runs are submitted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.launcher.report import complain
+
+
+class HpcCallback(Callback):
+    """``hydra.callbacks.hpc``. Errors of callbacks are only warnings for Hydra: ours end the process."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a plain start of a configuration that asks for several processes, and mistakes in files."""
+        try:
+            _check_run(config)
+        except HpcHydraError as error:
+            complain(f"hpc_hydra: {error}")
+            sys.exit(error.exit_code)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a rank that launches, before any directory is made."""
+        from hpc_hydra.launcher import checks
+
+        try:
+            checks.refuse_on_a_rank()
+        except HpcHydraError as error:
+            complain(f"hpc_hydra: {error}")
+            sys.exit(error.exit_code)
+
+
+def _check_run(config: DictConfig) -> None:
+    from hpc_hydra.launcher import checks
+
+    if checks.rank_of(os.environ) is not None:
+        return
+    loader = _loader()
+    if loader is not None:
+        overrides = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+        checks.check_files(loader, config, overrides, sweeping=False)
+    if "launch" not in config or OmegaConf.select(config, "launch.debug"):
+        return
+    processes = _processes(config)
+    if processes > 1:
+        raise ConfigError(
+            f"the configuration asks for {processes} processes, and this is one",
+            where="resources",
+            fix="add -m to launch it (or `hydra: {mode: MULTIRUN}` in the primary config); "
+            "launch.debug=true runs one process here",
+        )
+
+
+def _processes(config: DictConfig) -> int:
+    """How many processes are asked for; 1 where the sizes are left to the system's facts, which `-m` asks for."""
+    from hpc_hydra.config import load
+    from hpc_hydra.planning.plan import plan
+    from hpc_hydra.system import detect
+
+    settings = load.settings(config)
+    asked = settings.resources
+    if (asked.nodes or 1) > 1 or (asked.procs_per_node or 1) > 1:
+        return max(asked.nodes or 1, 1) * (asked.procs_per_node or 1)
+    if asked.gpus_at_least is None and asked.gpumem_at_least is None:
+        return 1
+    return plan(detect.resolve(settings)).world_size
+
+
+def _loader() -> Any:
+    from hydra.core.global_hydra import GlobalHydra
+
+    hydra = GlobalHydra.instance().hydra
+    return hydra.config_loader if hydra is not None else None

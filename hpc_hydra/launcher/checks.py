@@ -1,0 +1,128 @@
+"""What is looked at once, before any run is composed: traps that Hydra lets through, and ranks that would launch again.
+
+Must not know: how runs are submitted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from hpc_hydra.config import defaults_order, sexagesimal
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.scheduler import registry
+
+_REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
+
+
+def rank_of(env: Mapping[str, str]) -> str | None:
+    """Why this process is a rank, in words; None where it is not."""
+    if "HPC_HYDRA_RUN" in env:
+        return f"HPC_HYDRA_RUN={env['HPC_HYDRA_RUN']} is set"
+    if env.get("RANK") and env.get("WORLD_SIZE"):
+        return f"RANK={env['RANK']} and WORLD_SIZE={env['WORLD_SIZE']} are set"
+    for name in registry.names():
+        info = _identity(name, env)
+        if info is not None and info.world_size > 1:
+            return f"it is task {info.rank} of {info.world_size} of {name} job {info.job_id}"
+    return None
+
+
+def _identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
+    try:
+        return registry.dialect(name).identity(env)
+    except HpcHydraError:  # half of the variables: left over from something else
+        return None
+
+
+def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
+    """A rank that launches again would submit a sweep for every rank. Raises `ConfigError`."""
+    why = rank_of(env)
+    if why is not None:
+        raise ConfigError(
+            f"this process is a rank of a run already ({why}); a rank cannot launch a sweep",
+            where="--multirun",
+            fix="start it without -m there, or unset these variables to launch from this shell",
+        )
+
+
+def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
+    """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
+    mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
+    sexagesimal.check_overrides(overrides)
+    name = config.hydra.job.config_name
+    if name is None:
+        return
+    found = loader.compute_defaults_list(name, list(overrides), mode).defaults
+    defaults_order.check_order(found, _choices(config))
+    sexagesimal.check(_texts(loader, found))
+
+
+def _choices(config: DictConfig) -> dict[str, str]:
+    return {str(k): str(v) for k, v in config.hydra.runtime.choices.items() if v is not None}
+
+
+def _texts(loader: ConfigLoader, defaults: Iterable[Any]) -> Iterator[sexagesimal.Source]:
+    """The user's files among the composed ones."""
+    folders = [
+        (Path(source.path), source.provider)
+        for source in loader.get_sources()
+        if source.scheme() == "file" and source.provider not in ("hydra", "hpc_hydra")
+    ]
+    packages = [(source.path, source.provider) for source in loader.get_sources() if source.scheme() == "pkg"]
+    folders += [(folder, p) for path, p in packages if p not in ("hydra", "hpc_hydra") for folder in _folders(path)]
+    for default in defaults:
+        if default.config_path is None:
+            continue
+        for folder, _ in folders:
+            file = folder / f"{default.config_path.removesuffix('.yaml')}.yaml"
+            if file.is_file():
+                package = default.package if default.package else None
+                yield sexagesimal.Source(str(file), file.read_text(errors="replace"), package)
+                break
+
+
+def _folders(package: str) -> list[Path]:
+    import importlib.util
+
+    try:
+        spec = importlib.util.find_spec(package.replace("/", ".")) if package else None
+    except (ImportError, ValueError):
+        return []
+    return [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+
+
+def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -> None:
+    """Refuse ``hydra.launcher.x='${resources.nodes}'`` where nodes are swept: Hydra resolves it once for all runs."""
+    texts = OmegaConf.to_container(master.hydra.launcher, resolve=False)
+    references = {ref.lstrip(".") for ref in _REFERENCE.findall(str(texts))}
+    if not references:
+        return
+    swept = _swept(job_overrides)
+    for reference in sorted(references):
+        for key in swept:
+            if reference == key or reference.startswith(f"{key}.") or key.startswith(f"{reference}."):
+                raise ConfigError(
+                    f"${{{reference}}} is swept, but the launcher's own configuration is resolved once for all runs",
+                    where="hydra.launcher",
+                    fix="set what differs between runs in resources, scheduler, system or launch, outside of hydra",
+                )
+
+
+def _swept(job_overrides: Sequence[Sequence[str]]) -> set[str]:
+    """Keys whose values differ between runs."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for overrides in job_overrides:
+        for override in overrides:
+            key, _, value = override.partition("=")
+            values[key.lstrip("+~").partition("@")[0].replace("/", ".")].add(value)
+    return {key for key, found in values.items() if len(found) > 1}

@@ -1,0 +1,38 @@
+"""``launch.debug=true -m``: each run in this process, one rank, so that pdb works. No scheduler.
+
+Must not know: schedulers, plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.core.utils import JobReturn, JobStatus, run_job
+from hydra.types import HydraContext, TaskFunction
+
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.prepare import Preparer
+from hpc_hydra.launcher.report import say, shown_overrides
+from hpc_hydra.sweep.frozen import fix_run
+
+
+def run_all(
+    context: HydraContext, function: TaskFunction, preparer: Preparer, runs: Sequence[Run]
+) -> Sequence[JobReturn]:
+    """Run one after the other, as Hydra's basic launcher does; an exception ends all, where it was raised."""
+    results = []
+    for run in runs:
+        say(f"run {run.num} in this process (launch.debug): {shown_overrides(run.overrides)}")
+        cfg = preparer.composer.compose(run.overrides).cfg
+        fix_run(cfg, preparer.root, run.num, run.dir)
+        result = run_job(
+            task_function=function,
+            config=cfg,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+            hydra_context=context,
+        )
+        if result.status is not JobStatus.COMPLETED:
+            _ = result.return_value  # raises: a debugger wants the exception itself
+        results.append(result)
+    return results

@@ -1,0 +1,87 @@
+"""What would be submitted, without touching anything: the table of runs, the scripts, the commands, the presets.
+
+Must not know: how to submit. Needs no scheduler on this machine.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_hydra.launcher.group import Group, Run
+from hpc_hydra.launcher.report import shown_overrides
+from hpc_hydra.planning.types import EnvVar, Plan
+from hpc_hydra.planning.units import clock, size_text
+from hpc_hydra.scheduler.base import Dialect, JobSpec
+
+_COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
+
+
+def show(dialects: dict[str, Dialect], jobs: Sequence[tuple[Group, JobSpec, Path]], notes: Sequence[str]) -> str:
+    """The whole text. ``jobs``: each group with its spec and the path its script would have."""
+    parts = [runs_table(jobs)]
+    if notes:
+        parts.append("\n".join(f"note: {note}" for note in notes))
+    for group, spec, path in jobs:
+        dialect = dialects[group.plan.request.scheduler]
+        parts.append(_job(dialect, group, spec, path))
+    parts.append("dry run: nothing was written or submitted")
+    return "\n\n".join(parts)
+
+
+def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
+    """One line per run."""
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for run, key in sorted(((r, spec.key) for group, spec, _ in jobs for r in group.runs), key=lambda p: p[0].num):
+        rows.append(_row(run, key))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _row(run: Run, key: str) -> tuple[str, ...]:
+    request = run.plan.request
+    return (
+        str(run.num),
+        run.plan.system,
+        f"{request.nodes} × {request.procs_per_node}",
+        str(request.world_size * request.gpus_per_proc),
+        "-" if request.cpus_per_proc is None else str(request.world_size * request.cpus_per_proc),
+        "-" if request.time_limit is None else clock(request.time_limit),
+        request.queue or "-",
+        key,
+        shown_overrides(run.overrides),
+    )
+
+
+def _job(dialect: Dialect, group: Group, spec: JobSpec, path: Path) -> str:
+    request = group.plan.request
+    memory = "" if request.mem_per_node is None else f", {size_text(request.mem_per_node)} of memory per node"
+    title = f"{spec.key}: {len(group.runs)} run{'s' if len(group.runs) != 1 else ''} on {dialect.name}{memory}"
+    rule = "─" * min(len(title), 100)
+    commands = [shlex.join(argv) for _, argv in dialect.submissions(path, spec)]
+    shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
+    parts = [f"{title}\n{rule}", f"# {path}\n{dialect.script(spec).rstrip()}", "submitted by:\n  " + "\n  ".join(shown)]
+    if group.plan.env:
+        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.env)))
+    return "\n\n".join(parts)
+
+
+def _preset(var: EnvVar) -> str:
+    how = {"default": "unless set in your shell", "force": "always", "prepend": "put before what is set"}[var.mode]
+    when = "".join(f", when {kind} {argument}" for kind, argument in var.when)
+    lines = [f"  {var.name}={var.value}   ({how}{when})"]
+    about = "; ".join(
+        t for t in (var.why, var.origin, var.source, f"checked {var.checked}" if var.checked else "") if t
+    )
+    return "\n".join([*lines, f"      {about}"] if about else lines)
+
+
+def by_hand(dialect: Dialect, spec: JobSpec, script: Path) -> list[str]:
+    """Commands that start each run of a script by hand."""
+    return [shlex.join(argv) for _, argv in dialect.submissions(script, spec)]
+
+
+def plans_of(groups: Sequence[Group]) -> list[Plan]:
+    """The distinct plans, in order."""
+    return list(dict.fromkeys(group.plan for group in groups))

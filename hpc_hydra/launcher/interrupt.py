@@ -1,0 +1,75 @@
+"""Ctrl-C, SIGTERM and SIGHUP while a launcher works: noted the first time, obeyed at once the second time.
+
+Must not know: what is to be done about them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Context in which signals do not raise: ``received`` is the first one; `wait` returns early when it comes."""
+
+    def __init__(self, at_second: Callable[[], None] = lambda: None) -> None:
+        self.received: signal.Signals | None = None
+        self._at_second = at_second
+        self._before: dict[signal.Signals, Any] = {}
+        self._read = self._write = -1
+
+    def __enter__(self) -> Interrupts:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is signal.SIG_IGN:  # nohup: the user wants it ignored
+                    continue
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+        for descriptor in (self._read, self._write):
+            os.close(descriptor)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, at most until the first signal; whether one has come."""
+        if self.received is None:
+            with suppress(InterruptedError):
+                select.select([self._read], [], [], seconds)
+        return self.received is not None
+
+    def pause(self, seconds: float) -> None:
+        """Sleep although a signal has come."""
+        with suppress(InterruptedError):
+            select.select([], [], [], seconds)
+
+    def again(self) -> None:
+        """Forget the signal: the user wants to go on."""
+        with suppress(BlockingIOError):
+            os.read(self._read, 64)
+        self.received = None
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signal.Signals(number)
+            with suppress(OSError):
+                os.write(self._write, b"!")
+            return
+        with suppress(Exception):
+            self._at_second()
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(130)

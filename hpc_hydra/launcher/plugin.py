@@ -1,0 +1,102 @@
+"""Hydra's side of the launcher: its Launcher, Sweeper and SearchPathPlugin, and their entries in the ConfigStore.
+
+Imported at every start of every Hydra application in the environment: everything else is imported where it is used.
+Must not know: how a sweep is submitted and watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Dict, List  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
+
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.plugins.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.utils import JobReturn
+    from hydra.types import HydraContext, TaskFunction
+    from omegaconf import DictConfig
+
+    from hpc_hydra.launcher.run import Launch
+
+
+@dataclass
+class HpcLauncherConf:
+    """``hydra.launcher`` of ``hydra/launcher=hpc``. What to run where stands in the groups outside of ``hydra``."""
+
+    _target_: str = "hydra_plugins.hpc_hydra.HpcLauncher"
+    # Only for applications without the bundle `hpc` in their defaults list: the overrides it is composed with.
+    bundle: list[str] = field(default_factory=list)
+
+
+@dataclass
+class HpcSweeperConf:
+    """``hydra.sweeper`` of ``hydra/sweeper=hpc``; the same keys as Hydra's basic sweeper."""
+
+    _target_: str = "hydra_plugins.hpc_hydra.HpcSweeper"
+    max_batch_size: int | None = None
+    params: dict[str, str] | None = None
+
+
+def register() -> None:
+    """Register our configurations with Hydra; harmless when done again."""
+    from hydra.core.config_store import ConfigStore
+
+    from hpc_hydra.config import store
+
+    registry = ConfigStore.instance()
+    registry.store(group="hydra/launcher", name="hpc", node=HpcLauncherConf, provider="hpc_hydra")
+    registry.store(group="hydra/sweeper", name="hpc", node=HpcSweeperConf, provider="hpc_hydra")
+    store.register()
+
+
+class HpcSearchPath(SearchPathPlugin):
+    """Appends the folder of our configuration groups, behind the user's own."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        from hpc_hydra.config.store import conf_dir
+
+        search_path.append(provider="hpc_hydra", path=f"file://{conf_dir()}")
+
+
+class HpcLauncher(Launcher):
+    """Submits the runs of a sweep and waits for them."""
+
+    def __init__(self, bundle: Sequence[str] = ()) -> None:
+        self.bundle = list(bundle)
+        self.session: Launch | None = None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hpc_hydra.launcher.run import Launch
+
+        self.session = Launch(hydra_context, task_function, config, self.bundle)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        assert self.session is not None
+        return self.session.launch(job_overrides, initial_job_idx)
+
+
+class HpcSweeper(Sweeper):
+    """Hydra's basic sweeper, without composing every run one more time, and without stopping at the first failure."""
+
+    def __init__(self, max_batch_size: int | None = None, params: Dict[str, str] | None = None) -> None:  # noqa: UP006
+        self.max_batch_size = max_batch_size
+        self.params = dict(params or {})
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra.core.plugins import Plugins
+
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: List[str]) -> Any:  # noqa: UP006
+        from hpc_hydra.launcher.sweeper import sweep
+
+        assert self.config is not None and self.launcher is not None
+        params = [f"{key}={value}" for key, value in self.params.items()]
+        return sweep(self.config, self.hydra_context, self.launcher, params + arguments, self.max_batch_size)

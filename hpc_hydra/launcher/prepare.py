@@ -1,0 +1,194 @@
+"""Overrides → runs: each composed once, its plan made (equal requests only once), its directory fixed.
+
+Must not know: how runs are submitted. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from hpc_hydra.config import load
+from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.compose import Base, Composer
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.planning.plan import plan as make_plan
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.sweep.frozen import parse_override
+from hpc_hydra.system import detect
+
+# Keys that say what becomes of the whole command: they cannot differ from run to run.
+_WHOLE_COMMAND = (
+    "dry_run",
+    "setup_only",
+    "output_script",
+    "launch_dir",
+    "bg",
+    "debug",
+    "on_interrupt",
+    "on_failure",
+)
+
+
+@dataclass
+class Prepared:
+    """The runs of one batch."""
+
+    runs: list[Run]
+    bases: list[Base]
+    settings: Settings  # of the first run
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Preparer:
+    """Makes runs out of overrides. One object for all batches of a command line."""
+
+    loader: ConfigLoader
+    master: DictConfig
+    bundle: Sequence[str] = ()  # overrides of the bundle, for an application that does not list it
+    _bases: list[Base] = field(default_factory=list)
+    _base_numbers: dict[int, int] = field(default_factory=dict)
+    _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
+    _interpolates: dict[int, bool] = field(default_factory=dict)
+    _dirs: dict[Path, int] = field(default_factory=dict)
+
+    @cached_property
+    def composer(self) -> Composer:
+        return Composer(self.loader, self.master)
+
+    @cached_property
+    def root(self) -> Path:
+        """The sweep directory, absolute; ``launch.launch_dir`` replaces ``hydra.sweep.dir``."""
+        self.composer.fix_now([str(OmegaConf.to_container(self.master.hydra.sweep, resolve=False))])
+        folder = self._launch_dir
+        text = str(self.master.hydra.sweep.dir) if folder is None else folder
+        return _absolute(text)
+
+    @cached_property
+    def _launch_dir(self) -> str | None:
+        """As `-l` of torchrun-hpc: nothing given, a folder with the time in its name; "." this folder."""
+        folder = OmegaConf.select(self.master, "launch.launch_dir")
+        if folder is None:
+            return None
+        if str(folder) in ("", "true", "True"):
+            name = OmegaConf.select(self.master, "hydra.job.name") or "launch"
+            stamp = OmegaConf.create({"now": "${now:%Y-%m-%d_%H-%M-%S}"}).now
+            return f"launch-{name}_{stamp}"
+        return str(folder)
+
+    def prepare(self, job_overrides: Sequence[Sequence[str]], first: int) -> Prepared:
+        """Compose and plan a batch. Raises what Hydra raises for bad overrides, and `HpcHydraError`."""
+        runs: list[Run] = []
+        settings: Settings | None = None
+        seeds = random.SystemRandom()
+        orig = HydraConfig.instance().cfg
+        try:
+            for num, overrides in enumerate(job_overrides, start=first):
+                run, found = self._run(num, tuple(overrides), seeds)
+                settings = settings or found
+                _check_whole_command(settings, found)
+                runs.append(run)
+        finally:
+            HydraConfig.instance().cfg = orig
+        if settings is None:
+            raise ConfigError("there are no runs", where="overrides", fix="give a sweep values: lr=0.1,0.01")
+        notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
+        return Prepared(runs, self._bases, settings, tuple(notes))
+
+    def _run(self, num: int, overrides: tuple[str, ...], seeds: random.Random) -> tuple[Run, Settings]:
+        composed = self.composer.compose(overrides)
+        settings, plan = self._plan(composed.cfg, overrides, composed.base)
+        seed = settings.launch.seed if settings.launch.seed is not None else seeds.randrange(2**32)
+        run = Run(num, overrides, plan, self._dir(composed.cfg, num), seed, self._number(composed.base))
+        return run, settings
+
+    def _number(self, base: Base) -> int:
+        key = id(base)
+        if key not in self._base_numbers:
+            self._base_numbers[key] = len(self._bases)
+            self._bases.append(base)  # also keeps it alive, so that its id stays its own
+        return self._base_numbers[key]
+
+    def _dir(self, cfg: DictConfig, num: int) -> Path:
+        with read_write(cfg.hydra), open_dict(cfg.hydra):
+            cfg.hydra.job.num, cfg.hydra.job.id = num, str(num)
+        HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
+        subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
+        root = self.root if self._launch_dir is not None else _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir")))
+        found = _absolute(str(root / subdir))
+        other = self._dirs.setdefault(found, num)
+        if other != num:
+            raise ConfigError(
+                f"runs {other} and {num} would have the same output directory {found}",
+                where="hydra.sweep.subdir",
+                fix="hydra.sweep.subdir='${hydra.job.num}'",
+            )
+        return found
+
+    def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
+        key = self._key(cfg, overrides, base)
+        if key not in self._plans:
+            settings = detect.resolve(load.settings(cfg if "launch" in cfg else self._bundle))
+            self._plans[key] = (settings, make_plan(settings))
+        return self._plans[key]
+
+    @cached_property
+    def _bundle(self) -> DictConfig:
+        """Our groups, for an application that does not have them."""
+        return self.loader.load_configuration("hpc", list(self.bundle), run_mode=RunMode.RUN)
+
+    def _key(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> Any:
+        """What a run's settings depend on: its base and its overrides of our groups, or their values in the end."""
+        if "launch" not in cfg:
+            return "bundle"
+        ours = tuple(o for o in overrides if _first(parse_override(o).key_or_group) in GROUPS)
+        if not self._has_interpolations(base) and not any("${" in o for o in ours):
+            return (self._number(base), ours)
+        try:
+            resolved = {g: OmegaConf.to_container(cfg[g], resolve=True) for g in GROUPS}
+            return json.dumps(resolved, sort_keys=True, default=repr)
+        except Exception:
+            return object()  # let `load.settings` say what is wrong
+
+    def _has_interpolations(self, base: Base) -> bool:
+        number = self._number(base)
+        if number not in self._interpolates:
+            cfg = base.cfg
+            nodes = [cfg._get_node(group) for group in GROUPS]
+            containers = [OmegaConf.to_container(node, resolve=False) for node in nodes if OmegaConf.is_config(node)]
+            self._interpolates[number] = "${" in str(containers)
+        return self._interpolates[number]
+
+
+def _check_whole_command(first: Settings, other: Settings) -> None:
+    if other is first:
+        return
+    for name in _WHOLE_COMMAND:
+        if getattr(first.launch, name) != getattr(other.launch, name):
+            raise ConfigError(
+                f"differs between runs ({getattr(first.launch, name)!r} and {getattr(other.launch, name)!r}), "
+                "but says what becomes of the whole command",
+                where=f"launch.{name}",
+                fix=f"give launch.{name} one value",
+            )
+
+
+def _first(key: str) -> str:
+    return key.replace("[", ".").split(".", 1)[0].split("/", 1)[0]
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.normpath(Path(path).absolute()))

@@ -1,0 +1,203 @@
+"""What the user sees: a live table in a terminal, one line per change elsewhere, a summary of failures at the end.
+
+Must not know: how runs are submitted or watched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.launcher.program import at_command_line
+
+if TYPE_CHECKING:
+    from hydra.core.utils import JobReturn
+
+    from hpc_hydra.launcher.group import Run
+    from hpc_hydra.launcher.watch import Watched
+    from hpc_hydra.sweep.types import Outcome
+
+MANY = 20  # more runs than this are shown in groups
+_COLOURS = {
+    "pending": "yellow",
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "timeout": "red",
+    "lost": "red",
+    "cancelled": "magenta",
+}
+
+
+def say(text: str, *, to: TextIO | None = None) -> None:
+    """Print a line; a terminal or pipe that has gone does not matter."""
+    with suppress(OSError, ValueError):
+        print(text, file=to or sys.stdout, flush=True)
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error."""
+    say(text, to=sys.stderr)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """At the command line, an error of ours is one message on standard error and an exit code, without a traceback.
+
+    Elsewhere (a notebook, a test, another program's call) it is raised as it is.
+    """
+    try:
+        yield
+    except HpcHydraError as error:
+        if not at_command_line() or os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        complain(f"hpc_hydra: {error}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        if not at_command_line():
+            raise
+        sys.exit(130)
+
+
+def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
+    """End a sweep whose runs may have failed: exit code 1 at the command line, else the first failure is raised."""
+    from hydra.core.utils import JobStatus
+
+    failed = [result for result in results if result.status is not JobStatus.COMPLETED]
+    if not failed:
+        return
+    if by_us and at_command_line() and os.environ.get("HYDRA_FULL_ERROR") != "1":
+        sys.exit(1)  # the summary has been printed
+    _ = failed[0].return_value
+
+
+def shown_overrides(overrides: Sequence[str]) -> str:
+    return " ".join(o for o in overrides if not o.startswith("hydra.")) or "(no overrides)"
+
+
+class Reporter:
+    """Tells of changes while a launcher waits."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self.total, self.stream = total, stream or sys.stdout
+        self._live: Any = None
+        self._begun = time.monotonic()
+        self._notes: list[str] = []
+
+    @property
+    def is_terminal(self) -> bool:
+        with suppress(ValueError):
+            return self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        return False
+
+    def start(self) -> None:
+        """Begin the live table, in a terminal."""
+        if self.is_terminal:
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
+            with suppress(OSError):
+                self._live.start()
+
+    def stop(self) -> None:
+        """End the live table; what was said stays."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            with suppress(OSError):
+                live.stop()
+
+    def changed(self, changed: Sequence[Watched]) -> None:
+        """Say what has changed: one line each, where there is no table, and for failures also where there is one."""
+        for watched in changed:
+            if self._live is None:
+                say(_line(watched), to=self.stream)
+            elif watched.outcome is not None and watched.outcome.status != "completed":
+                with suppress(OSError):
+                    self._live.console.print(_line(watched), markup=False, highlight=False)
+
+    def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
+        """Draw the table anew."""
+        if self._live is not None:
+            with suppress(OSError):
+                self._live.update(_table(watched, self.total, time.monotonic() - self._begun, message), refresh=True)
+
+
+def _line(watched: Watched) -> str:
+    text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
+    outcome, status = watched.outcome, watched.status
+    if outcome is not None and outcome.status != "completed" and outcome.reason:
+        text += f", {outcome.reason}"
+    elif outcome is None and status.reason and status.reason != "None":
+        text += f" ({status.reason})"
+    return f"{text} [{shown_overrides(watched.run.overrides)}]"
+
+
+def _table(watched: Sequence[Watched], total: int, seconds: float, message: str | None) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = Counter(w.word for w in watched)
+    head = Text(f"{total} runs, {_duration(seconds)}: ")
+    for word, count in counts.items():
+        head.append(f"{count} {word}  ", style=_COLOURS.get(word, ""))
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "job", "state", "overrides", ""):
+        table.add_column(column, overflow="ellipsis", no_wrap=True)
+    rows = list(watched)
+    if len(rows) > MANY:
+        first = [w for w in rows if w.word not in ("pending", "completed")] or [w for w in rows if not w.is_done]
+        rows = first[:MANY]
+    for w in rows:
+        state = Text(w.word, style=_COLOURS.get(w.word, ""))
+        table.add_row(str(w.run.num), Text(w.id), state, Text(shown_overrides(w.run.overrides)), Text(_detail(w)))
+    parts: list[Any] = [head, table]
+    if len(watched) > len(rows):
+        parts.append(Text(f"… and {len(watched) - len(rows)} more", style="dim"))
+    if message:
+        parts.append(Text(f"the scheduler does not answer: {message}", style="yellow"))
+    return Group(*parts)
+
+
+def _detail(watched: Watched) -> str:
+    if watched.outcome is not None:
+        return watched.outcome.reason or ""
+    status = watched.status
+    if watched.word == "pending" and status.start:
+        return f"{status.reason} starts about {time.strftime('%H:%M', time.localtime(status.start))}".strip()
+    if watched.word == "running" and status.start:
+        return _duration(time.time() - status.start)
+    return status.reason
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def summary(failed: Sequence[tuple[Run, Outcome]], total: int) -> str:
+    """The failures of a sweep: run, overrides, rank, reason, log and its last lines."""
+    lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
+    for run, outcome in failed[:MANY]:
+        lines += ["", f"  run {run.num}  {shown_overrides(run.overrides)}"]
+        lines.append(f"    {outcome.status}: {outcome.reason or 'no reason is known'} (exit code {outcome.exit_code})")
+        if outcome.log:
+            lines.append(f"    log: {outcome.log}")
+            lines += [f"    | {line}" for line in outcome.last_lines[-8:]]
+    if len(failed) > MANY:
+        lines += ["", f"  … and {len(failed) - MANY} more: runs " + " ".join(str(r.num) for r, _ in failed[MANY:])]
+    return "\n".join(lines)
+
+
+def log_hint(sweep: Path) -> str:
+    """How to look at a sweep later."""
+    return f"sweep: {sweep}\n  hpc-hydra status {sweep}    hpc-hydra cancel {sweep}"

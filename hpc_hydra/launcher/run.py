@@ -1,0 +1,219 @@
+"""The way of a sweep on the login node: compose → plan → group → freeze → submit → watch → results.
+
+Must not know: any scheduler's commands, what a rank does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher import checks, debug, dry_run, program, scripts
+from hpc_hydra.launcher.group import Group, Run, group
+from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.launcher.report import complain, reported, say, summary
+from hpc_hydra.launcher.results import RunReturn
+from hpc_hydra.launcher.submit import Session
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler.base import Dialect, JobSpec, Submitter
+from hpc_hydra.sweep.frozen import Freezer, Program
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.sweep.types import Outcome
+
+_OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
+
+
+@dataclass
+class Launch:
+    """All batches of one command line."""
+
+    context: HydraContext
+    function: TaskFunction
+    master: DictConfig
+    bundle: Sequence[str] = ()
+    stopped: bool = False  # on_failure=stop: no further batch
+    _preparer: Preparer | None = None
+    _freezer: Freezer | None = None
+    _program: Program | None = None
+    _plans: dict[str, Plan] = field(default_factory=dict)
+    _jobs: int = 0
+    _submitters: dict[str, Submitter] = field(default_factory=dict)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        """Run a batch; the results in its order. Nothing is returned where nobody waited for results."""
+        with reported():
+            return self._launch(job_overrides, first)
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        setup_globals()
+        checks.refuse_on_a_rank()
+        checks.check_launcher(self.master, job_overrides)
+        preparer = self._preparer = self._preparer or Preparer(self.context.config_loader, self.master, self.bundle)
+        prepared = preparer.prepare(job_overrides, first)
+        self._check_files(prepared)
+        launch = prepared.settings.launch
+        self._refuse_without_results(prepared)
+        if launch.debug:
+            return debug.run_all(self.context, self.function, preparer, prepared.runs)
+        groups = group(prepared.runs)
+        dialects = {name: registry.dialect(name) for name in {g.plan.request.scheduler for g in groups}}
+        for g in groups:
+            dialects[g.plan.request.scheduler].check(g.plan.request)
+        notes = _notes(prepared, groups, dialects)
+        jobs = self._specs(groups, dialects, preparer.root)
+        if launch.dry_run:
+            say(dry_run.show(dialects, jobs, notes))
+            return self._nothing()
+        for note in notes:
+            complain(f"note: {note}")
+        if not launch.setup_only:
+            for g in groups:
+                self._submitter(g.plan.request.scheduler).check(g.plan.request)
+            if launch.bg:
+                _refuse_background(groups)
+        scripts.check_output(launch.output_script, jobs)
+        with self._take_over(preparer.root, prepared.runs):
+            self._freeze(prepared, preparer.root, jobs)
+        scripts.write(jobs, dialects, launch.output_script)
+        if launch.setup_only:
+            say(scripts.by_hand(jobs, dialects))
+            return self._nothing()
+        return self._run(prepared, jobs, preparer.root)
+
+    # before anything is written
+
+    def _check_files(self, prepared: Prepared) -> None:
+        of_hydra = list(self.master.hydra.overrides.hydra)
+        for base in prepared.bases[:50]:
+            checks.check_files(self.context.config_loader, base.cfg, [*of_hydra, *base.applied], sweeping=False)
+
+    def _refuse_without_results(self, prepared: Prepared) -> None:
+        sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))
+        launch = prepared.settings.launch
+        if sweeper not in _OWN_SWEEPERS and launch.bg:
+            raise ConfigError(
+                f"the sweeper {sweeper.rpartition('.')[2]} needs the results of its runs, "
+                "which nobody waits for in the background",
+                where="launch.bg",
+                fix="launch.bg=false, or hydra/sweeper=hpc",
+            )
+
+    def _nothing(self) -> Sequence[JobReturn]:
+        """No results. A sweeper that decides by results cannot go on without them."""
+        sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))
+        if sweeper not in _OWN_SWEEPERS:
+            complain("note: the sweeper chooses further runs by their results; this is its first batch")
+            raise SystemExit(0)
+        return []
+
+    def _submitter(self, name: str) -> Submitter:
+        if name not in self._submitters:
+            self._submitters[name] = registry.submitter(name)
+        return self._submitters[name]
+
+    def _specs(
+        self, groups: Sequence[Group], dialects: Mapping[str, Dialect], root: Path
+    ) -> list[tuple[Group, JobSpec, Path]]:
+        self._program = self._program or program.detect()
+        jobs = []
+        for g in groups:
+            key = f"job{self._jobs}"
+            self._jobs += 1
+            spec = scripts.spec(g, key, self._plan_key(g.plan), root, self._program)
+            jobs.append((g, spec, SweepPaths(root).script(key)))
+        return jobs
+
+    def _plan_key(self, plan: Plan) -> str:
+        for key, known in self._plans.items():
+            if known == plan:
+                return key
+        key = f"plan{len(self._plans)}"
+        self._plans[key] = plan
+        return key
+
+    # the sweep directory
+
+    def _take_over(self, root: Path, runs: Sequence[Run]) -> Any:
+        from contextlib import nullcontext
+
+        from hpc_hydra.launcher.takeover import take_over
+
+        return nullcontext() if self._freezer is not None else take_over(root, runs, self._submitter)
+
+    def _freeze(self, prepared: Prepared, root: Path, jobs: Sequence[tuple[Group, JobSpec, Path]]) -> None:
+        assert self._program is not None
+        paths = SweepPaths(root)
+        paths.jobs.mkdir(parents=True, exist_ok=True)
+        if self._freezer is None:
+            self._freezer = Freezer(root, self._program)
+            OmegaConf.save(self.master, root / "multirun.yaml")
+            if self._program.kind == "task":
+                self._freezer.write_task(program.task_payload(self.function))
+            self._base_keys: dict[int, int] = {}
+        plan_of = {run.num: spec.environ["HPC_HYDRA_PLAN"] for g, spec, _ in jobs for run in g.runs}
+        for run in prepared.runs:
+            if run.base not in self._base_keys:
+                base = prepared.bases[run.base]
+                self._base_keys[run.base] = self._freezer.add_base(base.cfg, base.applied)
+            self._freezer.add_run(
+                run.num,
+                run.overrides,
+                plan=plan_of[run.num],
+                base=self._base_keys[run.base],
+                seed=run.seed,
+                dir=run.dir,
+            )
+        self._freezer.write_plans(self._plans)
+        self._freezer.flush()
+
+    # submission and after
+
+    def _run(self, prepared: Prepared, jobs: Sequence[tuple[Group, JobSpec, Path]], root: Path) -> Sequence[JobReturn]:
+        launch = prepared.settings.launch
+        manifest = Manifest(root)
+        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
+        session = Session(root, jobs, self._submitters, manifest, launch)
+        outcomes = session.run()
+        if outcomes is None:
+            return []
+        failed = [(run, outcomes[run.num]) for run in prepared.runs if outcomes[run.num].status != "completed"]
+        for run in prepared.runs:
+            if outcomes[run.num].result_kind == "unserialisable":
+                complain(f"run {run.num}: {outcomes[run.num].result_note}")
+        if failed:
+            complain(summary(failed, len(prepared.runs)))
+            self.stopped = launch.on_failure == "stop"
+        return [self._result(root, run, outcomes[run.num]) for run in prepared.runs]
+
+    def _result(self, root: Path, run: Run, outcome: Outcome) -> JobReturn:
+        assert self._program is not None
+        name = str(self.master.hydra.job.name)
+        return RunReturn(root, run, outcome, task_name=name, program_kind=self._program.kind)
+
+
+def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, Dialect]) -> list[str]:
+    found = dict.fromkeys(prepared.notes)
+    for g in groups:
+        found.update(dict.fromkeys(dialects[g.plan.request.scheduler].notes(g.plan.request)))
+    return list(found)
+
+
+def _refuse_background(groups: Sequence[Group]) -> None:
+    if any(g.plan.request.scheduler == "local" for g in groups):
+        raise ConfigError(
+            "runs on this machine are children of this command, and would end with it",
+            where="launch.bg",
+            fix="launch.bg=false, with nohup and & in your shell",
+        )

@@ -1,0 +1,305 @@
+"""Puts the jobs of a batch into the queue and stays with them: submission, watching, interrupts, the end.
+
+Every effect stands in the manifest before and after it happens. Must not know: Hydra, scripts' text.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.errors import HpcHydraError, SchedulerError
+from hpc_hydra.launcher.group import Group, Run
+from hpc_hydra.launcher.interrupt import Interrupts
+from hpc_hydra.launcher.report import Reporter, complain, log_hint, say
+from hpc_hydra.launcher.scripts import tag
+from hpc_hydra.launcher.watch import Watched, Watcher
+from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.sweep.types import Job, Outcome
+
+NO_ROOM = 120.0  # seconds for which "no room in the queue" is borne while none of our own jobs could make room
+RETRY = (1.0, 30.0)  # seconds between two tries while there is no room: at first, and at most
+GONE = 60.0  # seconds that cancelled jobs may need to leave the queue
+
+
+@dataclass
+class _Waiting:
+    """A job that is still to be submitted."""
+
+    group: Group
+    spec: JobSpec
+    script: Path
+    part: int = 0  # the scheduler took a part of the runs before
+
+
+class Session:
+    """The jobs of one batch, from submission until the last run has ended."""
+
+    def __init__(
+        self,
+        root: Path,
+        jobs: Sequence[tuple[Group, JobSpec, Path]],
+        submitters: Mapping[str, Submitter],
+        manifest: Manifest,
+        launch: LaunchConfig,
+    ) -> None:
+        self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
+        self.total = sum(len(group.runs) for group, _, _ in jobs)
+        self.reporter = Reporter(self.total)
+        self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
+        self.outcomes: dict[int, Outcome] = {}
+        self._queue = [_Waiting(*job) for job in jobs]
+        self._refusals: list[SubmitError] = []
+        self._stopping = False
+        self._interrupts = Interrupts(self._leave_at_once)
+
+    def run(self) -> dict[int, Outcome] | None:
+        """Submit, and wait for all runs; their outcomes by number. None: the runs go on in the background.
+
+        Raises:
+            SubmitError: nothing could be submitted.
+            KeyboardInterrupt: the user, or the system, wanted to leave; the jobs are cancelled or left as configured.
+        """
+        with self._interrupts:
+            try:
+                say(log_hint(self.root))
+                self._submit_all()
+                if self._refusals and not self._watched:
+                    raise self._refusals[0]
+                if self.launch.bg and self._interrupts.received is None:
+                    self.manifest.detached()
+                    say(f"in the background: {self._shown_ids(self._active)}")
+                    return None
+                self.reporter.start()
+                self._watch()
+            except BaseException:
+                self.reporter.stop()
+                self._close()
+                raise
+            self.reporter.stop()
+        failed = sum(outcome.status != "completed" for outcome in self.outcomes.values())
+        self.manifest.finished(failed=failed)
+        return self.outcomes
+
+    @property
+    def _watched(self) -> list[Watched]:
+        return [w for watcher in self.watchers.values() for w in watcher.watched.values()]
+
+    @property
+    def _active(self) -> list[Watched]:
+        return [w for watcher in self.watchers.values() for w in watcher.active]
+
+    # submission
+
+    def _submit_all(self) -> None:
+        no_room_since: float | None = None
+        pause = RETRY[0]
+        while self._queue and not self._leaving():
+            error = self._submit(self._queue[0])
+            if error is None:
+                self._queue.pop(0)
+                no_room_since, pause = None, RETRY[0]
+                continue
+            if error.kind != "limit":
+                self._refuse(self._queue.pop(0), error)
+                continue
+            now = time.monotonic()
+            if no_room_since is None:
+                complain(f"no room in the queue, trying again: {error.what}")
+            no_room_since = now if no_room_since is None or self._active else no_room_since
+            if now - no_room_since > NO_ROOM:
+                self._refuse(self._queue.pop(0), error)
+                continue
+            end = now + pause
+            while time.monotonic() < end and not self._leaving():
+                self._step()
+                self._interrupts.wait(min(1.0, max(0.0, end - time.monotonic())))
+            pause = min(2 * pause, RETRY[1])
+        for waiting in self._queue if self._stopping else ():
+            self._end(
+                waiting.group.runs, "cancelled", "not submitted, as another run had failed (launch.on_failure=stop)"
+            )
+        if self._stopping:
+            self._queue.clear()
+
+    def _submit(self, waiting: _Waiting) -> SubmitError | None:
+        """Try once. What the scheduler took is followed; what it did not take is left in ``waiting``."""
+        group, spec = waiting.group, waiting.spec
+        scheduler = spec.plan.request.scheduler
+        key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
+        job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag)
+        self.manifest.submitting(job, scheduler)
+        try:
+            ids = self.submitters[scheduler].submit(spec, waiting.script)
+        except SubmitError as error:
+            ids = error.ids
+            if not ids:
+                self.manifest.refused(job, error.what)
+                waiting.spec = replace(spec, tag=tag(spec.key))
+                return error
+            self._submitted(replace(job, runs=spec.runs[: len(ids)], ids=ids), group, scheduler)
+            rest = spec.runs[len(ids) :]
+            waiting.part += 1
+            waiting.group = Group(group.plan, tuple(r for r in group.runs if r.num in rest))
+            waiting.spec = replace(spec, runs=rest, tag=tag(spec.key))
+            return error if rest else None
+        self._submitted(replace(job, ids=ids), group, scheduler)
+        return None
+
+    def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
+        self.manifest.submitted(job)
+        wanted = set(job.runs)
+        new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
+        runs = f"{len(new)} run{'s' if len(new) != 1 else ''}"
+        say(f"{job.key}: {runs} submitted to {scheduler}, {self._shown_ids(new)}")
+
+    def _refuse(self, waiting: _Waiting, error: SubmitError) -> None:
+        self._refusals.append(error)
+        if self._watched or len(self._queue) > 0:
+            complain(f"hpc_hydra: {waiting.spec.key} is not submitted: {error}")
+        self._end(waiting.group.runs, "failed", f"not submitted: {error.what}")
+
+    def _end(self, runs: Sequence[Run], status: str, reason: str) -> None:
+        """The end of runs that never were in the queue."""
+        for run in runs:
+            self.outcomes[run.num] = Outcome(
+                num=run.num,
+                status="cancelled" if status == "cancelled" else "failed",
+                exit_code=1,
+                reason=reason,
+            )
+
+    # watching
+
+    def _watch(self) -> None:
+        while True:
+            self._step()
+            if self._interrupts.received is not None:
+                self._interrupted()
+            active = self._active
+            if not active:
+                return
+            self._interrupts.wait(min(w.tick for w in self.watchers.values() if w.active))
+
+    def _step(self) -> None:
+        for watcher in self.watchers.values():
+            changed = watcher.step()
+            self.reporter.changed(changed)
+            for watched in changed:
+                if watched.outcome is not None:
+                    self.outcomes[watched.run.num] = watched.outcome
+                    if watched.outcome.status != "completed" and self.launch.on_failure == "stop":
+                        self._stop(watched)
+        self.reporter.show(self._watched, next((w.message for w in self.watchers.values() if w.message), None))
+
+    def _stop(self, failed: Watched) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        complain(f"run {failed.run.num} failed: the others are cancelled (launch.on_failure=stop)")
+        self._cancel()
+
+    # leaving
+
+    def _leaving(self) -> bool:
+        return self._stopping or self._interrupts.received is not None
+
+    def _interrupted(self) -> None:
+        """Obey a signal: ask, cancel or detach. Returns only where the user wants to go on."""
+        received = self._interrupts.received
+        assert received is not None
+        self.reporter.stop()
+        active = self._active
+        complain(f"{received.name}: {len(active)} runs in the queue: {self._shown_ids(active)}")
+        for waiting in self._queue:
+            complain(f"not submitted: {waiting.spec.key} (runs {' '.join(map(str, waiting.spec.runs))})")
+        choice = self.launch.on_interrupt
+        if choice == "ask":
+            choice = self._ask() if received.name == "SIGINT" else "cancel"
+        if choice == "wait":
+            self._interrupts.again()
+            self.reporter.start()
+            return
+        if choice == "detach":
+            self._detach()
+        else:
+            self._cancel()
+            self._await_gone()
+        raise KeyboardInterrupt
+
+    def _ask(self) -> str:
+        """What the user at the terminal wants; cancel where there is nobody."""
+        with suppress(OSError, ValueError):
+            if sys.stdin.isatty() and sys.stderr.isatty():
+                while True:
+                    print("[c]ancel them, [d]etach and leave them running, or [w]ait on? ", end="", file=sys.stderr)
+                    sys.stderr.flush()
+                    answer = sys.stdin.readline()
+                    if not answer:
+                        break
+                    for choice in ("cancel", "detach", "wait"):
+                        if answer.strip().lower() and choice.startswith(answer.strip().lower()):
+                            return choice
+        return "cancel"
+
+    def _detach(self) -> None:
+        local = self.watchers.get("local")
+        if local is not None and local.active:
+            complain("runs on this machine end with this command, and are cancelled")
+            with suppress(HpcHydraError):
+                local.submitter.cancel([w.id for w in local.active])
+        self.manifest.detached()
+        complain(f"left running; {log_hint(self.root)}")
+
+    def _cancel(self) -> None:
+        for watcher in self.watchers.values():
+            ids = [w.id for w in watcher.active]
+            if not ids:
+                continue
+            try:
+                watcher.submitter.cancel(ids)
+                self.manifest.cancelled(ids)
+            except SchedulerError as error:
+                complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {self._shown_ids(watcher.active)}")
+                watcher.abandoned = True
+
+    def _await_gone(self) -> None:
+        end = time.monotonic() + GONE
+        watchers = [w for w in self.watchers.values() if w.active and not w.abandoned]
+        for watcher in watchers:
+            watcher.grace = 1.0
+        while time.monotonic() < end and any(w.active for w in watchers):
+            for watcher in watchers:
+                watcher.hurry()
+                self.reporter.changed(watcher.step())
+            self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
+        left = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
+        if left:
+            complain(f"cancelled, but still there after {int(GONE)} s: {self._shown_ids(left)}")
+
+    def _close(self) -> None:
+        for submitter in self.submitters.values():
+            with suppress(Exception):
+                submitter.close(cancel=True)
+
+    def _leave_at_once(self) -> None:
+        complain(f"left at once; may be running: {self._shown_ids(self._active)}\n{log_hint(self.root)}")
+        if self.reporter.is_terminal:
+            say("\x1b[?25h")  # the cursor, which the table hides
+
+    @staticmethod
+    def _shown_ids(watched: Sequence[Watched]) -> str:
+        """Ids as text; of many, the first and last of each job."""
+        if len(watched) <= 20:
+            return " ".join(w.id for w in watched) or "(none)"
+        by_job: dict[str, list[str]] = {}
+        for w in watched:
+            by_job.setdefault(w.job, []).append(w.id)
+        return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())

@@ -1,0 +1,57 @@
+"""What the sweeper does: overrides → batches of runs → the launcher.
+
+Must not know: schedulers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from hpc_hydra.launcher.plugin import HpcLauncher
+from hpc_hydra.launcher.report import finish, reported
+
+if TYPE_CHECKING:
+    from hydra.core.utils import JobReturn
+    from hydra.plugins.launcher import Launcher
+    from hydra.types import HydraContext
+    from omegaconf import DictConfig
+
+
+def sweep(
+    config: DictConfig,
+    context: HydraContext | None,
+    launcher: Launcher,
+    arguments: Sequence[str],
+    max_batch_size: int | None,
+) -> list[Sequence[JobReturn]]:
+    """Launch all runs, a batch at a time; the results of each batch.
+
+    At the command line the process ends with exit code 1 where a run failed; elsewhere its exception is raised.
+    """
+    assert context is not None
+    with reported():
+        parser = OverridesParser.create(config_loader=context.config_loader)
+        batches = BasicSweeper.split_arguments(parser.parse_overrides(list(arguments)), max_batch_size)
+        session = launcher.session if isinstance(launcher, HpcLauncher) else None
+        if session is None:  # another launcher, with our sweeper
+            _save(config, str(config.hydra.sweep.dir))
+        results: list[Sequence[Any]] = []
+        for batch in batches:
+            first = sum(map(len, batches[: len(results)]))
+            results.append(launcher.launch(batch, initial_job_idx=first))
+            if session is not None and session.stopped:
+                break
+        finish([result for batch in results for result in batch], by_us=session is not None)
+        return results
+
+
+def _save(config: DictConfig, folder: str) -> None:
+    from pathlib import Path
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, Path(folder) / "multirun.yaml")

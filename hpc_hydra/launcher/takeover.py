@@ -1,0 +1,72 @@
+"""A sweep directory that was used before: refused while its jobs live, else its records are put aside.
+
+Must not know: how runs are composed or submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.scheduler.base import State, Submitter
+from hpc_hydra.sweep.frozen import read_runs
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.sweep.manifest import read_manifest
+
+
+@contextmanager
+def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
+    """Make the directory ready for a new sweep. Raises `SweepError`, having changed nothing, while an old one lives."""
+    paths = SweepPaths(root)
+    _check_writable(root)
+    if paths.manifest.exists():
+        _refuse_living(root, submitter)
+    if paths.meta.exists():
+        old = next(p for n in range(1, 10_000) if not (p := root / f"{paths.meta.name}.{n}").exists())
+        paths.meta.rename(old)
+    for run in runs:
+        for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+    yield
+
+
+def _check_writable(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / ".hpc_hydra.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SweepError(
+            f"the sweep directory cannot be written: {error.strerror}",
+            where=str(root),
+            fix="hydra.sweep.dir=PATH in a file system that login and compute nodes share",
+        ) from error
+
+
+def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
+    state = read_manifest(root)
+    try:
+        dirs = {record.num: record.dir for record in read_runs(root)}
+    except (HpcHydraError, OSError):
+        return
+    open_ids: dict[str, list[str]] = {}
+    for num, (job, id_) in state.run_ids.items():
+        if num in dirs and not RunPaths(dirs[num]).outcome.exists():
+            open_ids.setdefault(state.scheduler[job], []).append(id_)
+    for scheduler, ids in open_ids.items():
+        try:
+            found = submitter(scheduler).poll(ids)
+        except HpcHydraError:
+            continue
+        alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
+        if alive:
+            raise SweepError(
+                f"jobs of an earlier sweep in this directory are still there: {' '.join(alive[:10])}",
+                where=str(root),
+                fix=f"hpc-hydra wait {root}, or hpc-hydra cancel {root}, or another hydra.sweep.dir",
+            )

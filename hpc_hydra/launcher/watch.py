@@ -1,0 +1,191 @@
+"""Follows the runs of a sweep until all have ended: `outcome.json` is the truth, the scheduler the fallback.
+
+One query for all jobs per interval; a run that the scheduler does not know is not finished, only after long it is lost.
+Must not know: Hydra, how anything is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpc_hydra.errors import SchedulerError, SweepError
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.planning.types import from_json, to_json
+from hpc_hydra.scheduler.base import JobStatus, State, Submitter
+from hpc_hydra.sweep.collect import collect, last_lines
+from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import Outcome
+
+FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
+PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
+GRACE = 5.0  # seconds that a shared file system may need to show an outcome
+LOST_AFTER = 120.0  # seconds for which the scheduler does not know a job …
+SILENT_AFTER = 900.0  # … or any job at all: then it is rather the scheduler that is away
+
+
+@dataclass
+class Watched:
+    """One run in the queue."""
+
+    run: Run
+    job: str  # key of its job
+    id: str
+    status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))
+    outcome: Outcome | None = None
+    unknown_since: float | None = None
+    ended_since: float | None = None  # the scheduler says that it has ended, and there is no outcome yet
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.run.dir)
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def word(self) -> str:
+        """Its state in one word."""
+        return self.outcome.status if self.outcome is not None else self.status.state.value
+
+
+class Watcher:
+    """Follows all runs of one launcher. `step` never sleeps; `interval` says how long to sleep before the next."""
+
+    def __init__(
+        self,
+        submitter: Submitter,
+        jobs: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        grace: float = GRACE,
+    ) -> None:
+        self.submitter, self.jobs, self.clock, self.grace = submitter, jobs, clock, grace
+        self.watched: dict[str, Watched] = {}
+        self.message: str | None = None  # why the scheduler cannot be asked at the moment
+        self.abandoned = False  # its jobs could not be cancelled
+        self._polled = -SLOWEST
+        self._changed = clock()
+        self._polls = 0
+
+    def add(self, job: str, runs: Iterable[Run], ids: Iterable[str]) -> list[Watched]:
+        """Follow these runs, each under its id."""
+        new = [Watched(run, job, id_) for run, id_ in zip(runs, ids, strict=True)]
+        self.watched.update({w.id: w for w in new})
+        self._changed = self.clock()
+        return new
+
+    @property
+    def active(self) -> list[Watched]:
+        return [w for w in self.watched.values() if not w.is_done]
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two queries: often when something has just changed, seldom when nothing does."""
+        fastest = FASTEST if self._polls < 20 or self._is_local else 2.0
+        return min(SLOWEST, max(fastest, (self.clock() - self._changed) / PATIENCE))
+
+    @property
+    def tick(self) -> float:
+        """Seconds to sleep before the next step."""
+        return min(self.interval, 1.0)
+
+    @property
+    def _is_local(self) -> bool:
+        return self.submitter.dialect.name == "local"
+
+    def hurry(self) -> None:
+        """Let the next step ask the scheduler."""
+        self._polled = self.clock() - SLOWEST
+
+    def step(self) -> list[Watched]:
+        """Look once. Returns the runs whose state has changed."""
+        before = {w.id: w.word for w in self.active}
+        now = self.clock()
+        if now - self._polled >= self.interval:
+            self._poll(now)
+        for watched in self.active:
+            if watched.status.state is not State.PENDING:
+                self._look(watched, now)
+        changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
+        if changed:
+            self._changed = now
+        return changed
+
+    def _poll(self, now: float) -> None:
+        active = self.active
+        if not active:
+            return
+        self._polls += 1
+        try:
+            statuses = self.submitter.poll([w.id for w in active])
+            self.message = None
+        except SchedulerError as error:
+            self.message = error.what
+            statuses = {}
+        self._polled = self.clock()
+        nobody = all(statuses.get(w.id, w.status).state is State.UNKNOWN for w in active)
+        for watched in active:
+            status = statuses.get(watched.id)
+            if status is None:
+                continue
+            if status.state is not State.UNKNOWN:
+                watched.unknown_since = None
+                watched.status = status
+                if status.state.is_finished and watched.ended_since is None:
+                    watched.ended_since = now
+                elif not status.state.is_finished:
+                    watched.ended_since = None  # requeued
+                continue
+            watched.unknown_since = now if watched.unknown_since is None else watched.unknown_since
+            watched.status = replace(status, reason=status.reason or watched.status.reason)
+            patience = SILENT_AFTER if nobody and len(active) > 1 else LOST_AFTER
+            if now - watched.unknown_since > patience:
+                watched.ended_since = watched.ended_since or now
+
+    def _look(self, watched: Watched, now: float) -> None:
+        try:
+            data = read_json(watched.paths.outcome)
+        except SweepError:
+            data = None
+        if data is not None:
+            watched.outcome = from_json(Outcome, data)
+        elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
+            watched.outcome = self._collected(watched)
+
+    def _collected(self, watched: Watched) -> Outcome:
+        """The outcome of a run whose script could not write one: it was killed, or never began."""
+        status = watched.status
+        if status.state is State.UNKNOWN:
+            status = replace(
+                status,
+                reason=f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and it left no outcome",
+            )
+        found = collect(
+            watched.paths,
+            watched.run.num,
+            None,
+            status=status,
+            world_size=watched.run.plan.world_size,
+            job_id=watched.id,
+        )
+        said = log_of(self.jobs, watched)
+        if found.log is None and found.status != "completed" and said is not None:
+            found = replace(found, log=str(said), last_lines=last_lines(said))
+        with suppress(OSError):  # for those who look later
+            watched.run.dir.mkdir(parents=True, exist_ok=True)
+            write_json(watched.paths.outcome, to_json(found))
+        return found
+
+
+def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:
+    """What the scheduler and the batch shell said about a run, where there is such a file."""
+    for name in (f"{watched.id}.log", f"{watched.job}.{watched.id}.log"):
+        if (sweep_jobs / name).is_file():
+            return sweep_jobs / name
+    return None
