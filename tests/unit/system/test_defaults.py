@@ -1,0 +1,114 @@
+"""A person's defaults per machine: filled in where nothing else is said, and checked with file and key."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.system import defaults
+from hpc_hydra.system.detect import resolve
+from hpc_hydra.system.probe import Probe
+from tests.unit.system.conftest import SLURM_IS_UP, Composed, auto, machine
+
+FILE = "/home/me/.config/hpc_hydra/defaults.yaml"
+OWN = """
+frontier:
+  scheduler:
+    account: abc123
+    mail_user: me@example.org
+    setup_lines: [module load rocm/7.1.1 rccl-net-plugin]
+  resources: {time_limit: 1:30:00}
+  launch: {env: {WANDB_MODE: offline, A: "1"}}
+"*":
+  scheduler: {account: other, mail_type: FAIL}
+  launch: {env: {A: "2", B: "3"}, python: /opt/py/bin/python}
+"""
+
+
+def me(text: str | None = OWN, **env: str) -> Probe:
+    return machine(env={"HOME": "/home/me", **env}, files={} if text is None else {FILE: text})
+
+
+def test_machine_goes_before_every_machine(composed: Composed) -> None:
+    done = resolve(composed("system=frontier"), probe=me())
+    assert (done.scheduler.account, done.scheduler.mail_user) == ("abc123", "me@example.org")
+    assert done.scheduler.mail_type == "FAIL"
+    assert done.scheduler.setup_lines == ["module load rocm/7.1.1 rccl-net-plugin"]
+    assert done.launch.env == {"WANDB_MODE": "offline", "A": "1", "B": "3"}
+    assert done.launch.python == "/opt/py/bin/python"
+    assert done.resources.time_limit == "1:30:00"  # not the number YAML makes of it
+
+
+def test_other_machines_get_what_is_for_all(composed: Composed) -> None:
+    done = resolve(composed("system=lumi"), probe=me())
+    assert (done.scheduler.account, done.scheduler.setup_lines, done.launch.env["A"]) == ("other", [], "2")
+
+
+def test_what_the_configuration_says_stays(composed: Composed) -> None:
+    overrides = ("scheduler.account=mine", "scheduler.setup_lines=['true']", "launch.env.A=0", "launch.python=python3")
+    done = resolve(composed("system=frontier", *overrides), probe=me())
+    assert (done.scheduler.account, done.scheduler.setup_lines) == ("mine", ["true"])
+    assert (done.launch.env["A"], done.launch.env["B"], done.launch.python) == ("0", "3", "python3")
+
+
+def test_detected_machine_gets_them_too() -> None:
+    probe = machine("login05", "login05.frontier.olcf.ornl.gov", env={"HOME": "/home/me"}, files={FILE: OWN})
+    assert resolve(auto(), probe=probe).scheduler.account == "abc123"
+
+
+def test_queue_from_the_file_chooses_the_nodes_that_are_asked_about() -> None:
+    probe = machine(
+        env={"HOME": "/home/me"},
+        files={FILE: '"*": {scheduler: {queue: cpu}}'},
+        commands=SLURM_IS_UP | {"sinfo": "gpu*|96|515000|gpu:4\ncpu|128|512000|(null)\n"},
+    )
+    done = resolve(auto(), probe=probe)
+    assert (done.scheduler.queue, done.system.cores_per_node) == ("cpu", 128)
+
+
+@pytest.mark.parametrize("text", [None, "", "# nothing yet\n", "{}"])
+def test_no_file_and_an_empty_one_change_nothing(text: str | None, composed: Composed) -> None:
+    settings = composed("system=frontier")
+    assert resolve(settings, probe=me(text)) == settings
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [
+        ({"HOME": "/home/me"}, FILE),
+        ({"HOME": "/home/me", "XDG_CONFIG_HOME": "/xdg"}, "/xdg/hpc_hydra/defaults.yaml"),
+        ({"HOME": "/home/me", "XDG_CONFIG_HOME": ""}, FILE),
+        ({"HOME": "/home/me", "XDG_CONFIG_HOME": "/xdg", "HPC_HYDRA_DEFAULTS": "/my/own.yaml"}, "/my/own.yaml"),
+    ],
+)
+def test_where_the_file_is_looked_for(env: dict[str, str], path: str) -> None:
+    assert str(defaults.path(env)) == path
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        ("frontier: {scheduler: {acount: a}}", f"{FILE}: frontier.scheduler.acount", "account"),
+        ("frontier: {schedular: {account: a}}", f"{FILE}: frontier.schedular", "scheduler"),
+        ("frontier: {resources: {nodes: two}}", f"{FILE}: frontier.resources.nodes", "whole number"),
+        ("frontier: {resources: {nodes: -1}}", f"{FILE}: frontier.resources.nodes", "out of range"),
+        ("frontier: {launch: {env: {A: 1.10}}}", f"{FILE}: frontier.launch.env.A", "quote it"),
+        ("frontier: {scheduler: {name: slurm}}", f"{FILE}: frontier.scheduler.name", "scheduler=slurm"),
+        ("frontier: {system: {interface: ib0}}", f"{FILE}: frontier.system", "my_frontier.yaml"),
+        ("frontier: {scheduler: abc}", f"{FILE}: frontier.scheduler", "not a mapping"),
+        ("frontier: abc", f"{FILE}: frontier", "not a mapping"),
+        ("- frontier", FILE, "mapping of machines"),
+        ("frontier: {scheduler: {account: a}", f"{FILE} line", "not YAML"),
+    ],
+)
+def test_errors_name_file_and_key(text: str, where: str, words: str, composed: Composed) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(composed("system=lumi"), probe=me(text))
+    assert caught.value.where is not None
+    assert caught.value.where.startswith(where)
+    assert words in str(caught.value)
+
+
+def test_a_named_file_that_is_not_there_is_an_error(composed: Composed) -> None:
+    with pytest.raises(ConfigError, match=r"HPC_HYDRA_DEFAULTS=/my/own\.yaml: cannot be read"):
+        resolve(composed("system=lumi"), probe=me(HPC_HYDRA_DEFAULTS="/my/own.yaml"))

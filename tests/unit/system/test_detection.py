@@ -1,0 +1,279 @@
+"""Which machine and which scheduler: tables of what a machine shows, and what it must be taken for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hpc_hydra.errors import PlanError
+from hpc_hydra.system import detect, index
+from hpc_hydra.system.hardware import Hardware
+from hpc_hydra.system.probe import Probe
+from tests.unit.system.conftest import SLURM_IS_UP, Composed, auto, machine
+
+BY_NAME = [
+    ("login05", "login05.frontier.olcf.ornl.gov", "frontier"),
+    ("frontier04086", "frontier04086.frontier.olcf.ornl.gov", "frontier"),
+    ("frontier04086", None, "frontier"),
+    ("uan01", "uan01.lumi.csc.fi", "lumi"),
+    ("login01", "login01-ext.leonardo.cineca.it", "leonardo"),
+    ("login07-ext.leonardo.cineca.it", "login07-ext.leonardo.cineca.it", "leonardo"),
+    ("jwb0123", None, "juwels_booster"),
+    ("jwb0123", "jwb0123.juwels", "juwels_booster"),
+    ("clariden-ln001", None, "clariden"),
+    ("clariden-ln001", "clariden-ln001.alps.cscs.ch", "clariden"),
+    ("daint-ln002", None, "daint"),
+    ("login2", "login2.vista.tacc.utexas.edu", "vista"),
+    ("c608-012", "c608-012.vista.tacc.utexas.edu", "vista"),
+    ("login1", "login1.ls6.tacc.utexas.edu", "lonestar6"),
+    ("login1", "login1.stampede3.tacc.utexas.edu", "stampede3"),
+    ("vglogin0005", None, "vega"),
+    ("tuolumne1004", None, "tuolumne"),
+    ("tuolumne1004", "tuolumne1004.llnl.gov", "tuolumne"),
+    ("elcap1", None, "elcap"),
+    ("rzadams1008", None, "rzadams"),
+    ("tenaya4", None, "tenaya"),
+    ("tioga11", None, "tioga"),
+    ("rzvernal10", None, "rzvernal"),
+    ("corona173", None, "corona"),
+    ("lassen708", None, "lassen"),
+    ("sierra4361", None, "sierra"),
+    ("rzansel5", None, "rzansel"),
+    ("matrix3", None, "matrix"),
+    ("rzvector2", None, "rzvector"),
+    ("ipa17", None, "ipa"),
+    ("polaris-login-02", "polaris-login-02.hsn.cm.polaris.alcf.anl.gov", "polaris"),
+    ("x3005c0s13b0n0", "x3005c0s13b0n0.hsn.cm.polaris.alcf.anl.gov", "polaris"),
+    ("x4706c4s2b0n0", "x4706c4s2b0n0.hsn.cm.aurora.alcf.anl.gov", "aurora"),
+    # names that several sites share, and names that only look like a machine's
+    ("nid001234", None, None),
+    ("nid006363", "nid006363.local", None),
+    ("login05", None, None),
+    ("login1", "login1.example.org", None),
+    ("gn05", None, None),
+    ("cn0123", None, None),
+    ("gcn7", None, None),
+    ("acn12", None, None),
+    ("uan01", None, None),
+    ("c608-012", None, None),
+    ("x3005c0s13b0n0", None, None),
+    ("frontier", "frontier.example.org", None),
+    ("frontier1", "frontier1.example.org", None),
+    ("matrix", None, None),
+    ("sierra", "sierra.fritz.box", None),
+    ("notfrontier01", None, None),
+    ("vistalogin", "vistalogin.tacc.utexas.edu", None),
+]
+
+
+@pytest.mark.parametrize(("host", "full", "name"), BY_NAME)
+def test_by_host_name(host: str, full: str | None, name: str | None) -> None:
+    assert detect.machine(machine(host, full)).name == name
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name"),
+    [
+        ("SYSTEMNAME", "juwelsbooster", "juwels_booster"),
+        ("SYSTEMNAME", "juwels", None),
+        ("CLUSTER_NAME", "clariden", "clariden"),
+        ("CLUSTER_NAME", "daint", "daint"),
+        ("CLUSTER_NAME", "eiger", None),
+        ("CLUSTER_NAME", "", None),
+        ("NERSC_HOST", "perlmutter", "perlmutter"),
+        ("NERSC_HOST", "muller", None),
+        ("SLURM_CLUSTER_NAME", "frontier", None),
+    ],
+)
+def test_by_the_variable_of_the_site(variable: str, value: str, name: str | None) -> None:
+    assert detect.machine(machine("nid001234", env={variable: value})).name == name
+
+
+def test_by_the_file_of_the_site() -> None:
+    assert detect.machine(machine("node1", files={"/etc/FZJ/systemname": "juwelsbooster\n"})).name == "juwels_booster"
+
+
+def test_variable_goes_before_file_and_name() -> None:
+    probe = machine("daint-ln001", env={"CLUSTER_NAME": "clariden"}, files={"/etc/FZJ/systemname": "juwelsbooster"})
+    assert detect.machine(probe).name == "clariden"
+
+
+def test_no_two_machines_claim_one_name() -> None:
+    for host, full, _ in BY_NAME:
+        for name in filter(None, (host, full)):
+            claims = [sign.name for sign in index.signs() if any(re.fullmatch(each, name) for each in sign.hostnames)]
+            assert len(claims) <= 1, (name, claims)
+
+
+def test_every_machine_that_names_hosts_is_in_the_table() -> None:
+    with_hosts = {sign.name for sign in index.signs() if sign.hostnames}
+    untold = {"snellius", "karolina", "delta", "deltaai", "perlmutter"}  # by their domain alone
+    assert with_hosts - untold <= {name for _, _, name in BY_NAME}
+
+
+@pytest.mark.parametrize("name", index.names())
+def test_what_is_read_for_detection_is_what_the_file_says(name: str) -> None:
+    own = index.preset(name)
+    sign = next(sign for sign in index.signs() if sign.name == name)
+    assert dict(sign.site_env) == own.site_env
+    assert dict(sign.site_file) == own.site_file
+    assert list(sign.hostnames) == own.hostnames
+
+
+DETECTED = [
+    ("frontier", machine("login05", "login05.frontier.olcf.ornl.gov")),
+    ("juwels_booster", machine("jwlogin22", env={"SYSTEMNAME": "juwelsbooster"})),
+    ("clariden", machine("nid001234", env={"CLUSTER_NAME": "clariden"})),
+    ("vista", machine("login2", "login2.vista.tacc.utexas.edu")),
+]
+
+
+@pytest.mark.parametrize(("name", "probe"), DETECTED)
+def test_detected_machine_is_the_same_as_the_chosen_one(name: str, probe: Probe, composed: Composed) -> None:
+    assert detect.resolve(composed(), probe=probe) == detect.resolve(composed(f"system={name}"), probe=machine())
+
+
+def test_users_own_facts_stay_over_detected_ones(composed: Composed) -> None:
+    overrides = (
+        "system.interface=hsn2",
+        "system.cores_per_node=48",
+        "system.env.NCCL_CROSS_NIC.value='0'",
+        "system.queues.batch.max_nodes=10",
+        "scheduler.account=abc123",
+    )
+    probe = machine("login05", "login05.frontier.olcf.ornl.gov")
+    found = detect.resolve(composed(*overrides), probe=probe)
+    assert found == composed("system=frontier", *overrides)
+    assert found.system.queues["batch"].time_by_nodes
+
+
+def test_scheduler_chosen_by_hand_stays(composed: Composed) -> None:
+    probe = machine("login05", "login05.frontier.olcf.ornl.gov", commands=SLURM_IS_UP)
+    found = detect.resolve(composed("scheduler=local"), probe=probe)
+    assert (found.scheduler.name, found.system.cores_per_node) == ("local", 56)
+    chosen = detect.resolve(composed("system=frontier", "scheduler=local"), probe=machine())
+    assert chosen == found
+
+
+def test_a_chosen_machine_asks_nothing(composed: Composed) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("was asked")
+
+    probe = machine()
+    probe.hostname = probe.full_name = probe.run = probe.hardware = refuse  # type: ignore[assignment]
+    settings = composed("system=frontier", "resources.nodes=2")
+    assert detect.resolve(settings, probe=probe) == settings
+
+
+def test_each_question_is_asked_once() -> None:
+    asked: list[str] = []
+    probe = machine(commands=SLURM_IS_UP | {"sinfo": "gpu*|8|32000|gpu:4\n"})
+    run = probe.run
+    probe.run = lambda argv: (asked.append(argv[0]), run(argv))[1]  # type: ignore[func-returns-value]
+    for _ in range(3):
+        detect.resolve(auto(), probe=probe)
+    assert asked == ["scontrol", "sinfo"]
+
+
+def test_resolving_twice_changes_nothing() -> None:
+    for probe in (machine(), machine(commands=SLURM_IS_UP), machine("login1", "login1.frontier.olcf.ornl.gov")):
+        once = detect.resolve(auto(), probe=probe)
+        assert detect.resolve(once, probe=probe) == once
+
+
+def test_what_was_given_is_left_alone() -> None:
+    settings = auto(system={"interface": "ib0"})
+    detect.resolve(settings, probe=machine("login1", "login1.frontier.olcf.ornl.gov"))
+    assert settings == auto(system={"interface": "ib0"})
+
+
+# ---- which scheduler
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        ("Slurmctld(primary) at adm1 is UP\n", "slurm"),
+        ("Slurmctld(primary) at adm1 is DOWN\nSlurmctld(backup) at adm2 is UP\n", "slurm"),
+        ("Slurmctld(primary) at adm1 is DOWN\n", "local"),
+        ("", "local"),
+        (None, "local"),
+    ],
+)
+def test_scheduler_is_one_that_answers(answer: str | None, name: str) -> None:
+    commands = {} if answer is None else {"scontrol ping": answer}
+    assert detect.resolve(auto(), probe=machine(commands=commands)).scheduler.name == name
+
+
+def test_variables_of_a_job_around_us_say_nothing_about_the_scheduler() -> None:
+    env = {"SLURM_JOB_ID": "12", "SLURM_CLUSTER_NAME": "frontier", "LSB_JOBID": "3", "FLUX_URI": "local:///x"}
+    assert detect.resolve(auto(), probe=machine(env=env)).scheduler.name == "local"
+
+
+@pytest.mark.parametrize(("name", "title"), [(name, title) for name, title in (("polaris", "PBS"), ("aurora", "PBS"))])
+def test_machine_without_adapter_is_refused_in_plain_words(name: str, title: str, composed: Composed) -> None:
+    with pytest.raises(PlanError, match=f"{name} runs {title}, and there is no {title} adapter yet"):
+        detect.resolve(composed(f"system={name}"), probe=machine())
+    kept = detect.resolve(composed(f"system={name}", "scheduler=local"), probe=machine())
+    assert kept.system == index.preset(name)
+
+
+# ---- machines that no file describes
+
+SINFO = "gpu*|96|515000|gpu:h100:4(S:0-1)\ngpu*|64|256000|gpu:a100:8\ncpu|128|512000|(null)\n"
+
+
+@pytest.mark.parametrize(
+    ("queue", "resources", "facts"),
+    [
+        (None, {}, (64, 4, "256000M")),
+        ("gpu", {}, (64, 4, "256000M")),
+        ("cpu", {}, (128, 0, "512000M")),
+        ("cpu,gpu", {}, (64, 4, "256000M")),
+        ("cpu,gpu", {"gpus_per_proc": 0}, (64, 0, "256000M")),
+        ("elsewhere", {}, (None, None, None)),
+    ],
+)
+def test_unknown_cluster_is_described_by_its_compute_nodes(
+    queue: str | None, resources: dict[str, int], facts: tuple[object, ...]
+) -> None:
+    probe = machine(commands=SLURM_IS_UP | {"sinfo": SINFO})
+    system = detect.resolve(auto(scheduler={"queue": queue}, resources=resources), probe=probe).system
+    assert (system.name, system.kind, system.scheduler) == ("unknown", "known", "slurm")
+    assert (system.cores_per_node, system.gpus_per_node, system.mem_per_node) == facts
+
+
+def test_queue_of_the_users_own_profile_leads_to_its_partition() -> None:
+    probe = machine(commands=SLURM_IS_UP | {"sinfo": SINFO})
+    system = {"queues": {"big": {"partition": "cpu"}}, "default_queue": "big"}
+    assert detect.resolve(auto(system=system), probe=probe).system.cores_per_node == 128
+
+
+def test_unknown_cluster_seen_from_elsewhere_is_not_known() -> None:
+    system = detect.resolve(auto(scheduler={"name": "slurm", "kind": "known"}), probe=machine()).system
+    assert (system.cores_per_node, system.gpus_per_node) == (None, None)
+
+
+def test_unknown_machine_without_scheduler_is_read_from_the_system() -> None:
+    seen = Hardware(
+        cores=64, numa_domains=2, memory=515000, gpus=8, gpu_vendor="amd", gpu_arch="gfx90a", mem_per_gpu=64.0
+    )
+    system = detect.resolve(auto(system={"gpus_per_node": 2}), probe=machine(hardware=seen)).system
+    assert (system.name, system.kind, system.cores_per_node, system.gpu_vendor) == ("local", "local", 64, "amd")
+    assert (system.gpus_per_node, system.mem_per_node, system.numa_domains) == (2, "515000M", 2)
+
+
+# ---- why
+
+
+def test_explanation_tells_every_step_up_to_the_one_that_decided() -> None:
+    steps = detect.explain(machine("login05", "login05.frontier.olcf.ornl.gov"))
+    assert [step.looked_at for step in steps if step.decided] == ["full host name", "scheduler of frontier"]
+    assert [step.found for step in steps if step.looked_at == "variable CLUSTER_NAME"] == ["not set"]
+
+
+def test_explanation_of_an_unknown_machine_ends_with_its_scheduler() -> None:
+    steps = detect.explain(machine("nid001234", commands=SLURM_IS_UP))
+    assert [step.looked_at for step in steps if step.decided] == ["command scontrol ping"]
+    assert detect.explain(machine())[-1] == detect.Step("no scheduler", "local", True)

@@ -1,0 +1,105 @@
+"""What a machine has, read from a made-up file tree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.system.hardware import Gpu, look
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+NVIDIA = {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps/x")}
+KFD = "sys/class/kfd/kfd/topology/nodes"
+
+
+def kfd_gpu(index: int, version: int = 90010, size: int = 68702699520) -> dict[str, str]:
+    return {
+        f"{KFD}/{index}/properties": f"cpu_cores_count 0\nsimd_count 440\ngfx_target_version {version}\nname x y\n",
+        f"{KFD}/{index}/mem_banks/0/properties": f"heap_type 1\nsize_in_bytes {size}\n",
+    }
+
+
+KFD_CPU = {
+    f"{KFD}/0/properties": "cpu_cores_count 64\nsimd_count 0\n",
+    f"{KFD}/0/mem_banks/0/properties": "heap_type 0\nsize_in_bytes 540000000000\n",
+}
+
+
+def no_nvml() -> None:
+    return None
+
+
+def test_machine_without_gpus(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/meminfo": "MemTotal:       32000000 kB\nMemFree: 1 kB\n",
+            "sys/devices/system/node/node0/cpulist": "0-7\n",
+            "sys/devices/system/node/node1/cpulist": "8-15\n",
+            "sys/devices/system/node/node2/cpulist": "\n",  # memory without cores
+            "sys/devices/system/node/possible": "0-2\n",
+        },
+    )
+    seen = look(root, {}, no_nvml)
+    assert (seen.memory, seen.numa_domains, seen.gpus, seen.gpu_vendor) == (31250, 2, 0, None)
+    assert seen.cores == len(os.sched_getaffinity(0))
+
+
+def test_nothing_to_read_is_not_known(tmp_path: Path) -> None:
+    seen = look(tmp_path, {}, no_nvml)
+    assert (seen.memory, seen.numa_domains, seen.gpus) == (None, None, 0)
+
+
+def test_nvidia_gpus_are_counted_without_their_library(tmp_path: Path) -> None:
+    seen = look(tree(tmp_path, NVIDIA), {}, no_nvml)
+    assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (3, "nvidia", None, None)
+
+
+def test_nvidia_library_is_asked_only_where_there_are_gpus(tmp_path: Path) -> None:
+    def nvml() -> Sequence[Gpu]:
+        raise AssertionError("was asked")
+
+    assert look(tmp_path, {}, nvml).gpus == 0
+
+
+def test_nvidia_library_tells_architecture_and_the_least_memory(tmp_path: Path) -> None:
+    gpus = [Gpu("sm_90", 85520809984), Gpu("sm_90", 101966151680)]
+    seen = look(tree(tmp_path, NVIDIA), {}, lambda: gpus)
+    assert (seen.gpus, seen.gpu_arch, seen.mem_per_gpu) == (2, "sm_90", 80.0)
+
+
+def test_different_gpus_have_no_one_architecture(tmp_path: Path) -> None:
+    seen = look(tree(tmp_path, NVIDIA), {}, lambda: [Gpu("sm_90", None), Gpu("sm_80", None)])
+    assert (seen.gpus, seen.gpu_arch, seen.mem_per_gpu) == (2, None, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "arch"), [(90010, "gfx90a"), (90402, "gfx942"), (90006, "gfx906"), (110000, "gfx1100"), (0, None)]
+)
+def test_amd_gpus_by_the_tables_of_the_kernel(version: int, arch: str | None, tmp_path: Path) -> None:
+    seen = look(tree(tmp_path, {**KFD_CPU, **kfd_gpu(4, version), **kfd_gpu(10, version)}), {}, no_nvml)
+    assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (2, "amd", arch, 64.0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"), [("0,1", 2), ("", 0), ("-1", 0), ("0,-1,1", 1), ("0,1,2,3,4", 3), ("GPU-1f,GPU-2e", 2)]
+)
+def test_gpus_the_user_has_hidden_are_not_counted(visible: str, gpus: int, tmp_path: Path) -> None:
+    assert look(tree(tmp_path, NVIDIA), {"CUDA_VISIBLE_DEVICES": visible}, no_nvml).gpus == gpus
+
+
+def test_amd_gpus_are_hidden_by_their_own_variables(tmp_path: Path) -> None:
+    root = tree(tmp_path, {**KFD_CPU, **kfd_gpu(1), **kfd_gpu(2), **kfd_gpu(3)})
+    assert look(root, {"ROCR_VISIBLE_DEVICES": "0,2"}, no_nvml).gpus == 2
+    assert look(root, {"HIP_VISIBLE_DEVICES": "1"}, no_nvml).gpus == 1
