@@ -6,7 +6,7 @@ PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 ARGS ?=
 SWEEP := outputs/demo
-.PHONY: help venv test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
+.PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -19,6 +19,8 @@ help: ## this list
 	@sh scripts/venv.sh .venv14 constraints/hydra14.txt
 
 venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
+
+venv14: .venv14/.ready ## the same on Hydra 1.4
 
 test: .venv/.ready ## all that this machine can run; says at its end what it left out and why
 	$(PY) -m pytest $(ARGS)

@@ -6,7 +6,7 @@
 set -eu
 dir=$1 constraints=$2
 
-usable() { "$1" -c 'import sys, venv; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; }
+usable() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; }
 if [ -n "${PYTHON:-}" ]; then
   usable "$PYTHON" || { echo "PYTHON=$PYTHON is not a Python 3.10 or newer with venv" >&2; exit 1; }
 else
