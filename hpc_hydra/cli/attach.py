@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 JOB, PLAN = "job0", "plan0"
-HOSTLIST = "hpc_launcher_hostlist.txt"  # torchrun-hpc's name
 ATTACHED = "HPC_HYDRA_ATTACHED"  # tells the ranks to leave their streams as they are
 _ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of all ranks cannot have
 
@@ -97,16 +96,15 @@ def _keeps(master: DictConfig) -> bool:
 
 @contextlib.contextmanager
 def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
-    """Make the run's directory the launch directory itself; a temporary one where nothing is to be kept."""
+    """A temporary launch directory where nothing is to be kept; it goes at the end."""
     from omegaconf import open_dict, read_write
 
     dry = bool(master.launch.dry_run)
     temporary: Path | None = None
-    with read_write(master), open_dict(master):
-        master.hydra.sweep.subdir = "."
-        if not keep:
-            temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else _temporary(str(master.scheduler.name))
-            master.hydra.sweep.dir = str(temporary).replace("${", "\\${")
+    if not keep:
+        temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else _temporary(str(master.scheduler.name))
+        with read_write(master), open_dict(master):
+            master.launch.launch_dir = str(temporary)
     try:
         yield temporary
     finally:
@@ -221,6 +219,6 @@ def _execute(todo: Attached) -> int:
 
 def _keep_hostlist(todo: Attached, *, keep: bool) -> None:
     """The list of hosts stands in the run's directory; where that goes, it is moved here."""
-    found = RunPaths(todo.run.dir).root / HOSTLIST
+    found = RunPaths(todo.run.dir).hostlist
     if todo.run.plan.logging.save_hostlist and not keep and found.exists():
-        shutil.copyfile(found, Path.cwd() / HOSTLIST)
+        shutil.copyfile(found, Path.cwd() / found.name)

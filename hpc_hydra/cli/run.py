@@ -124,8 +124,11 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     folder = str(Path(call.config_dir).absolute()) if call.config_dir else str(conf_dir())
     hydra = Hydra.create_main_hydra2(task_name=name, config_search_path=create_config_search_path(folder))
     config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
+    overrides = list(call.overrides)
+    if not call.multirun:  # one run: its directory is the launch directory itself
+        overrides.append("hydra.sweep.subdir=.")
     master = hydra.compose_config(
-        config_name=config_name, overrides=list(call.overrides), run_mode=RunMode.MULTIRUN, with_log_configuration=True
+        config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
     )
     if "launch" not in master:
         raise ConfigError(
@@ -205,11 +208,9 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
 
     from hpc_hydra.launcher.program import declared
 
-    if not call.multirun:  # one run: its directory is the launch directory itself
+    if not call.multirun and master.launch.launch_dir is None:
         with read_write(master), open_dict(master):
-            if master.launch.launch_dir is None:
-                master.launch.launch_dir = ""
-            master.hydra.sweep.subdir = "."
+            master.launch.launch_dir = "true"  # a new directory, named by command and time
     callbacks = Callbacks(master)
     callbacks.on_multirun_start(config=master, config_name=master.hydra.job.config_name)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)

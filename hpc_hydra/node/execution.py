@@ -23,6 +23,7 @@ class Execution:
     job: str
     attempt: str  # YYYYmmdd-HHMMSS-<job id>, made by the job script: the same for all ranks
     scheduler: str
+    attached: bool = False  # a console shows the output of the ranks
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Execution:
@@ -41,7 +42,14 @@ class Execution:
         run = value("RUN")
         if not run.isdigit():
             raise SweepError(f"{run!r} is not the number of a run", where="HPC_HYDRA_RUN")
-        return cls(Path(value("SWEEP")), int(run), value("JOB"), value("ATTEMPT"), value("SCHEDULER"))
+        return cls(
+            sweep=Path(value("SWEEP")),
+            run=int(run),
+            job=value("JOB"),
+            attempt=value("ATTEMPT"),
+            scheduler=value("SCHEDULER"),
+            attached=bool(env.get("HPC_HYDRA_ATTACHED")),
+        )
 
     @property
     def job_id(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
@@ -44,7 +45,10 @@ def finish(code: str) -> int:
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1
-    print(in_words(outcome), flush=True)
+    if not execution.attached:
+        print(in_words(outcome), flush=True)
+    elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
+        print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
     return outcome.exit_code
 
 

@@ -14,39 +14,30 @@ from pathlib import Path
 from hpc_hydra.planning.types import Logging, RankInfo
 from hpc_hydra.sweep.layout import RunPaths
 
-_TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}|%([%jAatnNux])")
+_TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}")
 
 
 def log_files(
-    logging: Logging,
-    paths: RunPaths,
-    attempt: str,
-    num: int,
-    info: RankInfo,
-    host: str,
-    env: Mapping[str, str],
-    job_name: str,
+    logging: Logging, paths: RunPaths, attempt: str, num: int, info: RankInfo, host: str, env: Mapping[str, str]
 ) -> tuple[Path, Path]:
-    """The files of standard output and standard error of one rank; the same one where both are merged."""
-    default = paths.rank_log(attempt, info.rank)
-    array = env.get("SLURM_ARRAY_JOB_ID") or info.job_id
-    index = env.get("SLURM_ARRAY_TASK_ID") or str(num)
-    named = {
-        "job_id": info.job_id, "array_id": array, "num": str(num), "rank": str(info.rank), "host": host,
+    """The files of standard output and standard error of one rank; the same one where both are merged.
+
+    Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
+    """
+    known = {
+        "job_id": info.job_id,
+        "array_id": env.get("SLURM_ARRAY_JOB_ID") or info.job_id,
+        "num": str(num),
+        "rank": str(info.rank),
+        "host": host,
         "user": _user(),
-    }  # fmt: skip
-    lettered = {
-        "%": "%", "j": info.job_id, "A": array, "a": index, "t": str(info.rank), "n": str(info.node_rank), "N": host,
-        "u": named["user"], "x": job_name,
-    }  # fmt: skip
+    }
 
-    def fill(pattern: str) -> Path:
-        text = _TOKEN.sub(lambda m: _flat(named[m[1]] if m[1] else lettered[m[2]]), pattern)
-        return paths.root / text  # an absolute pattern stays absolute
+    def file(pattern: str) -> Path:
+        return paths.root / _TOKEN.sub(lambda match: known[match[1]].replace("/", "_"), pattern)
 
-    out = fill(logging.out) if logging.out else default
-    err = fill(logging.err) if logging.err else out
-    return out, err
+    out = file(logging.out) if logging.out else paths.rank_log(attempt, info.rank)
+    return out, file(logging.err) if logging.err else out
 
 
 def open_log(path: Path) -> int:
@@ -60,7 +51,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name
         return str(os.getuid())
-
-
-def _flat(value: str) -> str:
-    return value.replace("/", "_")

@@ -88,13 +88,27 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals) -> 
         # SIGTERM, not SIGKILL: a rank's supervisor notices that we are gone and ends its whole group.
         die_with_parent(parent, signal.SIGTERM)
         signals.restore()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
+        if env.get("HPC_HYDRA_ATTACHED") and env["HPC_HYDRA_SPAWN_RANK"] == "0":
+            _take_terminal()
+        else:
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, 0)
         os.execvpe(command[0], list(command), dict(env))
     except OSError as error:
         print(f"hpc_hydra: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
     finally:
         os._exit(127)
+
+
+def _take_terminal() -> None:
+    """The first rank of a run attached to a console reads what is typed there, and gets its interrupts."""
+    if not os.isatty(0):
+        return
+    ours = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or the kernel stops a background process that asks
+    with contextlib.suppress(OSError):
+        os.tcsetpgrp(0, os.getpgrp())
+    signal.signal(signal.SIGTTOU, ours)
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one rank that stops would let the others wait
 
 
 def _watch(running: dict[int, int], signals: Signals) -> int:

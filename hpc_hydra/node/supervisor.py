@@ -45,8 +45,8 @@ class Seat:
     plan: Plan
     info: RankInfo
     host: str
-    out: Path
-    err: Path
+    out: Path | None  # None: the streams stay as they are, attached to a console
+    err: Path | None
 
     @property
     def paths(self) -> RunPaths:
@@ -117,9 +117,13 @@ def _take_seat(env: Mapping[str, str], host: str) -> Seat:
         name = f"unknown.{host}.{os.getpid()}.end.json"
         write_json(paths.attempt(execution.attempt) / name, to_json(unknown))
         raise
-    out, err = log_files(plan.logging, paths, execution.attempt, record.num, info, host, env, plan.request.job_name)
+    out, err = None, None
+    if not execution.attached:
+        out, err = log_files(plan.logging, paths, execution.attempt, record.num, info, host, env)
     if info.rank == 0:
         paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+        if plan.logging.save_hostlist:
+            paths.hostlist.write_text("".join(f"{name}\n" for name in info.hosts or (host,)))
     return Seat(execution, record, plan, info, host, out, err)
 
 
@@ -159,8 +163,7 @@ def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, 
     gloo = rendezvous.interface_for_gloo(seat.info)
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
-    out = open_log(seat.out)
-    err = out if seat.err == seat.out else open_log(seat.err)
+    out, err = _open_logs(seat)
     for note in notes if seat.info.rank == 0 or seat.plan.logging.verbose else ():
         os.write(err, f"hpc_hydra: {note}\n".encode())
     reader, writer = os.pipe()
@@ -193,10 +196,18 @@ def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, 
             ended=time.time(),
             error=report.get("error"),
             traceback=report.get("traceback"),
-            log=str(seat.err),
+            log=str(seat.err) if seat.err else None,
         ),
     )
     return code
+
+
+def _open_logs(seat: Seat) -> tuple[int, int]:
+    """Descriptors of the program's streams; the same one where both are merged."""
+    if seat.out is None or seat.err is None:
+        return os.dup(1), os.dup(2)
+    out = open_log(seat.out)
+    return out, out if seat.err == seat.out else open_log(seat.err)
 
 
 def _become(seat: Seat, env: dict[str, str], out: int, err: int, writer: int) -> Child:
@@ -331,9 +342,10 @@ def _ended_early(seat: Seat | None, code: int, why: str, *, told_to_stop: bool =
     """The program was not started: leave the reason where it is looked for."""
     if seat is not None:
         with contextlib.suppress(OSError):
-            log = open_log(seat.err)
-            os.write(log, f"hpc_hydra: {why}\n".encode())
-            os.close(log)
+            if seat.err is not None:
+                log = open_log(seat.err)
+                os.write(log, f"hpc_hydra: {why}\n".encode())
+                os.close(log)
         _write_end(
             seat,
             RankEnd(
@@ -344,7 +356,7 @@ def _ended_early(seat: Seat | None, code: int, why: str, *, told_to_stop: bool =
                 told_to_stop=told_to_stop,
                 ended=time.time(),
                 error=" ".join(why.split()),
-                log=str(seat.err),
+                log=str(seat.err) if seat.err else None,
             ),
         )
     return code

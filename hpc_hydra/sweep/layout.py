@@ -13,6 +13,7 @@
     .hydra/  <task>.log                    Hydra's own, by rank 0
     outcome.json                           the truth about how it ended
     result.pkl                             a return value that is not JSON
+    hpc_launcher_hostlist.txt              hosts of the run, one a line, where logging.save_hostlist asks for it
     logs/<attempt>/rank_<r>.log            output of each rank
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
@@ -83,6 +84,10 @@ class RunPaths:
     @property
     def result(self) -> Path:
         return self.root / "result.pkl"
+
+    @property
+    def hostlist(self) -> Path:
+        return self.root / "hpc_launcher_hostlist.txt"  # torchrun-hpc's name for it
 
     @property
     def logs(self) -> Path:
