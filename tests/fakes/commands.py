@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Fakes:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._path = os.environ["PATH"]
+        self._monkeypatch = monkeypatch
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{self._path}")
 
     def put(self, name: str, script: str) -> None:
@@ -41,6 +43,15 @@ class Fakes:
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
+
+    def remove(self, name: str) -> None:
+        """As on a machine without this command: only the other stand-ins and a few tools are in PATH."""
+        (self.folder / name).unlink(missing_ok=True)
+        for tool in ("bash", "env", "seq", "sleep", "wc"):
+            link, real = self.folder / tool, shutil.which(tool, path=self._path)
+            if real and not link.exists():
+                link.symlink_to(real)
+        self._monkeypatch.setenv("PATH", str(self.folder))
 
     def calls(self, name: str) -> list[list[str]]:
         return [call[0] for call in self._records(name)]
