@@ -12,19 +12,21 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher import checks, scripts
+from hpc_hydra.launcher.dry_run import runs_table
+from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.launcher.report import complain, say
+from hpc_hydra.launcher.takeover import take_over
 from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
@@ -62,6 +64,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
 
     Raises `HpcHydraError`, and what Hydra raises for bad overrides.
     """
+    checks.refuse_on_a_rank()
     keep = _keeps(master)
     with _directory(master, keep=keep) as root:
         preparer = Preparer(loader, master)
@@ -73,10 +76,11 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             _show(todo)
             return 0
         check_exists(task)
-        _write(todo, preparer, prepared, task)
+        _write(todo, prepared, task)
         for note in todo.notes:
-            print(f"hpc-hydra: {note}", file=sys.stderr)
-        _copy_script(todo, prepared.settings.launch.output_script)
+            complain(f"note: {note}")
+        job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
+        scripts.write([job], {todo.dialect.name: todo.dialect}, prepared.settings.launch.output_script)
         try:
             return _execute(todo)
         finally:
@@ -127,22 +131,13 @@ def _temporary(scheduler: str) -> Path:
 def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:
     [run] = prepared.runs
     plan = run.plan
-    python = plan.python or sys.executable
     dialect = registry.dialect(plan.request.scheduler)
     dialect.check(plan.request)
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
-    spec = JobSpec(
-        key=JOB,
-        plan=plan,
-        runs=(0,),
-        sweep=root,
-        workdir=Path(task.cwd),
-        tag=f"hpc_hydra-{uuid.uuid4().hex[:12]}",
-        log=SweepPaths(root).jobs,
-        rank_command=(python, "-m", "hpc_hydra.node", "rank"),
-        finish_command=(python, "-m", "hpc_hydra.node", "finish"),
-        environ={"HPC_HYDRA_PLAN": PLAN} | ({} if per_rank else {ATTACHED: "1"}),
-        pythonpath=task.pythonpath,
+    spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
+    spec = replace(
+        spec,
+        environ={**spec.environ, **({} if per_rank else {ATTACHED: "1"})},
         comment=f"command: {shlex.join(task.argv)}",
         attached=True,
     )
@@ -174,36 +169,24 @@ def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Stream
 
 def _show(todo: Attached) -> None:
     """Print what would happen: the script, then the command that runs it."""
-    for note in todo.notes:
-        print(f"# {note}")
-    print(todo.script)
-    print(f"# command:\n{shlex.join(todo.command)}")
+    path = SweepPaths(todo.spec.sweep).script(JOB)
+    notes = [f"note: {note}" for note in todo.notes]
+    table = runs_table([(Group(todo.run.plan, (todo.run,)), todo.spec, path)])
+    parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}", f"run by:\n  {shlex.join(todo.command)}"]
+    say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 
-def _write(todo: Attached, preparer: Preparer, prepared: Prepared, task: Program) -> None:
-    run, paths = todo.run, SweepPaths(todo.spec.sweep)
-    freezer = Freezer(todo.spec.sweep, task)
-    base = prepared.bases[run.base]
-    freezer.add_run(
-        run.num, run.overrides, plan=PLAN, base=freezer.add_base(base.cfg, base.applied), seed=run.seed, dir=run.dir
-    )
-    freezer.write_plans({PLAN: run.plan})
-    freezer.flush()
-    freezer.close()
-    paths.jobs.mkdir(parents=True, exist_ok=True)
-    script = paths.script(JOB)
-    script.write_text(todo.script)
-    script.chmod(0o755)
-
-
-def _copy_script(todo: Attached, where: str | None) -> None:
-    if where == "-":
-        print(todo.script)
-    elif where:
-        path = Path(where)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(todo.script)
-        path.chmod(0o755)
+def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
+    run, sweep = todo.run, todo.spec.sweep
+    with take_over(sweep, [run], registry.submitter):
+        freezer = Freezer(sweep, task)
+        base = prepared.bases[run.base]
+        key = freezer.add_base(base.cfg, base.applied)
+        freezer.add_run(run.num, run.overrides, plan=PLAN, base=key, seed=run.seed, dir=run.dir)
+        freezer.write_plans({PLAN: run.plan})
+        freezer.flush()
+        freezer.close()
+    SweepPaths(sweep).jobs.mkdir(parents=True, exist_ok=True)
 
 
 def _execute(todo: Attached) -> int:
