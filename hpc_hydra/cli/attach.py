@@ -68,7 +68,10 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     keep = _keeps(master)
     with _directory(master, keep=keep) as root:
         preparer = Preparer(loader, master)
-        prepared = preparer.prepare([list(master.hydra.overrides.task)], 0)
+        overrides = tuple(master.hydra.overrides.task)
+        preparer.composer.adopt(overrides)  # composed already
+        prepared = preparer.prepare([[]], 0)
+        prepared = replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
         todo = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
         if todo is None:
             return None

@@ -79,6 +79,11 @@ class Composer:
         apply_overrides(cfg, [o for o, is_choice in zip(overrides, kinds, strict=True) if not is_choice], overrides)
         return Composed(cfg, base)
 
+    def adopt(self, applied: Sequence[str]) -> None:
+        """Take the master itself for the composition without overrides: it holds ``applied``, and none of them sweeps."""
+        self.fix_now(_strings(OmegaConf.to_container(self._master, resolve=False)))
+        self._bases[()] = Base(self._master, tuple(applied))
+
     def fix_now(self, texts: Iterable[str]) -> None:
         """Resolve every ``${now:…}`` in these texts, once for all runs: the frozen cache keeps its value."""
         for text in texts:
