@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,8 +78,9 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Composed:
         "system: {name: my_frontier, interface: hsn1, env: {NCCL_NET: null}, queues: {mine: {partition: batch}}}\n"
     )
 
-    def run(*overrides: str) -> Settings:
+    @functools.cache
+    def compose_once(*overrides: str) -> Settings:
         with initialize_config_dir(str(folder), version_base=None):
             return settings(compose("config", list(overrides)))
 
-    return run
+    return lambda *overrides: copy.deepcopy(compose_once(*overrides))

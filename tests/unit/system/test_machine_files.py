@@ -84,6 +84,11 @@ def test_queues_are_consistent(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_ADAPTER)
+def test_runs_on_its_own_scheduler(name: str, composed: Composed) -> None:
+    assert resolve(composed(f"system={name}"), probe=machine()).scheduler.name == index.preset(name).scheduler
+
+
+@pytest.mark.parametrize("name", WITH_ADAPTER)
 def test_every_queue_makes_a_plan(name: str, composed: Composed) -> None:
     for queue, profile in index.preset(name).queues.items():
         settings = composed(f"system={name}", f"scheduler.queue={queue}", "resources.nodes=1")
@@ -112,6 +117,11 @@ def test_every_queue_makes_a_plan(name: str, composed: Composed) -> None:
         ("system=delta scheduler.queue=gpuMI100x8", 8, 16, "gpuMI100x8", "gpus-per-node"),
         ("system=ipa scheduler.queue=aa100", 2, 8, "aa100", "gpus-per-task"),
         ("system=matrix", 4, 28, "pbatch", "gpus-per-task"),
+        ("system=tuolumne", 4, 24, "pbatch", None),
+        ("system=elcap", 4, 24, "pbatch", None),
+        ("system=tioga", 8, 8, "pdebug", None),
+        ("system=tioga scheduler.queue=mi300a", 4, 24, "mi300a", None),
+        ("system=corona", 8, 6, "pbatch", None),
     ],
 )
 def test_default_job_of_two_nodes(
@@ -171,7 +181,9 @@ def test_machines_of_one_family_agree() -> None:
 
 
 def test_a_machine_of_ones_own_extends_one_of_ours(composed: Composed) -> None:
-    system = composed("system=my_frontier").system
+    settings = composed("system=my_frontier")
+    system = settings.system
+    assert settings.scheduler.name == "slurm"
     frontier = index.preset("frontier")
     assert (system.name, system.interface, system.cores_per_node) == ("my_frontier", "hsn1", 56)
     assert {*frontier.queues, "mine"} == set(system.queues)
