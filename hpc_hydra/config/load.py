@@ -108,32 +108,6 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     return done
 
 
-def self_contained(cfg: DictConfig) -> bool:
-    """Whether our groups hold no interpolation: then only overrides that are `ours` can change a run's settings.
-
-    A launcher may so keep one Plan for many runs of one composition.
-    """
-    from omegaconf import OmegaConf
-
-    def plain(value: Any) -> bool:
-        if isinstance(value, str):
-            return "${" not in value
-        if isinstance(value, Mapping):
-            return all(plain(inner) for inner in value.values())
-        return not isinstance(value, list) or all(plain(inner) for inner in value)
-
-    groups = [group for group in GROUPS if group in cfg]
-    if len(groups) < len(GROUPS) or any(OmegaConf.is_interpolation(cfg, group) for group in groups):
-        return False
-    return all(plain(OmegaConf.to_container(cfg[group], resolve=False)) for group in groups)
-
-
-def ours(override: str) -> bool:
-    """Whether an override of the command line (`resources.nodes=2`) touches one of our groups."""
-    found = re.match(r"[+~]*(\w+)", override)
-    return found is not None and found[1] in GROUPS
-
-
 def check_value(key: str, value: Any) -> Any:
     """Check one value for a full key, e.g. ``("resources.nodes", "4")`` → 4. Raises `ConfigError`."""
     group, _, name = key.partition(".")

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads this spelling)
 
+from hpc_hydra.config.hints import install_hints
 from hpc_hydra.config.schema import GROUPS, SystemConfig
 from hpc_hydra.errors import ConfigError
 
@@ -43,9 +44,10 @@ def _schema() -> Any:
 
 
 def register() -> None:
-    """Register the schemas in Hydra's ConfigStore; does nothing where they already stand there."""
+    """Register the schemas in Hydra's ConfigStore, and hints in its messages; does nothing where that is done."""
     from hydra.core.config_store import ConfigStore
 
+    install_hints()
     store = ConfigStore.instance()
     group = store.repo.get("hydra")
     if not (isinstance(group, dict) and "hpc_schema.yaml" in group):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from hpc_hydra.config import hints
-from hpc_hydra.config.load import check_value, from_mapping, ours, self_contained, settings
+from hpc_hydra.config import store
+from hpc_hydra.config.load import check_value, from_mapping, settings
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 
@@ -183,22 +184,13 @@ def test_an_interpolation_that_cannot_be_resolved_names_its_key(composed: Compos
     assert error.value.where == "scheduler.account" and "NO_SUCH_VARIABLE_AT_ALL" in error.value.what
 
 
-def test_which_overrides_can_change_settings(composed: Compose) -> None:
-    assert self_contained(composed())
-    assert not self_contained(composed("job=x", "scheduler.job_name=${job}", primary="defaults: [hpc, _self_]\njob: y"))
-    assert not self_contained(OmegaConf.create({"resources": {}}))
-    assert [ours(o) for o in ("resources.nodes=2", "+launch.env.A=1", "~scheduler.extra", "lr=1", "resource.x=1")] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
+def test_hints_are_installed_once_however_often_hydra_loads_the_plugin() -> None:
+    store.register()
+    first = ConfigLoaderImpl.load_configuration
+    store.register()
+    assert ConfigLoaderImpl.load_configuration is first and hasattr(first, "__wrapped__")
 
 
-@pytest.fixture
-def hinted() -> None:
-    hints.install_hints()
-    hints.install_hints()
-
-
-@pytest.mark.usefixtures("hinted")
 @pytest.mark.parametrize(
     ("overrides", "primary", "said"),
     [
@@ -218,7 +210,6 @@ def test_hydras_own_messages_say_what_was_meant(
     assert said in text and text.count("Did you mean") <= 1
 
 
-@pytest.mark.usefixtures("hinted")
 def test_a_users_group_of_the_same_name_gets_the_cure(composed: Compose) -> None:
     primary = "defaults: [hpc, {scheduler: cosine}, _self_]\n"
     with pytest.raises(HydraException, match="scheduler@lr_scheduler: cosine"):
