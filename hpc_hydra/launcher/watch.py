@@ -154,7 +154,7 @@ class Watcher:
         except SweepError:
             data = None
         if data is not None:
-            watched.outcome = from_json(Outcome, data)
+            watched.outcome = self._with_log(watched, from_json(Outcome, data))
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
             watched.outcome = self._collected(watched)
 
@@ -174,13 +174,18 @@ class Watcher:
             world_size=watched.run.plan.world_size,
             job_id=watched.id,
         )
-        said = log_of(self.jobs, watched)
-        if found.log is None and found.status != "completed" and said is not None:
-            found = replace(found, log=str(said), last_lines=last_lines(said))
+        found = self._with_log(watched, found)
         with suppress(OSError):  # for those who look later
             watched.run.dir.mkdir(parents=True, exist_ok=True)
             write_json(watched.paths.outcome, to_json(found))
         return found
+
+    def _with_log(self, watched: Watched, outcome: Outcome) -> Outcome:
+        """Where no rank could say why, the batch shell or the scheduler may have."""
+        if outcome.log is not None or outcome.status == "completed":
+            return outcome
+        said = log_of(self.jobs, watched)
+        return outcome if said is None else replace(outcome, log=str(said), last_lines=last_lines(said))
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

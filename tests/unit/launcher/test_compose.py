@@ -1,0 +1,196 @@
+"""Composing from a base gives what Hydra's own composition gives, or its error; on generated sets of overrides."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from hpc_hydra.launcher.compose import Composer
+from hpc_hydra.sweep.frozen import Freezer, Program, read_run, thaw
+
+FILES = {
+    "config.yaml": """
+defaults:
+  - bundle
+  - model: mlp
+  - data: small
+  - optim@training.optim: sgd
+  - pair: ${data}_${model}
+  - _self_
+lr: 0.1
+name: run
+seq: [1, 2, 3]
+nested: {a: 1, b: {c: two, d: [x, y]}}
+ref: ${lr}
+deep: ${nested.b.c}-${model.width}
+rank: ${oc.env:SOME_RANK,none}
+when: ${now:%Y-%m-%d %H:%M:%S.%f}
+missing: ???
+nothing: null
+""",
+    "bundle.yaml": "# @package _global_\nbundle: {size: 1}\n",
+    "model/mlp.yaml": "width: 10\ndepth: 2\n",
+    "model/cnn.yaml": "width: 20\nkernel: [3, 3]\n",
+    "data/small.yaml": "size: 10\npath: ${oc.env:HOME}/small\n",
+    "data/large.yaml": "defaults: [small]\nsize: 1000\n",
+    "optim/sgd.yaml": "kind: sgd\nmomentum: 0.9\n",
+    "optim/adam.yaml": "kind: adam\nbetas: [0.9, 0.99]\n",
+    "exp/one.yaml": "# @package _global_\ndefaults: [override /model: cnn]\nlr: 5\nextra: {of: one}\n",
+    "exp/two.yaml": "# @package _global_\ndefaults: [override /data: large]\nname: two\nmodel: {width: 99}\n",
+}
+
+SINGLE = [
+    "lr=0.2", "lr=1e-3", "lr=null", "lr=abc", "lr=${nested.a}", "lr='a b'", 'lr="it\'s"', "lr=''", "lr=true", "lr=[1,2]",
+    "lr={x:1}", "lr=01:30", "lr=1_000", "lr=é東京", "lr='line\\nbreak'", "lr='$(touch x)'", "lr='a;b'", "lr=%j", "lr=",
+    "name=x", "name=${model.width}", "name=a=b", "name='${now:%S}'", "name=${oc.env:SOME_RANK,zero}", "name=a.b/c:d",
+    "seq=[9]", "seq.0=7", "seq[1]=8", "seq.9=1", "nested.a=5", "nested.b.c=z", "nested.b={c:1}", "nested.b.d=[q]",
+    "nested.zz=1", "+nested.zz=1", "++nested.zz=2", "++nested.a=2", "+nested.a=3", "~nested.a", "~nested.b", "~nested.x",
+    "~lr=0.1", "~lr=0.5", "~lr", "+new=1", "+new.deep.er=2", "+new={a:{b:c}}", "++lr=4", "+lr=4", "zzz=1", "missing=1",
+    "nothing=5", "ref=5", "deep=x", "when=never", "bundle.size=4", "bundle.sise=4", "+bundle.more=[1,2]",
+    "model=cnn", "model=mlp", "model=nope", "model={width:3}", "model=[mlp,cnn]", "model=null", "model.width=33",
+    "+model.extra=1", "~model", "~model=mlp", "~model=cnn", "data=large", "data.size=7", "+exp=one", "+exp=two",
+    "exp=one", "++exp=one", "+exp@other=one", "optim@training.optim=adam", "training.optim.momentum=0.1",
+    "+optim@second=adam", "optim=adam", "~optim@training.optim", "model@foo=cnn", "+data@more.data=large",
+    "hydra.job.name=other", "hydra.verbose=true", "hydra.sweep.subdir=${lr}", "hydra.nope=1", "+hydra.job.env_set.A=b",
+    "hydra.job.config.override_dirname.kv_sep=_", "hydra/job_logging=disabled", "hydra.output_subdir=null",
+    "lr=choice(1,2)", "lr=1,2", "a b=1", "=1", "lr", "lr==1", "lr=\\,", "lr=[1,", "name=\\${lr}", "name='\\${lr}'",
+    "name=x\\ y", "nested.b.d.0=first", "nested.b.d.-1=last", "+a@b=1", "pair=1", "+pair.x=1", "lr=${nope}", "lr=???",
+]  # fmt: skip
+
+
+def cases(count: int) -> list[list[str]]:
+    """Every override alone, then random sets of two to five."""
+    seeded = random.Random(1)
+    sets = [[o] for o in SINGLE]
+    while len(sets) < count:
+        sets.append(seeded.sample(SINGLE, seeded.randint(2, 5)))
+    return sets
+
+
+CASES = cases(260)
+
+
+@pytest.fixture(scope="module")
+def hydra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, DictConfig]]:
+    folder = tmp_path_factory.mktemp("conf")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "pair").mkdir()
+    for data, model in itertools.product(("small", "large"), ("mlp", "cnn")):
+        (folder / "pair" / f"{data}_{model}.yaml").write_text(f"of: {data} {model}\n")
+    state = Singleton.get_state()
+    GlobalHydra.instance().clear()
+    app = Hydra.create_main_hydra2(task_name="app", config_search_path=create_config_search_path(str(folder)))
+    master = app.compose_config("config", ["hydra.mode=MULTIRUN"], run_mode=RunMode.MULTIRUN)
+    yield app.config_loader, master
+    GlobalHydra.instance().clear()
+    Singleton.set_state(state)
+
+
+def outcome(function: Any) -> tuple[str, Any]:
+    try:
+        return "composed", function()
+    except Exception as error:
+        return "refused", f"{type(error).__name__}: {error}\n{error.__cause__}".replace("\n", " ")
+
+
+def resolved(cfg: DictConfig, key: str) -> Any:
+    try:
+        return OmegaConf.to_container(OmegaConf.create({key: cfg[key]}), resolve=False)
+    except Exception as error:
+        return type(error).__name__
+
+
+def assert_same(ours: DictConfig, theirs: DictConfig) -> None:
+    plain = [OmegaConf.to_container(cfg, resolve=False) for cfg in (ours, theirs)]
+    assert plain[0] == plain[1]
+    assert str(plain[0]) == str(plain[1])  # the order of keys too
+    assert OmegaConf.to_yaml(ours) == OmegaConf.to_yaml(theirs)
+    before = HydraConfig.instance().cfg
+    try:
+        for key in theirs:
+            if key == "hydra":
+                continue
+            HydraConfig.instance().cfg = ours
+            mine = resolved(ours, key)
+            HydraConfig.instance().cfg = theirs
+            assert mine == resolved(theirs, key)
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+@pytest.mark.parametrize("overrides", CASES, ids=lambda o: " ".join(o))
+def test_a_run_is_composed_as_hydra_composes_it(hydra: tuple[Any, DictConfig], overrides: list[str]) -> None:
+    loader, master = hydra
+    composer = Composer(loader, master)
+    how, ours = outcome(lambda: composer.compose(overrides).cfg)
+    expected, theirs = outcome(lambda: loader.load_sweep_config(master, overrides))
+    assert (how, how == "refused" and ours.partition(":")[0]) == (
+        expected,
+        expected == "refused" and theirs.partition(":")[0],
+    )
+    if how == "refused":
+        if "Error when parsing index" not in theirs:
+            assert ours == theirs
+        return
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("overrides", CASES[::4], ids=lambda o: " ".join(o))
+def test_a_thawed_run_is_what_was_composed(hydra: tuple[Any, DictConfig], overrides: list[str], tmp_path: Path) -> None:
+    loader, master = hydra
+    how, composed = outcome(lambda: Composer(loader, master).compose(overrides))
+    if how == "refused":
+        return
+    freezer = Freezer(tmp_path, Program("script", "train.py"))
+    base = freezer.add_base(composed.base.cfg, composed.base.applied)
+    freezer.add_run(3, overrides, plan="plan0", base=base, seed=1, dir=tmp_path / "three")
+    freezer.flush()
+    cfg = thaw(tmp_path, read_run(tmp_path, 3), job_id="17_3")
+    assert (cfg.hydra.job.num, cfg.hydra.job.id) == (3, "17_3")
+    assert (cfg.hydra.sweep.dir, cfg.hydra.sweep.subdir) == (str(tmp_path), "three")
+    for key in ("num", "id"):
+        OmegaConf.update(composed.cfg, f"hydra.job.{key}", cfg.hydra.job[key], force_add=True)
+    for key in ("dir", "subdir"):
+        OmegaConf.update(composed.cfg, f"hydra.sweep.{key}", cfg.hydra.sweep[key], force_add=True)
+    assert OmegaConf.to_yaml(cfg) == OmegaConf.to_yaml(composed.cfg)
+
+
+def test_now_is_one_moment_for_all_runs(hydra: tuple[Any, DictConfig]) -> None:
+    composer = Composer(*hydra)
+    runs = [composer.compose([f"lr={i}", "name=${now:%f}"]).cfg for i in range(3)]
+    assert len({cfg.when for cfg in runs}) == len({cfg.name for cfg in runs}) == 1
+
+
+def test_environment_is_left_for_the_rank_to_resolve(hydra: tuple[Any, DictConfig], monkeypatch: Any) -> None:
+    monkeypatch.setenv("SOME_RANK", "submitting")
+    cfg = Composer(*hydra).compose(["lr=1"]).cfg
+    monkeypatch.setenv("SOME_RANK", "7")
+    assert cfg.rank == 7 or cfg.rank == "7"
+
+
+def test_runs_with_equal_choices_share_a_base(hydra: tuple[Any, DictConfig]) -> None:
+    composer = Composer(*hydra)
+    bases = [composer.compose([f"model={m}", f"lr={i}"]).base for m in ("mlp", "cnn") for i in range(50)]
+    assert len(set(map(id, bases))) == 2
+
+
+def test_runs_do_not_share_their_values(hydra: tuple[Any, DictConfig]) -> None:
+    composer = Composer(*hydra)
+    first, second = composer.compose(["+nested.x=1"]).cfg, composer.compose(["lr=2"]).cfg
+    assert "x" not in second.nested and first.lr == 0.1
+    assert os.environ.get("PATH")
