@@ -26,7 +26,7 @@ from hpc_hydra.scheduler.local import run_id
 
 log = logging.getLogger(__name__)
 
-GRACE = 10.0  # seconds between the request to end and the kill
+GRACE = 20.0  # seconds between the request to end and the kill; the ranks' own starter kills after half of it
 _STEP = 0.02  # seconds between two looks at a process group whose first process has ended
 
 
@@ -280,9 +280,10 @@ def _runs(group: int) -> bool:
 
 
 def _bind(cpus: Sequence[int]) -> None:
-    """Keep this thread, and what it starts, to these cores."""
+    """Keep this thread, and what it starts, to these cores, as far as they are still this process's."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
