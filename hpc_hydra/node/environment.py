@@ -153,7 +153,7 @@ def compare(version: str | None, condition: str) -> bool:
         return False
     have = [int(n) for n in re.findall(r"\d+", version.split("-")[0])]
     for part in condition.split(","):
-        match = re.fullmatch(r"\s*(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)\s*", part)
+        match = re.fullmatch(r"\s*(>=|<=|==|!=|>|<)?\s*(\d+(?:\.\d+)*)\s*", part)
         if match is None:
             return False
         want = [int(n) for n in match[2].split(".")]
@@ -162,7 +162,7 @@ def compare(version: str | None, condition: str) -> bool:
         truth = {
             ">=": left >= right, "<=": left <= right, "==": left == right,
             "!=": left != right, ">": left > right, "<": left < right,
-        }[match[1]]  # fmt: skip
+        }[match[1] or "=="]  # fmt: skip
         if not truth:
             return False
     return True

@@ -5,6 +5,7 @@ JSON where the value comes back exactly, else a pickle, else a note with its typ
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -53,6 +54,8 @@ def is_json(value: Any, depth: int = 50) -> bool:
 def _pickle(value: Any, path: Path) -> None:
     import cloudpickle
 
+    if isinstance(value, io.IOBase):
+        raise TypeError("an open file")  # cloudpickle would keep a copy of its content, in memory
     dumps: tuple[Callable[..., None], ...] = (pickle.dump, cloudpickle.dump)
     new = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     for dump in dumps:

@@ -1,0 +1,38 @@
+"""A Python program of a command line, started with what the plan asks for: its process group, a cap on GPU memory.
+
+    python -m hpc_hydra.node script [--init] -- train.py args…      (or -- -m package.module args…)
+
+Must not know: who started the rank, Hydra.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def script(argv: Sequence[str]) -> int:
+    """Run the program as ``__main__``; its `SystemExit` passes through. Raises `HpcHydraError`."""
+    from hpc_hydra.node import distributed
+
+    at = list(argv).index("--")
+    own, command = list(argv[:at]), list(argv[at + 1 :])
+    if "--init" in own:
+        with distributed.distributed():
+            _run(command)
+    else:
+        distributed.claim_device(os.environ)
+        _run(command)
+    return 0
+
+
+def _run(command: list[str]) -> None:
+    from hpc_hydra.node.program import start
+
+    is_module = command[0] == "-m"
+    target = command[1] if is_module else command[0]
+    sys.argv = command[1:] if is_module else command
+    sys.path.insert(0, os.getcwd() if is_module else str(Path(target).resolve().parent))  # as Python does
+    start("module" if is_module else "script", target)
