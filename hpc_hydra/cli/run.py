@@ -91,13 +91,13 @@ def launch(call: Call) -> int:
     task = program(call.command, fill=call.fill)
     try:
         hydra, master = compose(call, name=task_name(call))
-        _check_keys(call, hydra, master)
+        _check_keys(call, hydra, master, python=task.target == "python")
         if call.multirun or master.launch.bg or master.launch.setup_only:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
         return _sweep(hydra, master, task, call) if code is None else code
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_message(error)) from error
+        raise ConfigError(_message(error), where="configuration") from error
 
 
 def task_name(call: Call) -> str:
@@ -137,7 +137,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     return hydra, master
 
 
-def _check_keys(call: Call, hydra: Any, master: DictConfig) -> None:
+def _check_keys(call: Call, hydra: Any, master: DictConfig, *, python: bool) -> None:
     """Refuse a sweep without -m, keys that nobody reads, and ``{key}`` that nobody fills. Raises `ConfigError`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
@@ -159,6 +159,12 @@ def _check_keys(call: Call, hydra: Any, master: DictConfig) -> None:
         if first in GROUPS or first == "hydra" or call.fill or call.config_dir or call.config_name:
             continue
         raise _nobody_reads(one.key_or_group)
+    if master.rendezvous.get("init") == "launcher" and not python:
+        raise ConfigError(
+            "only a Python program can be given its process group",
+            where="rendezvous.init",
+            fix="rendezvous.init=script, and the command makes it itself",
+        )
     added = {one.key_or_group for one in parsed}
     for name in wanted:
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
@@ -233,8 +239,9 @@ def _no_function(_: Any) -> None:
 
 
 def _message(error: Exception) -> str:
-    text = str(error).strip()
-    cause = error.__cause__
-    if cause is not None and str(cause).strip() and str(cause).strip() not in text:
-        text += f" ({str(cause).strip().splitlines()[0]})"
-    return text
+    """Hydra's words in one line, without its search path; its cause where that says more."""
+    text = str(error).partition("Config search path:")[0]
+    cause = (str(error.__cause__ or "").strip().splitlines() or [""])[0]
+    if cause and cause not in text:
+        text += f" ({cause})"
+    return " ".join(text.split())

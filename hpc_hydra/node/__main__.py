@@ -10,7 +10,9 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
-USAGE = "usage: python -m hpc_hydra.node rank | finish CODE | spawn --procs N [options] -- command args…"
+USAGE = (
+    "usage: python -m hpc_hydra.node rank | finish CODE | spawn --procs N [options] -- command… | script -- command…"
+)
 
 
 def main(argv: list[str]) -> int:
@@ -32,6 +34,10 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.spawn import spawn
 
         return spawn(argv[1:])
+    if what == "script":
+        from hpc_hydra.node.script import script
+
+        return script(argv[1:])
     print(USAGE, file=sys.stderr)
     return 2
 

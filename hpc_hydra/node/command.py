@@ -1,6 +1,6 @@
 """A rank that is any command: fills what only the rank knows, and chooses the interpreter for Python programs.
 
-Must not know: who started the rank, the scheduler, torch (`hpc_hydra.node.script` does, where the plan asks for it).
+Must not know: who started the rank, the scheduler, torch (`node.script` does, where the plan asks for it).
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ def ready(sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.env
         argv = tuple(fill(word, value) for word in argv)
     if program.target != "python":
         return argv
-    wrapped = plan.rendezvous.init == "launcher" or plan.rendezvous.fraction_max_gpu_mem is not None
-    return (sys.executable, *program.flags, *(("-m", "hpc_hydra.node.script") if wrapped else ()), *argv)
+    wrapper: tuple[str, ...] = ()
+    if plan.rendezvous.init == "launcher":
+        wrapper = ("-m", "hpc_hydra.node", "script", "--init", "--")
+    elif plan.rendezvous.fraction_max_gpu_mem is not None:
+        wrapper = ("-m", "hpc_hydra.node", "script", "--")
+    return (sys.executable, *program.flags, *wrapper, *argv)
 
 
 def _values(

@@ -162,6 +162,16 @@ def _take(device: torch.device, fraction: float | None) -> None:
         torch.cuda.set_per_process_memory_fraction(float(fraction), device)
 
 
+def cap_memory() -> None:
+    """Keep a rank that makes its process group itself to its share of its GPU's memory; chooses no device for it."""
+    import torch
+
+    start = start_of(os.environ, None)
+    device, fraction = _device(start), start.wishes.rendezvous.fraction_max_gpu_mem
+    if fraction is not None and device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(float(fraction), device)
+
+
 def _store(start: Start, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, Start]:
     """The store in which all ranks meet, and the start with the address that was found."""
     from torch.distributed import HashStore

@@ -63,7 +63,7 @@ def run(part: Part) -> int:
             _replace_hydra(job)
             _set_path(program.sys_path0)
             sys.argv = [program.target, *part.record.overrides]
-            _start(program.kind, program.target)
+            start(program.kind, program.target)
         if not job.called:
             raise SweepError(
                 "the program ended without calling its @hydra.main function",
@@ -191,7 +191,8 @@ def _set_path(sys_path0: str | None) -> None:
         sys.path.insert(0, sys_path0)
 
 
-def _start(kind: str, target: str) -> None:
+def start(kind: str, target: str) -> None:
+    """Run a script or module as ``__main__``, in this process."""
     import runpy
 
     if kind == "module":

@@ -7,7 +7,6 @@ Must not know: who started the rank, Hydra.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ def script(argv: Sequence[str]) -> int:
         with distributed.distributed():
             _run(command)
     else:
-        distributed.claim_device(os.environ)
+        distributed.cap_memory()
         _run(command)
     return 0
 
@@ -34,5 +33,5 @@ def _run(command: list[str]) -> None:
     is_module = command[0] == "-m"
     target = command[1] if is_module else command[0]
     sys.argv = command[1:] if is_module else command
-    sys.path.insert(0, os.getcwd() if is_module else str(Path(target).resolve().parent))  # as Python does
+    sys.path.insert(0, str(Path.cwd()) if is_module else str(Path(target).resolve().parent))  # as Python does
     start("module" if is_module else "script", target)

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from hpc_hydra.node.lines import Lines
 from hpc_hydra.node.processes import (
     GRACE,
     STOP,
@@ -37,15 +38,23 @@ def spawn(argv: Sequence[str]) -> int:
     signals = Signals()
     adopt_orphans()
     running: dict[int, int] = {}  # pid → rank
+    attached = bool(os.environ.get("HPC_HYDRA_ATTACHED"))
+    consoles: list[Lines] = []
     try:
         for rank in range(options.procs):
             env = rank_variables(os.environ, rank, options.procs, socket.gethostname(), options.cpus_per_proc)
-            running[_start(command, env, signals)] = rank
+            streams = [Lines(1), Lines(2)] if attached and options.procs > 1 else []
+            running[_start(command, env, signals, streams)] = rank
+            consoles += streams
+        for stream in consoles:
+            stream.begin()
         return _watch(running, signals)
     finally:
         for pid in running:
             _signal_group(pid, signal.SIGKILL)
         kill_children()  # what ranks left behind, too
+        for stream in consoles:
+            stream.end()
 
 
 def rank_variables(base: Mapping[str, str], rank: int, procs: int, host: str, cpus: int | None) -> dict[str, str]:
@@ -76,7 +85,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return options, command
 
 
-def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals) -> int:
+def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, consoles: Sequence[Lines]) -> int:
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -93,6 +102,8 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals) -> 
         else:
             nothing = os.open(os.devnull, os.O_RDONLY)
             os.dup2(nothing, 0)
+        for console in consoles:
+            os.dup2(console.writer, console.number)
         os.execvpe(command[0], list(command), dict(env))
     except OSError as error:
         print(f"hpc_hydra: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
