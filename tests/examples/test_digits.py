@@ -135,12 +135,12 @@ autocast = torch.autocast("cpu", enabled=False)
 for samples in (1, 2, 7, 9):
     data = TensorDataset(torch.randn(samples, 10), torch.arange(samples) % 10)
     sums = []
-    train.total = lambda part, dist: sums.append(part.tolist()) or [0, 0, 1]
+    train.total = lambda part: sums.append(part.tolist()) or [0, 0, 1]
     for world_size in (1, 3):
         for rank in range(world_size):
             dist = SimpleNamespace(rank=rank, world_size=world_size)
             batches = train.test_loader(data, dist, batch_size=2)
-            train.evaluate(torch.nn.Identity(), batches, autocast, torch.device("cpu"), dist)
+            train.evaluate(torch.nn.Identity(), batches, autocast, torch.device("cpu"))
     print(json.dumps([samples, *sums]))
 """
     for line in in_example(code).splitlines():

@@ -9,8 +9,6 @@ torchrun --nproc-per-node 2 train.py                                the same scr
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import time
 from pathlib import Path
 
@@ -39,11 +37,11 @@ def main(cfg: DictConfig) -> float:
 
 
 def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
-    device = torch.device(dist.device)
+    device = dist.device
     say = log.info if dist.is_main else log.debug
     ranks = f"{dist.world_size} rank{'s' if dist.world_size > 1 else ''}"
     say("Starting distributed training on %s (%s)", ranks, device.type)
-    say("Master node: %s", os.environ.get("MASTER_ADDR") or platform.node())
+    say("Master node: %s", dist.master_host)
 
     train_set, test_set, channels, classes = data.load(cfg.data)
     sampler = DistributedSampler(train_set, dist.world_size, dist.rank, seed=dist.seed)
@@ -60,20 +58,20 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
     scaler = torch.amp.GradScaler(device.type, enabled=precision is torch.float16)
 
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
-    folder = Path(from_rank_0(str(Path(cfg.checkpoint_dir).absolute()), dist))
+    folder = Path(from_rank_0(str(Path(cfg.checkpoint_dir).absolute())))
     done = resume(folder, parts, dist)
-    ddp = DistributedDataParallel(model) if dist.world_size > 1 else model
+    ddp = DistributedDataParallel(model)
 
     accuracy = 0.0
     if done >= cfg.epochs:
-        _, accuracy = evaluate(model, test_batches, autocast, device, dist)
+        _, accuracy = evaluate(model, test_batches, autocast, device)
     for epoch in range(done + 1, cfg.epochs + 1):
         start = time.perf_counter()
         sampler.set_epoch(epoch)
         # What is random in an epoch follows from its number alone: a resumed run equals an unbroken one.
         torch.manual_seed(dist.seed + epoch * dist.world_size + dist.rank)
-        loss = train_epoch(ddp, batches, optimizer, scaler, autocast, device, dist)
-        test_loss, accuracy = evaluate(model, test_batches, autocast, device, dist)
+        loss = train_epoch(ddp, batches, optimizer, scaler, autocast, device)
+        test_loss, accuracy = evaluate(model, test_batches, autocast, device)
         if dist.is_main:
             checkpoint.save(folder, epoch, {name: part.state_dict() for name, part in parts.items()})
         seconds = time.perf_counter() - start
@@ -82,7 +80,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
     return accuracy
 
 
-def train_epoch(ddp, batches, optimizer, scaler, autocast, device, dist) -> float:
+def train_epoch(ddp, batches, optimizer, scaler, autocast, device) -> float:
     """Make one pass over the training set; return the average loss over the samples of all ranks."""
     ddp.train()
     sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss, samples; read once, so no step waits for it
@@ -96,7 +94,7 @@ def train_epoch(ddp, batches, optimizer, scaler, autocast, device, dist) -> floa
         scaler.update()
         sums[0] += loss.detach() * len(labels)
         sums[1] += len(labels)
-    loss, samples = total(sums, dist)
+    loss, samples = total(sums)
     return loss / samples
 
 
@@ -106,7 +104,7 @@ def test_loader(test_set: Dataset, dist: hpc_hydra.Dist, **loading) -> DataLoade
 
 
 @torch.no_grad()
-def evaluate(model, batches, autocast, device, dist) -> tuple[float, float]:
+def evaluate(model, batches, autocast, device) -> tuple[float, float]:
     """Return average loss and accuracy on the test set; each sample counts once, on one rank."""
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)  # loss, right answers, samples
@@ -117,13 +115,13 @@ def evaluate(model, batches, autocast, device, dist) -> tuple[float, float]:
         sums[0] += nn.functional.cross_entropy(scores.float(), labels, reduction="sum")
         sums[1] += (scores.argmax(1) == labels).sum()
         sums[2] += len(labels)
-    loss, right, samples = total(sums, dist)
+    loss, right, samples = total(sums)
     return loss / samples, right / samples
 
 
 def resume(folder: Path, parts, dist: hpc_hydra.Dist) -> int:
     """Load the newest checkpoint that can be read, the same one on every rank; return its epoch, or 0."""
-    path = from_rank_0(checkpoint.newest(folder) if dist.is_main else None, dist)
+    path = from_rank_0(checkpoint.newest(folder) if dist.is_main else None)
     if path is None:
         return 0
     state = checkpoint.load(path)
@@ -144,18 +142,16 @@ def choose_precision(amp: str, device: torch.device) -> torch.dtype:
     return types[amp]
 
 
-def total(sums: torch.Tensor, dist: hpc_hydra.Dist) -> list[float]:
+def total(sums: torch.Tensor) -> list[float]:
     """Add a tensor up over all ranks."""
-    if dist.world_size > 1:
-        torch.distributed.all_reduce(sums)
+    torch.distributed.all_reduce(sums)
     return sums.tolist()
 
 
-def from_rank_0(value, dist: hpc_hydra.Dist):
+def from_rank_0(value):
     """Return rank 0's value on every rank."""
     box = [value]
-    if dist.world_size > 1:
-        torch.distributed.broadcast_object_list(box, src=0)
+    torch.distributed.broadcast_object_list(box, src=0)
     return box[0]
 
 
