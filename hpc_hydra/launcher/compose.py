@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,22 +30,55 @@ _NOW = re.compile(r"\$\{now:([^{}]*)\}")
 class Base:
     """A composed, unresolved configuration in which the overrides ``applied`` are done."""
 
-    cfg: DictConfig  # never handed out: `copy` is
+    cfg: DictConfig  # never handed out: copies are
     applied: tuple[str, ...]
 
-    @cached_property
-    def _pickle(self) -> bytes | None:
-        try:
-            data = pickle.dumps(self.cfg, protocol=pickle.HIGHEST_PROTOCOL)
-            pickle.loads(data)
-        except Exception:  # a type without an importable name: copied, not pickled
-            return None
-        return data
-
     def copy(self) -> DictConfig:
-        cfg = copy.deepcopy(self.cfg) if self._pickle is None else pickle.loads(self._pickle)
-        assert isinstance(cfg, DictConfig)
+        """A copy of all of it."""
+        cfg = self._loaded(self._whole)
+        return copy.deepcopy(self.cfg) if cfg is None else cfg
+
+    def copy_of_task(self) -> DictConfig:
+        """A copy for a moment: its ``hydra`` node, the larger part, is the same object in all of them."""
+        cfg = self._loaded(self._task)
+        if cfg is None:
+            return self.copy()
+        content: dict[str, Any] = cfg._content  # type: ignore[assignment]
+        content["hydra"] = self._shared_hydra
+        self._shared_hydra._set_parent(cfg)
         return cfg
+
+    @cached_property
+    def _whole(self) -> bytes | None:
+        return _pickled(self.cfg)
+
+    @cached_property
+    def _task(self) -> bytes | None:
+        content: dict[str, Any] = self.cfg._content  # type: ignore[assignment]
+        hydra = content["hydra"]
+        content["hydra"] = None  # its place is kept
+        try:
+            return _pickled(self.cfg)
+        finally:
+            content["hydra"] = hydra
+
+    @cached_property
+    def _shared_hydra(self) -> Any:
+        return self.copy()._get_node("hydra")
+
+    @staticmethod
+    def _loaded(data: bytes | None) -> DictConfig | None:
+        return None if data is None else pickle.loads(data)
+
+
+def _pickled(cfg: DictConfig) -> bytes | None:
+    """None where a type of the configuration has no importable name: it can be copied, not pickled."""
+    try:
+        data = pickle.dumps(cfg, protocol=pickle.HIGHEST_PROTOCOL)
+        pickle.loads(data)
+    except Exception:
+        return None
+    return data
 
 
 @dataclass(frozen=True)
@@ -64,8 +97,11 @@ class Composer:
         self._bases: dict[tuple[str, ...], Base] = {}
         self._is_choice: dict[str, bool | None] = {}
 
-    def compose(self, overrides: Sequence[str]) -> Composed:
-        """The configuration that Hydra's ``load_sweep_config`` gives for these overrides. Raises what it raises."""
+    def compose(self, overrides: Sequence[str], *, brief: Callable[[Base], bool] = lambda _: False) -> Composed:
+        """The configuration that Hydra's ``load_sweep_config`` gives for these overrides. Raises what it raises.
+
+        ``brief`` says of a base whether nobody will look at ``hydra`` of its runs: it may then be that of another run.
+        """
         self.fix_now(overrides)
         kinds = [self._kind(o) for o in overrides]
         if None in kinds:
@@ -75,12 +111,14 @@ class Composer:
         if choices not in self._bases:
             self._bases[choices] = self._base(choices)
         base = self._bases[choices]
-        cfg = base.copy()
-        apply_overrides(cfg, [o for o, is_choice in zip(overrides, kinds, strict=True) if not is_choice], overrides)
+        values = [o for o, is_choice in zip(overrides, kinds, strict=True) if not is_choice]
+        is_brief = brief(base)
+        cfg = base.copy_of_task() if is_brief else base.copy()
+        apply_overrides(cfg, values, None if is_brief else overrides)
         return Composed(cfg, base)
 
     def adopt(self, applied: Sequence[str]) -> None:
-        """Take the master itself for the composition without overrides: it holds ``applied``, and none of them sweeps."""
+        """Take the master itself for the composition without overrides: it holds ``applied``, none of which sweeps."""
         self.fix_now(_strings(OmegaConf.to_container(self._master, resolve=False)))
         self._bases[()] = Base(self._master, tuple(applied))
 

@@ -6,12 +6,12 @@ Must not know: how to submit. Needs no scheduler on this machine.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpc_hydra.launcher.group import Group, Run
-from hpc_hydra.launcher.report import shown_overrides
-from hpc_hydra.planning.types import EnvVar, Plan
+from hpc_hydra.launcher.report import common_overrides, shown_overrides
+from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 
@@ -33,13 +33,14 @@ def show(dialects: dict[str, Dialect], jobs: Sequence[tuple[Group, JobSpec, Path
 def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
     """One line per run."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
-    for run, key in sorted(((r, spec.key) for group, spec, _ in jobs for r in group.runs), key=lambda p: p[0].num):
-        rows.append(_row(run, key))
+    runs = sorted(((r, spec.key) for group, spec, _ in jobs for r in group.runs), key=lambda p: p[0].num)
+    common = common_overrides([run for run, _ in runs])
+    rows += [_row(run, key, common) for run, key in runs]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def _row(run: Run, key: str) -> tuple[str, ...]:
+def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
     request = run.plan.request
     return (
         str(run.num),
@@ -50,7 +51,7 @@ def _row(run: Run, key: str) -> tuple[str, ...]:
         "-" if request.time_limit is None else clock(request.time_limit),
         request.queue or "-",
         key,
-        shown_overrides(run.overrides),
+        shown_overrides(run.overrides, common),
     )
 
 
@@ -80,8 +81,3 @@ def _preset(var: EnvVar) -> str:
 def by_hand(dialect: Dialect, spec: JobSpec, script: Path) -> list[str]:
     """Commands that start each run of a script by hand."""
     return [shlex.join(argv) for _, argv in dialect.submissions(script, spec)]
-
-
-def plans_of(groups: Sequence[Group]) -> list[Plan]:
-    """The distinct plans, in order."""
-    return list(dict.fromkeys(group.plan for group in groups))

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hpc_hydra.config import load
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher.compose import Base, Composer
+from hpc_hydra.launcher.compose import Base, Composed, Composer
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
@@ -64,6 +64,7 @@ class Preparer:
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
     _interpolates: dict[int, bool] = field(default_factory=dict)
     _dirs: dict[Path, int] = field(default_factory=dict)
+    _brief: dict[int, bool] = field(default_factory=dict)
 
     @cached_property
     def composer(self) -> Composer:
@@ -109,10 +110,10 @@ class Preparer:
         return Prepared(runs, self._bases, settings, tuple(notes))
 
     def _run(self, num: int, overrides: tuple[str, ...], seeds: random.Random) -> tuple[Run, Settings]:
-        composed = self.composer.compose(overrides)
+        composed = self.composer.compose(overrides, brief=self._is_brief)
         settings, plan = self._plan(composed.cfg, overrides, composed.base)
         seed = settings.launch.seed if settings.launch.seed is not None else seeds.randrange(2**32)
-        run = Run(num, overrides, plan, self._dir(composed.cfg, num), seed, self._number(composed.base))
+        run = Run(num, overrides, plan, self._dir(composed, num), seed, self._number(composed.base))
         return run, settings
 
     def _number(self, base: Base) -> int:
@@ -122,13 +123,18 @@ class Preparer:
             self._bases.append(base)  # also keeps it alive, so that its id stays its own
         return self._base_numbers[key]
 
-    def _dir(self, cfg: DictConfig, num: int) -> Path:
-        with read_write(cfg.hydra), open_dict(cfg.hydra):
-            cfg.hydra.job.num, cfg.hydra.job.id = num, str(num)
-        HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
-        subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
-        root = self.root if self._launch_dir is not None else _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir")))
-        found = _absolute(str(root / subdir))
+    def _dir(self, composed: Composed, num: int) -> Path:
+        if self._is_brief(composed.base):
+            found = self.root / str(num)
+        else:
+            cfg = composed.cfg
+            with read_write(cfg.hydra), open_dict(cfg.hydra):
+                cfg.hydra.job.num, cfg.hydra.job.id = num, str(num)
+            HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
+            subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
+            own = self._launch_dir is None
+            root = _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir"))) if own else self.root
+            found = _absolute(str(root / subdir))
         other = self._dirs.setdefault(found, num)
         if other != num:
             raise ConfigError(
@@ -137,6 +143,21 @@ class Preparer:
                 fix="hydra.sweep.subdir='${hydra.job.num}'",
             )
         return found
+
+    def _is_brief(self, base: Base) -> bool:
+        """Whether runs of this base need nothing of ``hydra``: plain directories, no interpolation in our groups."""
+        key = self._number(base)
+        if key not in self._brief:
+            raw = {name: base.cfg.hydra.sweep._get_node(name)._value() for name in ("dir", "subdir")}
+            usual = raw["subdir"] == "${hydra.job.num}" and raw["dir"] == self._raw_dir
+            plain = "${" not in str(raw["dir"]).replace("${now:", "")
+            self._brief[key] = usual and plain and not self._has_interpolations(base)
+        return self._brief[key]
+
+    @cached_property
+    def _raw_dir(self) -> Any:
+        node: Any = self.master.hydra.sweep._get_node("dir")
+        return node._value()
 
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
@@ -167,7 +188,7 @@ class Preparer:
         number = self._number(base)
         if number not in self._interpolates:
             cfg = base.cfg
-            nodes = [cfg._get_node(group) for group in GROUPS]
+            nodes: list[Any] = [cfg._get_node(group) for group in GROUPS]
             containers = [OmegaConf.to_container(node, resolve=False) for node in nodes if OmegaConf.is_config(node)]
             self._interpolates[number] = "${" in str(containers)
         return self._interpolates[number]

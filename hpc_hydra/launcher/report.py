@@ -9,10 +9,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from hydra.errors import CompactHydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.launcher.program import at_command_line
@@ -56,14 +59,24 @@ def reported() -> Iterator[None]:
     try:
         yield
     except HpcHydraError as error:
-        if not at_command_line() or os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if not _answers():
             raise
         complain(f"hpc_hydra: {error}")
         sys.exit(error.exit_code)
+    except CompactHydraException as error:  # overrides that cannot be composed, in Hydra's own words
+        if not _answers():
+            raise
+        cause = error.__cause__
+        complain(str(error) + (f"\n{cause}" if isinstance(cause, OmegaConfBaseException) else ""))
+        sys.exit(2)
     except KeyboardInterrupt:
         if not at_command_line():
             raise
         sys.exit(130)
+
+
+def _answers() -> bool:
+    return at_command_line() and os.environ.get("HYDRA_FULL_ERROR") != "1"
 
 
 def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
@@ -73,23 +86,30 @@ def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
     failed = [result for result in results if result.status is not JobStatus.COMPLETED]
     if not failed:
         return
-    if by_us and at_command_line() and os.environ.get("HYDRA_FULL_ERROR") != "1":
+    if by_us and _answers():
         sys.exit(1)  # the summary has been printed
     _ = failed[0].return_value
 
 
-def shown_overrides(overrides: Sequence[str]) -> str:
-    return " ".join(o for o in overrides if not o.startswith("hydra.")) or "(no overrides)"
+def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
+    """The overrides of a run for people, without those that all runs have."""
+    return " ".join(o for o in overrides if not o.startswith("hydra.") and o not in common) or "(no overrides)"
+
+
+def common_overrides(runs: Sequence[Run]) -> frozenset[str]:
+    """What all of several runs have in common."""
+    if len(runs) < 2:
+        return frozenset()
+    return frozenset(runs[0].overrides).intersection(*(run.overrides for run in runs[1:]))
 
 
 class Reporter:
     """Tells of changes while a launcher waits."""
 
-    def __init__(self, total: int, stream: TextIO | None = None) -> None:
-        self.total, self.stream = total, stream or sys.stdout
+    def __init__(self, total: int, common: Collection[str] = (), stream: TextIO | None = None) -> None:
+        self.total, self.common, self.stream = total, common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
-        self._notes: list[str] = []
 
     @property
     def is_terminal(self) -> bool:
@@ -118,29 +138,30 @@ class Reporter:
         """Say what has changed: one line each, where there is no table, and for failures also where there is one."""
         for watched in changed:
             if self._live is None:
-                say(_line(watched), to=self.stream)
+                say(_line(watched, self.common), to=self.stream)
             elif watched.outcome is not None and watched.outcome.status != "completed":
                 with suppress(OSError):
-                    self._live.console.print(_line(watched), markup=False, highlight=False)
+                    self._live.console.print(_line(watched, self.common), markup=False, highlight=False)
 
     def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
         """Draw the table anew."""
         if self._live is not None:
             with suppress(OSError):
-                self._live.update(_table(watched, self.total, time.monotonic() - self._begun, message), refresh=True)
+                seconds = time.monotonic() - self._begun
+                self._live.update(_table(watched, self.total, seconds, message, self.common), refresh=True)
 
 
-def _line(watched: Watched) -> str:
+def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
     if outcome is not None and outcome.status != "completed" and outcome.reason:
         text += f", {outcome.reason}"
     elif outcome is None and status.reason and status.reason != "None":
         text += f" ({status.reason})"
-    return f"{text} [{shown_overrides(watched.run.overrides)}]"
+    return f"{text} [{shown_overrides(watched.run.overrides, common)}]"
 
 
-def _table(watched: Sequence[Watched], total: int, seconds: float, message: str | None) -> Any:
+def _table(watched: Sequence[Watched], total: int, seconds: float, message: str | None, common: Collection[str]) -> Any:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -158,7 +179,8 @@ def _table(watched: Sequence[Watched], total: int, seconds: float, message: str 
         rows = first[:MANY]
     for w in rows:
         state = Text(w.word, style=_COLOURS.get(w.word, ""))
-        table.add_row(str(w.run.num), Text(w.id), state, Text(shown_overrides(w.run.overrides)), Text(_detail(w)))
+        overrides = Text(shown_overrides(w.run.overrides, common))
+        table.add_row(str(w.run.num), Text(w.id), state, overrides, Text(_detail(w)))
     parts: list[Any] = [head, table]
     if len(watched) > len(rows):
         parts.append(Text(f"… and {len(watched) - len(rows)} more", style="dim"))
@@ -184,11 +206,11 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def summary(failed: Sequence[tuple[Run, Outcome]], total: int) -> str:
+def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
     """The failures of a sweep: run, overrides, rank, reason, log and its last lines."""
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
-        lines += ["", f"  run {run.num}  {shown_overrides(run.overrides)}"]
+        lines += ["", f"  run {run.num}  {shown_overrides(run.overrides, common)}"]
         lines.append(f"    {outcome.status}: {outcome.reason or 'no reason is known'} (exit code {outcome.exit_code})")
         if outcome.log:
             lines.append(f"    log: {outcome.log}")

@@ -21,7 +21,7 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, debug, dry_run, program, scripts
 from hpc_hydra.launcher.group import Group, Run, group
 from hpc_hydra.launcher.prepare import Prepared, Preparer
-from hpc_hydra.launcher.report import complain, reported, say, summary
+from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
 from hpc_hydra.launcher.results import RunReturn
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.planning.types import Plan
@@ -193,7 +193,7 @@ class Launch:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
         if failed:
-            complain(summary(failed, len(prepared.runs)))
+            complain(summary(failed, len(prepared.runs), common_overrides(prepared.runs)))
             self.stopped = launch.on_failure == "stop"
         return [self._result(root, run, outcomes[run.num]) for run in prepared.runs]
 

@@ -16,7 +16,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import HpcHydraError, SchedulerError
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.interrupt import Interrupts
-from hpc_hydra.launcher.report import Reporter, complain, log_hint, say
+from hpc_hydra.launcher.report import Reporter, common_overrides, complain, log_hint, say
 from hpc_hydra.launcher.scripts import tag
 from hpc_hydra.launcher.watch import Watched, Watcher
 from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter
@@ -52,7 +52,7 @@ class Session:
     ) -> None:
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.total = sum(len(group.runs) for group, _, _ in jobs)
-        self.reporter = Reporter(self.total)
+        self.reporter = Reporter(self.total, common_overrides([r for group, _, _ in jobs for r in group.runs]))
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_Waiting(*job) for job in jobs]

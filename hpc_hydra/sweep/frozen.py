@@ -198,14 +198,15 @@ def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictCo
     return cfg
 
 
-def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str]) -> None:
+def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str] | None) -> None:
     """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
     if not rest:
         return
     ConfigLoaderImpl._apply_overrides_to_config([parse_override(o) for o in rest], cfg)
-    record_overrides(cfg, whole)
+    if whole is not None:
+        record_overrides(cfg, whole)
 
 
 @lru_cache(maxsize=20_000)
