@@ -17,8 +17,16 @@ Plugins.instance()  # before hydra's own fixtures save and restore its state, wh
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scheduler", metavar="NAME", help="conformance tests of this scheduler only")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, with a reason that the report gives, the tests that this machine cannot run."""
+    for item in items:
+        if "slurm_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
     left_out = config.stash.setdefault(LEFT_OUT, {})
     cluster = [item for item in items if item.get_closest_marker("cluster")]
     why = fixtures.unavailable() if cluster else None

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -142,14 +143,24 @@ def _backend(device: torch.device) -> str:
 
 
 def _check_device(start: Start, device: torch.device, backend: str | None) -> None:
-    if device.type == "cpu" and start.wishes.gpus_per_proc and backend is None:
-        import torch
+    """GPUs that were asked for and are not found are an error; GPUs that the job merely has are a warning."""
+    if device.type != "cpu" or not start.wishes.gpus_per_proc or backend is not None:
+        return
+    import torch
 
+    who = f"rank {start.info.rank} on {socket.gethostname()}"
+    if start.wishes.gpus_asked:
         raise RendezvousError(
-            f"rank {start.info.rank} on {socket.gethostname()} asked for {start.wishes.gpus_per_proc} GPUs, and torch "
-            f"{torch.__version__} finds none",
+            f"{who} asked for {start.wishes.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
             where="resources.gpus_per_proc",
             fix="install a torch built for these GPUs; rendezvous.backend=gloo trains on CPUs all the same",
+        )
+    if start.info.rank == 0:
+        print(
+            f"hpc_hydra: warning: the job has {start.wishes.gpus_per_proc} GPU(s) a rank, and torch "
+            f"{torch.__version__} finds none: training on CPUs (resources.gpus_per_proc=0 asks for no GPUs)",
+            file=sys.stderr,
+            flush=True,
         )
 
 

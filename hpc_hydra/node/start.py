@@ -36,6 +36,7 @@ class Wishes:
 
     rendezvous: Rendezvous = dataclasses.field(default_factory=Rendezvous)
     gpus_per_proc: int = 0
+    gpus_asked: bool = True  # training on CPUs instead would not be what was asked for
     seed: int = 0
 
 
@@ -97,6 +98,7 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
                 fraction_max_gpu_mem=_float(env.get("HPC_HYDRA_FRACTION_MAX_GPU_MEM")),
             ),
             int(env.get("HPC_HYDRA_GPUS_PER_PROC", 0)),
+            env.get("HPC_HYDRA_GPUS_ASKED") != "0",
             int(env.get("HPC_HYDRA_SEED", 0)),
         )
         token = env.get("HPC_HYDRA_ATTEMPT", "")
@@ -125,7 +127,7 @@ def wishes_of(cfg: DictConfig | None) -> Wishes:
 
     asked = settings(cfg)  # type: ignore[arg-type]
     return Wishes(
-        rendezvous(asked.rendezvous, asked.system), asked.resources.gpus_per_proc or 0, asked.launch.seed or 0
+        rendezvous(asked.rendezvous, asked.system), asked.resources.gpus_per_proc or 0, seed=asked.launch.seed or 0
     )
 
 

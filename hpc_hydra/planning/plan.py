@@ -43,8 +43,16 @@ def plan(settings: Settings) -> Plan:
         python=settings.launch.python,
         gpus_on_node=settings.system.gpus_per_node,
         gpu_vendor=at.gpu_vendor,
+        gpus_asked=_gpus_asked(settings),
         notes=(*merged.notes, *sized.notes),
     )
+
+
+def _gpus_asked(settings: Settings) -> bool:
+    """Whether anybody said that this run needs GPUs, rather than that a probed machine happens to have some."""
+    asked = settings.resources
+    sizes = (asked.gpus_per_proc, asked.gpus_at_least, asked.gpumem_at_least)
+    return settings.system.kind == "known" or any(size is not None for size in sizes)
 
 
 def _resolved(settings: Settings) -> None:

@@ -116,6 +116,7 @@ class Plan:
     python: str | None = None  # None: the launcher's own interpreter, by absolute path
     gpus_on_node: int | None = None  # of the system; None: not known
     gpu_vendor: str | None = None  # nvidia, amd, intel
+    gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
     notes: tuple[str, ...] = ()  # said to the user before submission
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -108,7 +109,10 @@ def test_a_run_is_never_lost_over_its_return_value(local_probe: Probe, ret: str,
 
 
 def test_nan_is_returned_as_nan(local_probe: Probe) -> None:
-    assert str(local_probe.run("ret=nan").outcome(0)["result"]) == "nan"
+    """JSON has no NaN: it takes the other way."""
+    result = local_probe.run("ret=nan")
+    assert result.outcome(0)["result_kind"] == "pickle"
+    assert str(pickle.loads((result.sweep / "0" / "result.pkl").read_bytes())) == "nan"
 
 
 def test_each_rank_has_its_own_complete_log(probe: Probe) -> None:
