@@ -63,7 +63,7 @@ class Frozen:
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_"))}
         return {
             **mine, "PYTHONPATH": str(ROOT), "HPC_HYDRA_SWEEP": str(self.root), "HPC_HYDRA_JOB": "job0",
-            "HPC_HYDRA_SCHEDULER": "local", "HPC_HYDRA_RUN": "0", "HPC_HYDRA_ATTEMPT": ATTEMPT, **self.env, **more,
+            "HPC_HYDRA_SCHEDULER": "local", "HPC_HYDRA_RUN": "0", "HPC_HYDRA_ATTEMPT": ATTEMPT, "PYTHONWARNINGS": "ignore", **self.env, **more,
         }  # fmt: skip
 
     def spawn(self, **env: str) -> subprocess.Popen[str]:
@@ -87,7 +87,7 @@ class Frozen:
         with self.spawn(**env) as process:
             out, _ = process.communicate(timeout=60)
         done = self.finish(process.returncode)
-        assert self.paths.outcome.exists(), out + done.stdout + done.stderr
+        assert self.paths.outcome.exists() and "Traceback" not in out, out + done.stdout + done.stderr
         return done.returncode, self.outcome()
 
     def finish(self, code: int, **env: str) -> subprocess.CompletedProcess[str]:

@@ -77,7 +77,7 @@ def test_a_large_value_goes_into_its_own_file(tmp_path: Path) -> None:
 
 
 def open_file() -> Any:
-    return Path(os.devnull).open()  # noqa: SIM115
+    return Path(os.devnull).open()
 
 
 @pytest.mark.parametrize("make", [threading.Lock, Refuses, Rude, lambda: (i for i in ()), open_file])

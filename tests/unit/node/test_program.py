@@ -1,0 +1,208 @@
+"""The user's program runs on a rank as it does at home (scenarios B09, B31), on both versions of Hydra."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.sweep.frozen import Program
+
+from .conftest import ATTEMPT, ROOT, Frozen
+
+Freeze = Callable[..., Frozen]
+CONFIG = "note: x\nhydra:\n  job:\n    name: app\n"
+
+
+def test_hydra_knows_everything_on_the_rank(freeze: Freeze) -> None:
+    body = """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.utils import get_original_cwd, to_absolute_path
+    h = HydraConfig.get()
+    return {"cwd": get_original_cwd(), "abs": to_absolute_path("x"), "num": h.job.num, "id": h.job.id,
+            "name": h.job.name, "dir": h.runtime.output_dir, "task": list(h.overrides.task), "note": cfg.note}
+    """
+    frozen = freeze(body, overrides=("note='a b'",))
+    here = str(frozen.root.parent)
+    assert frozen.run()[1]["result"] == {
+        "cwd": here, "abs": f"{here}/x", "num": 0, "id": "job0.0", "name": "app", "dir": f"{frozen.root}/0",
+        "task": ["note='a b'"], "note": "a b",
+    }  # fmt: skip
+
+
+def test_only_rank_0_writes_hydras_files(freeze: Freeze) -> None:
+    body = "import logging; logging.getLogger('me').info('rank %d', RANK)"
+    frozen = freeze(body, procs=3, overrides=("note=y",))
+    frozen.run()
+    root = frozen.paths.root
+    assert sorted(p.name for p in (root / ".hydra").iterdir()) == ["config.yaml", "hydra.yaml", "overrides.yaml"]
+    assert sorted(p.name for p in root.iterdir()) == [".hydra", "app.log", "logs", "outcome.json"]
+    logs = [root / "app.log", *(frozen.paths.attempt(ATTEMPT) / f"app.rank_{r}.log" for r in (1, 2))]
+    for rank, log in enumerate(logs):
+        assert log.read_text().endswith(f"rank {rank}\n") and len(log.read_text().splitlines()) == 1
+
+
+def test_chdir_and_env_set(freeze: Freeze) -> None:
+    config = CONFIG + "    chdir: true\n    env_set: {FOO: bar}\n"
+    frozen = freeze("print(os.getcwd(), os.environ['FOO'])", procs=2, config=config)
+    frozen.run()
+    assert [frozen.log(r) for r in (0, 1)] == [f"{frozen.root}/0 bar\n"] * 2
+
+
+def test_callbacks_run_once_per_run(freeze: Freeze) -> None:
+    outside = """
+    from hydra.experimental.callback import Callback
+    class Tell(Callback):
+        def on_job_start(self, config, **_): print("start", config.note)
+        def on_job_end(self, config, job_return, **_): print("end", job_return.return_value)
+    """
+    config = CONFIG + "  callbacks:\n    tell: {_target_: __main__.Tell}\n"
+    frozen = freeze("print('task'); return 3", procs=2, config=config, outside=outside)
+    frozen.run()
+    assert frozen.log(0) == "start x\ntask\nend 3\n" and frozen.log(1) == "task\n"
+
+
+def test_interpolations_resolve_on_the_rank(freeze: Freeze) -> None:
+    frozen = freeze("print(cfg.note)", procs=2, config=CONFIG.replace("x", "${oc.env:RANK}", 1))
+    frozen.run()
+    assert [frozen.log(r) for r in (0, 1)] == ["0\n", "1\n"]
+
+
+def test_the_programs_own_resolvers_and_types_are_there(freeze: Freeze) -> None:
+    outside = """
+    import dataclasses, threading
+    from omegaconf import OmegaConf
+    LOCK = threading.Lock()
+    OmegaConf.register_new_resolver("twice", lambda x: 2 * x)
+    @dataclasses.dataclass
+    class Answer:
+        value: int
+    """
+    body = "import pickle; print(cfg.note, __name__, pickle.loads(pickle.dumps(Answer(1)))); return Answer(42)"
+    frozen = freeze(body, config=CONFIG.replace("x", "${twice:21}", 1), outside=outside)
+    outcome = frozen.run()[1]
+    assert frozen.log() == "42 __main__ Answer(value=1)\n" and outcome["result_kind"] == "pickle"
+
+
+def test_code_around_main_runs_as_usual(freeze: Freeze) -> None:
+    frozen = freeze("print('task')", main="print('before'); main(); print('after')")
+    frozen.run()
+    assert frozen.log() == "before\ntask\nafter\n"
+
+
+def test_sys_argv_is_that_of_one_plain_run(freeze: Freeze) -> None:
+    frozen = freeze("return sys.argv", overrides=("note=1",))
+    assert frozen.run()[1]["result"] == [str(frozen.root.parent / "train.py"), "note=1"]
+
+
+def test_a_rank_is_marked_so_that_nothing_is_launched_from_it(freeze: Freeze) -> None:
+    assert freeze("return os.environ['HPC_HYDRA_RANK_PROCESS']").run()[1]["result"] == "1"
+
+
+def test_the_config_directory_is_not_read_again(freeze: Freeze) -> None:
+    frozen = freeze("return cfg.note")
+    (frozen.root.parent / "conf" / "config.yaml").write_text("this: [is not\n")
+    assert frozen.run()[1]["result"] == "x"
+
+
+def test_a_file_named_like_one_of_ours_in_the_working_directory_does_no_harm(freeze: Freeze) -> None:
+    frozen = freeze("return 1")
+    for name in ("json.py", "socket.py", "logging.py"):
+        (frozen.root.parent / name).write_text("raise RuntimeError('not me')\n")
+    work = frozen.root.parent / "work"
+    work.mkdir()
+    for name in ("json.py", "ctypes.py"):
+        (work / name).write_text("raise RuntimeError('not me')\n")
+    frozen.env["PYTHONPATH"] = str(ROOT)
+    from subprocess import run
+
+    done = run(
+        [sys.executable, "-m", "hpc_hydra.node", "finish", "0"], cwd=work, env=frozen.environ(), capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert "not me" not in done.stderr and frozen.outcome()["status"] == "lost"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    root = tmp_path / "proj"
+    (root / "pk").mkdir(parents=True)
+    (root / "pk" / "__init__.py").write_text("")
+    (root / "pk" / "sub.py").write_text("WORD = 'sub'\n")
+    (root / "pk" / "__main__.py").write_text(
+        "import hydra, sys\nfrom .sub import WORD\n@hydra.main(version_base='1.3', config_path=None)\n"
+        "def main(cfg):\n    print(WORD, __name__, __spec__.name, sys.argv[0]); return WORD\nmain()\n"
+    )
+    return root
+
+
+def test_a_module_runs_with_its_package(freeze: Freeze, package: Path) -> None:
+    frozen = freeze(program=Program("module", "pk", cwd="/", sys_path0=str(package), pythonpath=(str(ROOT),)))
+    assert frozen.run()[1]["result"] == "sub"
+    assert frozen.log() == f"sub __main__ pk.__main__ {package}/pk/__main__.py\n"
+
+
+def test_a_script_imports_from_its_own_folder_whatever_the_directory(freeze: Freeze) -> None:
+    frozen = freeze("from helper import X; return X", program=None)
+    (frozen.root.parent / "helper.py").write_text("X = 5\n")
+    program = json.loads((frozen.root / ".hpc_hydra" / "program.json").read_text())
+    (frozen.root / ".hpc_hydra" / "program.json").write_text(json.dumps({**program, "cwd": "/"}))
+    assert frozen.run()[1]["result"] == 5
+
+
+def test_a_console_script_is_a_script(freeze: Freeze, package: Path) -> None:
+    app = package / "app"
+    app.write_text(
+        "#!/usr/bin/python\nimport sys\nfrom pk.__main__ import main\n"
+        "if __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    (package / "pk" / "__main__.py").write_text(
+        "import hydra\n@hydra.main(version_base='1.3', config_path=None)\ndef main(cfg):\n    return __name__\n"
+    )
+    frozen = freeze(program=Program("script", str(app), cwd="/", sys_path0=str(package), pythonpath=(str(ROOT),)))
+    assert frozen.run()[1]["result"] == "pk.__main__"
+
+
+def test_a_function_without_a_program_comes_from_its_pickle(freeze: Freeze, tmp_path: Path) -> None:
+    import cloudpickle
+    from hydra.core.singleton import Singleton
+
+    secret = 41
+
+    def closure(cfg: Any) -> Any:
+        return [secret + 1, cfg.note]
+
+    frozen = freeze(program=Program("task", cwd=str(tmp_path), pythonpath=(str(ROOT),)))
+    payload = {"function": closure, "singletons": Singleton.get_state()}
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        (frozen.root / ".hpc_hydra" / "task.pkl").write_bytes(cloudpickle.dumps(payload))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert frozen.run()[1]["result"] == [42, "x"]
+
+
+def test_multiprocessing_starts_the_users_module_again(freeze: Freeze) -> None:
+    outside = """
+    import multiprocessing
+    def double(x): return 2 * x
+    """
+    body = "with multiprocessing.get_context('spawn').Pool(2) as pool: return pool.map(double, [1, 2])"
+    assert freeze(body, outside=outside).run()[1]["result"] == [2, 4]
+
+
+def test_faulthandler_tells_where_a_crash_was(freeze: Freeze) -> None:
+    frozen = freeze("import ctypes; ctypes.string_at(0)")
+    code, outcome = frozen.run(PYTHONFAULTHANDLER="1")
+    assert code == 139 and "Fatal Python error: Segmentation fault" in frozen.log() and "train.py" in frozen.log()
+    assert "SIGSEGV" in outcome["reason"]
+
+
+def test_a_second_main_of_one_program_is_not_run(freeze: Freeze) -> None:
+    frozen = freeze("print('task')", main="main(); main()")
+    assert frozen.run()[0] == 0
+    assert frozen.log().startswith("task\n") and "second @hydra.main" in frozen.log()
