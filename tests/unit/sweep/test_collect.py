@@ -1,0 +1,183 @@
+"""The first cause is told, not its victims; the scheduler's word counts where ranks could not write (B16, B17, B18)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.scheduler.base import JobStatus, State
+from hpc_hydra.sweep.collect import collect, is_consequence, last_lines
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import Outcome, RankEnd
+
+ATTEMPT = "20260101-000000-77"
+FINE = RankEnd(0, "n01", 0, ended=100)
+
+
+def outcome(root: Path, *ends: RankEnd, attempt: str | None = ATTEMPT, **known: Any) -> Outcome:
+    paths = RunPaths(root)
+    paths.attempt(ATTEMPT).mkdir(parents=True, exist_ok=True)
+    for end in ends:
+        write_json(paths.rank_end(ATTEMPT, end.rank), to_json(end))
+    known.setdefault("world_size", len(ends) or 1)
+    return collect(paths, 3, attempt, job_id="77", **known)
+
+
+def victim(rank: int, **more: Any) -> RankEnd:
+    return replace(RankEnd(rank, "n01", 143, 15, True, 101.0), **more)
+
+
+def test_all_well(tmp_path: Path) -> None:
+    write_json(RunPaths(tmp_path).root / "x", 1)
+    found = outcome(tmp_path, FINE, replace(FINE, rank=1, ended=105), exit_code=0)
+    assert (found.status, found.exit_code, found.num, found.ended) == ("completed", 0, 3, 105)
+
+
+@pytest.mark.parametrize(
+    ("note", "kind", "value"),
+    [
+        ({"kind": "json", "value": {"acc": 0.5}}, "json", {"acc": 0.5}),
+        ({"kind": "pickle"}, "pickle", None),
+        ({"kind": "none"}, "none", None),
+        ({"kind": "unserialisable", "note": "why"}, "unserialisable", None),
+        (None, "none", None),
+    ],
+)
+def test_the_value_of_rank_0(tmp_path: Path, note: Any, kind: str, value: Any) -> None:
+    paths = RunPaths(tmp_path)
+    paths.attempt(ATTEMPT).mkdir(parents=True)
+    if note:
+        write_json(paths.returned(ATTEMPT), note)
+    found = outcome(tmp_path, FINE, exit_code=0)
+    assert (found.result_kind, found.result, found.result_note) == (kind, value, (note or {}).get("note"))
+
+
+def test_the_first_that_failed_by_itself_is_the_cause(tmp_path: Path) -> None:
+    cause = RankEnd(2, "n02", 7, ended=100.5, error="ValueError: boom")
+    found = outcome(
+        tmp_path, victim(0, ended=100.1), victim(1), cause, replace(cause, rank=3, ended=103), exit_code=143
+    )
+    assert (found.status, found.rank, found.host, found.exit_code) == ("failed", 2, "n02", 7)
+    assert found.reason == "rank 2 on n02: ValueError: boom"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4242",
+        "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+)
+def test_a_consequence_on_a_node_whose_clock_is_ahead_is_not_the_cause(tmp_path: Path, error: str) -> None:
+    lost_it = RankEnd(0, "n01", 1, ended=99.0, error=error)
+    cause = RankEnd(1, "n02", 137, 9, ended=101.0)
+    found = outcome(tmp_path, lost_it, cause, exit_code=1)
+    assert is_consequence(lost_it) and found.rank == 1 and found.reason == "rank 1 on n02: killed by SIGKILL"
+
+
+def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
+    lost_it = RankEnd(0, "n01", 1, ended=99.0, error="Connection closed by peer")
+    assert outcome(tmp_path, lost_it, exit_code=1, world_size=2).rank == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (RankEnd(1, "n", 139, 11), "rank 1 on n: killed by SIGSEGV"),
+        (RankEnd(1, "n", 7), "rank 1 on n: exit code 7"),
+        (RankEnd(-1, "n", 1, error="SLURM_PROCID: is not set"), "a rank on n: SLURM_PROCID: is not set"),
+    ],
+)
+def test_reasons(tmp_path: Path, end: RankEnd, reason: str) -> None:
+    assert outcome(tmp_path, end).reason == reason
+
+
+def test_the_log_of_the_cause_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "elsewhere.txt"
+    log.write_text("".join(f"line {i}\n" for i in range(100)))
+    found = outcome(tmp_path, RankEnd(0, "n", 1, log=str(log)))
+    assert found.log == str(log) and found.last_lines == tuple(f"line {i}" for i in range(80, 100))
+
+
+def test_last_lines_of_progress_bars_and_bad_bytes(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 200_000 + b"\n10%\r20%\r30%\nodd \xff\r\n\nlast")
+    assert last_lines(log)[-3:] == ("30%", "odd \ufffd", "last")
+    assert last_lines(tmp_path / "none") == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "word", "code", "reason"),
+    [
+        (JobStatus(State.TIMEOUT, "TIMEOUT", 0, 15), "timeout", 143, "TIMEOUT"),
+        (JobStatus(State.CANCELLED, "CANCELLED by 0"), "cancelled", 143, "CANCELLED by 0"),
+        (JobStatus(State.FAILED, "NODE_FAIL", 1, None, "n01 is down"), "lost", 1, "NODE_FAIL: n01 is down"),
+        (JobStatus(State.FAILED, "OUT_OF_MEMORY", 0, 9), "failed", 137, "OUT_OF_MEMORY"),
+        (JobStatus(State.FAILED, "FAILED", 5), "failed", 5, "FAILED"),
+    ],
+)
+def test_the_schedulers_word_where_ranks_were_stopped(
+    tmp_path: Path, status: JobStatus, word: str, code: int, reason: str
+) -> None:
+    stopped = [victim(0, signal=None)] if status.state is State.CANCELLED else []
+    found = outcome(tmp_path, *stopped, status=status)
+    assert (found.status, found.exit_code) == (word, code)
+    assert found.reason is not None and found.reason.startswith(reason)
+
+
+def test_a_rank_that_failed_before_the_end_of_the_job_is_still_the_cause(tmp_path: Path) -> None:
+    failed = RankEnd(1, "n", 1, ended=1.0, error="ValueError: boom")
+    assert outcome(tmp_path, failed, victim(0), status=JobStatus(State.TIMEOUT, "TIMEOUT")).rank == 1
+
+
+def test_out_of_memory_is_said_beside_the_killed_rank(tmp_path: Path) -> None:
+    killed = RankEnd(1, "n", 137, 9)
+    found = outcome(tmp_path, killed, status=JobStatus(State.FAILED, "OUT_OF_MEMORY"))
+    assert found.reason == "rank 1 on n: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"
+
+
+def test_ranks_without_a_record_are_named(tmp_path: Path) -> None:
+    found = outcome(tmp_path, FINE, replace(FINE, rank=2), world_size=4, exit_code=137)
+    assert (found.status, found.exit_code) == ("failed", 137)
+    assert found.reason is not None and "ranks 1, 3 left no record" in found.reason and "SIGKILL" in found.reason
+
+
+def test_a_launch_command_that_failed_though_no_rank_did(tmp_path: Path) -> None:
+    found = outcome(tmp_path, FINE, exit_code=5)
+    assert (found.status, found.exit_code, found.reason) == ("failed", 5, "the launch command ended with exit code 5")
+
+
+def test_ranks_that_never_reported_are_no_success(tmp_path: Path) -> None:
+    found = outcome(tmp_path, world_size=2, exit_code=0)
+    assert (found.status, found.exit_code) == ("lost", 1)
+
+
+def test_nothing_known_is_lost(tmp_path: Path) -> None:
+    found = collect(RunPaths(tmp_path / "none"), 0, None, status=JobStatus(State.UNKNOWN))
+    assert (found.status, found.exit_code, found.attempt) == ("lost", 1, "")
+
+
+def test_completed_by_its_ranks_though_the_script_could_not_write_it(tmp_path: Path) -> None:
+    found = outcome(tmp_path, FINE, status=JobStatus(State.COMPLETED, "COMPLETED"))
+    assert (found.status, found.exit_code) == ("completed", 0)
+
+
+def test_ending_well_on_a_stop_signal_is_not_completion(tmp_path: Path) -> None:
+    found = outcome(tmp_path, replace(FINE, told_to_stop=True), exit_code=0)
+    assert (found.status, found.exit_code) == ("cancelled", 143)
+
+
+def test_a_reason_of_the_script_is_kept(tmp_path: Path) -> None:
+    found = outcome(tmp_path, exit_code=1, reason="a setup line failed")
+    assert (found.status, found.exit_code, found.reason) == ("failed", 1, "a setup line failed")
+
+
+def test_the_newest_attempt_is_taken(tmp_path: Path) -> None:
+    RunPaths(tmp_path).attempt("20250101-000000-1").mkdir(parents=True)
+    assert outcome(tmp_path, FINE, attempt=None, exit_code=0).attempt == ATTEMPT
