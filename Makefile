@@ -38,11 +38,13 @@ demo: .venv/.ready ## a sweep of distributed training on this machine: 2 world s
 	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1
 
 lint: .venv/.ready ## ruff, mypy --strict, syntax of the shell scripts
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
-	@for f in scripts/*.sh; do sh -n "$$f" || exit 1; done
-	@for f in .ci/run tests/cluster/slurm/*; do bash -n "$$f" || exit 1; done
+	@bad=0; run() { echo "$$*"; "$$@" || bad=1; }; \
+	run $(PY) -m ruff check .; \
+	run $(PY) -m ruff format --check .; \
+	run $(PY) -m mypy; \
+	for f in scripts/*.sh; do sh -n "$$f" || bad=1; done; \
+	for f in .ci/run tests/cluster/slurm/*; do bash -n "$$f" || bad=1; done; \
+	exit $$bad
 
 format: .venv/.ready ## ruff's format and safe fixes, in place
 	$(PY) -m ruff check --fix .
