@@ -62,8 +62,9 @@ class Frozen:
     def environ(self, **more: str) -> dict[str, str]:
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_"))}
         return {
-            **mine, "PYTHONPATH": str(ROOT), "HPC_HYDRA_SWEEP": str(self.root), "HPC_HYDRA_JOB": "job0",
-            "HPC_HYDRA_SCHEDULER": "local", "HPC_HYDRA_RUN": "0", "HPC_HYDRA_ATTEMPT": ATTEMPT, "PYTHONWARNINGS": "ignore", **self.env, **more,
+            **mine, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "HPC_HYDRA_SWEEP": str(self.root),
+            "HPC_HYDRA_JOB": "job0", "HPC_HYDRA_SCHEDULER": "local", "HPC_HYDRA_RUN": "0", "HPC_HYDRA_ATTEMPT": ATTEMPT,
+            **self.env, **more,
         }  # fmt: skip
 
     def spawn(self, **env: str) -> subprocess.Popen[str]:

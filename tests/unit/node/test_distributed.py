@@ -1,0 +1,155 @@
+"""`distributed(cfg)` with real processes and gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.planning.types import Rendezvous
+
+from .conftest import ROOT, Frozen
+
+pytestmark = pytest.mark.torch
+Freeze = Callable[..., Frozen]
+
+SUM = """
+import torch, torch.distributed as group, hpc_hydra
+with hpc_hydra.distributed(cfg) as dist:
+    x = torch.tensor([float(dist.rank + 1)])
+    group.all_reduce(x)
+    dist.barrier()
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def needs_torch() -> None:
+    pytest.importorskip("torch")
+
+
+def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:
+    script = tmp_path / "plain.py"
+    if code:
+        script.write_text("import os, sys, time\ncfg = None\n" + textwrap.dedent(code))
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_", "RANK", "WORLD_"))}
+    return subprocess.Popen(
+        [*(launch or (sys.executable,)), str(script)], env={**base, "PYTHONPATH": str(ROOT), **env}, cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def outputs(*processes: subprocess.Popen[str]) -> list[tuple[int, str]]:
+    found = []
+    for process in processes:
+        out, _ = process.communicate(timeout=90)
+        found.append((process.returncode, out))
+    return found
+
+
+def test_ranks_reduce_twice_in_one_program_on_the_held_port(freeze: Freeze) -> None:
+    again = SUM + SUM + "\nreturn [x.item(), dist.seed, str(dist.device), dist.backend, dist.is_main]"
+    code, outcome = freeze(again, procs=3).run()
+    assert (code, outcome["result"]) == (0, [6.0, 5, "cpu", "gloo", True])
+
+
+def test_an_exception_in_one_rank_ends_all_and_is_the_reason(freeze: Freeze) -> None:
+    body = SUM + "    if dist.rank == 1: raise ValueError('boom')\n    dist.barrier()"
+    frozen = freeze(body, procs=3)
+    begin = time.monotonic()
+    code, outcome = frozen.run()
+    assert time.monotonic() - begin < 50
+    assert (code, outcome["rank"]) == (1, 1) and "ValueError: boom" in outcome["reason"]
+
+
+def test_the_configured_port_is_the_stores(freeze: Freeze) -> None:
+    frozen = freeze(
+        SUM + "return int(os.environ['MASTER_PORT'])", procs=2, rendezvous=Rendezvous(port_range=(42100, 42900))
+    )
+    assert 42100 <= frozen.run()[1]["result"] <= 42900
+
+
+def test_alone_is_a_world_of_one(tmp_path: Path) -> None:
+    code = SUM + "print(x.item(), dist.world_size, dist.local_rank, dist.num_nodes, group.is_initialized())"
+    assert outputs(start(tmp_path, code)) == [(0, "1.0 1 0 1 False\n")]
+
+
+def test_an_existing_group_is_used_and_left(tmp_path: Path) -> None:
+    code = """
+    import torch.distributed as group, hpc_hydra
+    group.init_process_group("gloo", store=group.HashStore(), rank=0, world_size=1)
+    with hpc_hydra.distributed() as dist:
+        with hpc_hydra.distributed() as inner:
+            print(dist.rank, inner.world_size)
+    print(group.is_initialized())
+    """
+    assert outputs(start(tmp_path, code)) == [(0, "0 1\nTrue\n")]
+
+
+def test_a_group_that_the_program_destroyed_is_no_error(tmp_path: Path) -> None:
+    assert outputs(start(tmp_path, SUM + "    group.destroy_process_group()\nprint('well')")) == [(0, "well\n")]
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    code = SUM + "open(f'r{dist.rank}', 'w').write(f'{x.item()} {dist.local_rank} {dist.num_nodes}')"
+    ((exit_code, out),) = outputs(start(tmp_path, code, launch=launch))
+    assert exit_code == 0, out
+    assert [(tmp_path / f"r{r}").read_text() for r in (0, 1)] == ["3.0 0 1", "3.0 1 1"]
+
+
+def tasks(tmp_path: Path, code: str, ranks: tuple[int, ...], size: int) -> list[tuple[int, str]]:
+    """As `srun python plain.py` starts them."""
+    fixed = {
+        "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "here",
+        "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": str(size), "SLURM_STEP_TASKS_PER_NODE": str(size),
+    }  # fmt: skip
+    return outputs(
+        *(
+            start(tmp_path, code if i == 0 else "", **fixed, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank))
+            for i, rank in enumerate(ranks)
+        )
+    )
+
+
+def test_tasks_of_a_scheduler_find_each_other_and_leave_no_file(tmp_path: Path) -> None:
+    code = SUM + "    env = os.environ['RANK']\nprint(x.item(), env, 'RANK' in os.environ)"
+    assert tasks(tmp_path, code, (0, 1, 2), 3) == [(0, f"6.0 {r} False\n") for r in range(3)]
+    assert [p.name for p in tmp_path.iterdir()] == ["plain.py"]
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass"
+    for exit_code, out in tasks(tmp_path, code, (0, 1), 3):
+        assert exit_code == 1 and "waited 2 s for rank 2 of 3" in out
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [({"WORLD_SIZE": "3"}, "is of a world of 3"), ({"TORCHELASTIC_RUN_ID": "other"}, "(other), rank 0 on")],
+)
+def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str], text: str) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    env = {
+        "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2",
+        "TORCHELASTIC_RUN_ID": "one",
+    }  # fmt: skip
+    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=15): pass"
+    first = start(tmp_path, code, **env, RANK="0", LOCAL_RANK="0")
+    second = start(tmp_path, "", **{**env, **changed}, RANK="1", LOCAL_RANK="1")
+    ((_, _), (exit_code, out)) = outputs(first, second)
+    assert exit_code == 1 and text in out
+
+
+def test_an_address_that_answers_nothing_is_told(tmp_path: Path) -> None:
+    env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    ((code, out),) = outputs(start(tmp_path, "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass", **env))
+    assert code == 1 and "RendezvousError: 127.0.0.1:9: rank 1 of 2" in out

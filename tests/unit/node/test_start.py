@@ -1,0 +1,118 @@
+"""What the start of a program means: the table of `hpc_hydra.node.start`, a row a test."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.node.start import processes_asked, start_of
+
+TORCHRUN = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n01", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "abc",
+}  # fmt: skip
+ENTRY = {
+    **{k: v for k, v in TORCHRUN.items() if k not in ("GROUP_WORLD_SIZE", "TORCHELASTIC_RUN_ID")},
+    "NODE_RANK": "1", "HPC_HYDRA_RANK_PROCESS": "1", "HPC_HYDRA_NUM_NODES": "2", "HPC_HYDRA_ATTEMPT": "20260101-1",
+    "HPC_HYDRA_MASTER_HOST": "node01", "HPC_HYDRA_SEED": "7", "HPC_HYDRA_TIMEOUT": "90", "HPC_HYDRA_BACKEND": "gloo",
+    "HPC_HYDRA_GPUS_PER_PROC": "2", "HPC_HYDRA_FRACTION_MAX_GPU_MEM": "0.5",
+}  # fmt: skip
+SLURM = {
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "n[01-02]", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_NTASKS": "2",
+}  # fmt: skip
+
+
+def config(**groups: dict[str, Any]) -> Any:
+    from omegaconf import OmegaConf
+
+    known: dict[str, dict[str, Any]] = {
+        "system": {"name": "x", "kind": "local"}, "scheduler": {"name": "local"}, "resources": {}, "rendezvous": {},
+        "logging": {}, "launch": {},
+    }  # fmt: skip
+    for name, values in groups.items():
+        known[name].update(values)
+    return OmegaConf.create(known)
+
+
+def test_by_torchrun() -> None:
+    start = start_of(TORCHRUN, None)
+    info = start.info
+    assert (info.rank, info.world_size, info.local_rank, info.local_world_size) == (3, 4, 1, 2)
+    assert (info.node_rank, info.num_nodes, start.address, start.port, start.token) == (1, 2, "n01", 29500, "abc")
+
+
+def test_by_our_node_entry() -> None:
+    start = start_of(ENTRY, None)
+    assert (start.info.rank, start.info.num_nodes, start.info.node_rank) == (3, 2, 1)
+    assert (start.token, start.master_host, start.address) == ("20260101-1", "node01", "n01")
+    wishes = start.wishes
+    assert (wishes.seed, wishes.gpus_per_proc, wishes.rendezvous.timeout) == (7, 2, 90)
+    assert (wishes.rendezvous.backend, wishes.rendezvous.fraction_max_gpu_mem) == ("gloo", 0.5)
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_missing_variable_is_named_with_the_host(name: str) -> None:
+    env = {k: v for k, v in TORCHRUN.items() if k != name}
+    with pytest.raises(RendezvousError, match=rf"^{name}: is not set on {socket.gethostname()}"):
+        start_of(env, None)
+
+
+@pytest.mark.parametrize(("name", "value"), [("RANK", "x"), ("RANK", "4"), ("WORLD_SIZE", "-1"), ("MASTER_PORT", "")])
+def test_a_malformed_variable_is_named(name: str, value: str) -> None:
+    with pytest.raises(RendezvousError, match=f"^{name}: "):
+        start_of({**TORCHRUN, name: value}, None)
+
+
+def test_our_entry_without_its_variables_is_no_world_of_one() -> None:
+    with pytest.raises(RendezvousError, match="RANK"):
+        start_of({"HPC_HYDRA_RANK_PROCESS": "1"}, None)
+
+
+def test_as_one_of_several_tasks() -> None:
+    start = start_of(SLURM, config(rendezvous={"timeout": "3m", "port": 4000}))
+    assert start.how == "tasks" and (start.info.rank, start.info.world_size, start.info.node_rank) == (1, 2, 1)
+    assert (start.master_host, start.token) == ("n01", "77.2")
+    assert (start.wishes.rendezvous.timeout, start.wishes.rendezvous.port) == (180, 4000)
+
+
+def test_ranks_of_torchrun_in_a_scheduler_task_are_torchruns() -> None:
+    assert start_of({**SLURM, **TORCHRUN}, None).info.rank == 3
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"MASTER_ADDR": "x", "MASTER_PORT": "1"}, {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}]
+)
+def test_alone(env: dict[str, str]) -> None:
+    for cfg in (None, config()):
+        start = start_of(env, cfg)
+        assert start.how == "alone" and (start.info.rank, start.info.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "resources", [{"nodes": 2}, {"procs_per_node": 3}, {"nodes": 2, "procs_per_node": 4, "gpus_per_proc": 0}]
+)
+@pytest.mark.parametrize("system", [{"kind": "local"}, {"kind": "auto", "name": "auto"}])
+def test_plainly_although_several_are_asked_for(resources: dict[str, Any], system: dict[str, Any]) -> None:
+    cfg = config(resources=resources, system=system, scheduler={"name": "slurm"})
+    with pytest.raises(HpcHydraError, match=r"asks for \d processes.*\n.*add -m"):
+        start_of({}, cfg)
+
+
+def test_debugging_is_one_process_whatever_is_asked_for() -> None:
+    assert start_of({}, config(resources={"procs_per_node": 4}, launch={"debug": True})).info.world_size == 1
+
+
+def test_a_configuration_without_our_groups_asks_for_one() -> None:
+    from omegaconf import OmegaConf
+
+    assert processes_asked(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
+
+
+def test_the_systems_own_size_counts() -> None:
+    cfg = config(system={"kind": "known", "gpus_per_node": 4, "cores_per_node": 64}, resources={"gpus_at_least": 8})
+    assert processes_asked(cfg) == 8
