@@ -5,7 +5,6 @@ PY := .venv/bin/python
 PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 ARGS ?=
-SWEEP := outputs/demo
 .PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
 help: ## this list
@@ -17,6 +16,11 @@ help: ## this list
 
 .venv14/.ready: $(HOUSE) constraints/hydra14.txt
 	@sh scripts/venv.sh .venv14 constraints/hydra14.txt
+
+.venv-peers/.ready: constraints/peers.txt | .venv/.ready
+	$(PY) -m venv --clear .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check -q --no-input install -r constraints/peers.txt
+	@touch $@
 
 venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
 
@@ -35,7 +39,8 @@ test-hydra14: .venv14/.ready ## the suite without SLURM on Hydra 1.4 (its own .v
 	$(PY14) -m pytest -m "not cluster" $(ARGS)
 
 demo: .venv/.ready ## a sweep of distributed training on this machine: 2 world sizes × 2 learning rates
-	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1
+	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1 \
+	  'hydra.sweep.dir=outputs/demo/$${now:%Y-%m-%d_%H-%M-%S}'
 
 lint: .venv/.ready ## ruff, mypy --strict, syntax of the shell scripts
 	@bad=0; run() { echo "$$*"; "$$@" || bad=1; }; \
@@ -53,8 +58,9 @@ format: .venv/.ready ## ruff's format and safe fixes, in place
 docs: .venv/.ready ## run the commands of README and docs, check their links
 	$(PY) -m pytest tests/unit/test_docs.py $(ARGS)
 
-bench: .venv/.ready ## side by side with the peers (benchmarks/)
-	$(PY) -m benchmarks $(ARGS)
+bench: .venv/.ready .venv-peers/.ready ## side by side with the peers (their own .venv-peers)
+	PEERS_PYTHON=.venv-peers/bin/python $(PY) benchmarks/sweep_submit.py
+	PEERS_PYTHON=.venv-peers/bin/python $(PY) benchmarks/start.py
 
 cluster-up: ## start the 4-node SLURM of the tests and leave it running (root on Debian)
 	bash tests/cluster/slurm/up
@@ -62,6 +68,6 @@ cluster-up: ## start the 4-node SLURM of the tests and leave it running (root on
 cluster-down: ## stop it
 	bash tests/cluster/slurm/down
 
-clean: ## remove what make, builds and tests left here
-	rm -rf .venv .venv14 build dist outputs multirun .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+clean: ## remove what make, builds and tests left here; your own outputs/ and multirun/ stay
+	rm -rf .venv .venv14 .venv-peers build dist outputs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
