@@ -194,13 +194,16 @@ def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
 
 def _execute(todo: Attached) -> int:
     try:
-        return run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
+        ended = run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
     except FileNotFoundError as error:
         raise SchedulerError(
             f"{todo.command[0]} is not there: is this a machine with {todo.dialect.name}?",
             where="scheduler",
             fix="scheduler=local, or launch.dry_run=true to see what would be run",
         ) from error
+    if ended.signal is not None and not RunPaths(todo.run.dir).outcome.exists():
+        return 128 + ended.signal  # it had not begun: the code is the scheduler's
+    return ended.exit_code
 
 
 def _keep_hostlist(todo: Attached, *, keep: bool) -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -38,13 +38,21 @@ class Streams:
     color_stderr: bool = False
 
 
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended: its exit code (128+n for signal n), and the first signal that was passed on to it."""
+
+    exit_code: int
+    signal: int | None = None
+
+
 def run_attached(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, streams: Streams = Streams()
-) -> int:
+) -> Ended:
     """Run ``argv`` in a process group of its own, which has the terminal if we have it.
 
     Interrupt, termination, hang-up and quit are passed on to that group; if this process is killed, the command is
-    told to end. Returns its exit code, 128+n for signal n. Raises `OSError` where it cannot be started.
+    told to end. Raises `OSError` where it cannot be started.
     """
     terminal = _Terminal()
     parent = os.getpid()
@@ -56,7 +64,7 @@ def run_attached(
         writers = {pump.number: pump.writer for pump in pumps}
         sys.stdout.flush()
         sys.stderr.flush()
-        with _forwarding() as group:
+        with _forwarding() as forward:
             process = subprocess.Popen(
                 list(argv),
                 env=dict(env),
@@ -65,7 +73,7 @@ def run_attached(
                 stderr=writers.get(2),
                 preexec_fn=lambda: _in_child(parent, terminal),
             )
-            group(process.pid)
+            forward.to(process.pid)
             for pump in pumps:
                 pump.start()
             try:
@@ -74,7 +82,7 @@ def run_attached(
                 terminal.take_back()
         for pump in pumps:
             pump.finish()
-    return code
+    return Ended(code, forward.first)
 
 
 def _in_child(parent: int, terminal: _Terminal) -> None:
@@ -82,7 +90,7 @@ def _in_child(parent: int, terminal: _Terminal) -> None:
     terminal.give(os.getpid())
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had gone
         if os.getppid() != parent:
             os._exit(1)
 
@@ -129,30 +137,37 @@ def _foreground(group: int) -> None:
         signal.signal(signal.SIGTTOU, before)
 
 
-@contextlib.contextmanager
-def _forwarding() -> Iterator[Callable[[int], None]]:
-    """Pass `FORWARDED` signals on to the group that the yielded function is told; those that come before, then."""
-    target: list[int] = []
-    early: list[int] = []
+class _Forward:
+    """Passes signals on to a process group; those that came before it was there, then."""
 
-    def handle(signum: int, frame: FrameType | None) -> None:
-        if not target:
-            early.append(signum)
+    def __init__(self) -> None:
+        self._group: int | None = None
+        self._early: list[int] = []
+        self.first: int | None = None
+
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        self.first = self.first or signum
+        if self._group is None:
+            self._early.append(signum)
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(target[0], signum)
+            os.killpg(self._group, signum)
 
-    def tell(group: int) -> None:
+    def to(self, group: int) -> None:
         with contextlib.suppress(OSError):
             os.setpgid(group, group)  # as the child does: whoever comes first
-        target.append(group)
-        for signum in early:
-            handle(signum, None)
+        self._group = group
+        for signum in self._early:
+            self.handle(signum, None)
 
-    heard = [s for s in FORWARDED if signal.getsignal(s) != signal.SIG_IGN]  # nohup stays nohup
-    before = {s: signal.signal(s, handle) for s in heard}
+
+@contextlib.contextmanager
+def _forwarding() -> Iterator[_Forward]:
+    """While this lasts, `FORWARDED` signals are passed on; those that are ignored (nohup) stay so."""
+    forward = _Forward()
+    before = {s: signal.signal(s, forward.handle) for s in FORWARDED if signal.getsignal(s) != signal.SIG_IGN}
     try:
-        yield tell
+        yield forward
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -90,8 +90,16 @@ def launch(call: Call) -> int:
 
     task = program(call.command, fill=call.fill)
     try:
+        parsed = _check_overrides(call)
         hydra, master = compose(call, name=task_name(call))
-        _check_keys(call, hydra, master, python=task.target == "python")
+        if call.fill:
+            _check_fill(call, parsed, master)
+        if master.rendezvous.get("init") == "launcher" and task.target != "python":
+            raise ConfigError(
+                "only a Python program can be given its process group",
+                where="rendezvous.init",
+                fix="rendezvous.init=script, and the command makes it itself",
+            )
         if call.multirun or master.launch.bg or master.launch.setup_only:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
@@ -137,34 +145,33 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     return hydra, master
 
 
-def _check_keys(call: Call, hydra: Any, master: DictConfig, *, python: bool) -> None:
-    """Refuse a sweep without -m, keys that nobody reads, and ``{key}`` that nobody fills. Raises `ConfigError`."""
+def _check_overrides(call: Call) -> list[Any]:
+    """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    from hpc_hydra.config.schema import GROUPS
+
+    parsed = OverridesParser.create().parse_overrides(list(call.overrides))
+    for one in parsed:
+        if one.is_sweep_override() and not call.multirun:
+            line = str(one.input_line)
+            raise ConfigError("several values need -m", where=line, fix=f"hpc-hydra run -m {line}")
+        first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
+        if first in GROUPS or first == "hydra" or call.config_dir or call.config_name:
+            continue
+        if not call.fill or not (one.is_add() or one.is_force_add()):
+            raise _nobody_reads(one.key_or_group, fill=call.fill)
+    return parsed
+
+
+def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
+    """Refuse ``{key}`` that nobody fills or two could fill, and a sweep that the command does not see."""
     from omegaconf import OmegaConf
 
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.sweep.fill import RANK_KEYS, names, unknown
 
-    parsed = OverridesParser.create(config_loader=hydra.config_loader).parse_overrides(list(call.overrides))
-    wanted = list(names([*call.command, *map(str, master.launch.env.values())])) if call.fill else []
-    swept = []
-    for one in parsed:
-        first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
-        if one.is_sweep_override():
-            swept.append(one.key_or_group)
-            if not call.multirun:
-                raise ConfigError(
-                    "several values need -m", where=one.input_line or "", fix=f"hpc-hydra run -m {one.input_line}"
-                )
-        if first in GROUPS or first == "hydra" or call.fill or call.config_dir or call.config_name:
-            continue
-        raise _nobody_reads(one.key_or_group)
-    if master.rendezvous.get("init") == "launcher" and not python:
-        raise ConfigError(
-            "only a Python program can be given its process group",
-            where="rendezvous.init",
-            fix="rendezvous.init=script, and the command makes it itself",
-        )
+    wanted = list(names([*call.command, *map(str, master.launch.env.values())]))
     added = {one.key_or_group for one in parsed}
     for name in wanted:
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
@@ -176,9 +183,11 @@ def _check_keys(call: Call, hydra: Any, master: DictConfig, *, python: bool) -> 
             )
         if name not in RANK_KEYS and not in_config:
             raise unknown(name)
-    own = call.config_dir or call.config_name  # there, any key may decide what another one is
+    if call.config_dir or call.config_name:  # there, any key may decide what another one is
+        return
+    swept = [one.key_or_group for one in parsed if one.is_sweep_override()]
     unused = [key for key in swept if key.split(".")[0] not in GROUPS and not _asked_for(key, wanted)]
-    if unused and call.fill and not own:
+    if unused:
         raise ConfigError(
             "is swept, but nothing in the command asks for it: all runs would be the same",
             where=unused[0],
@@ -191,13 +200,13 @@ def _asked_for(key: str, wanted: Sequence[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") or key.startswith(f"{name}.") for name in wanted)
 
 
-def _nobody_reads(key: str) -> ConfigError:
+def _nobody_reads(key: str, *, fill: bool) -> ConfigError:
     from hpc_hydra.config.schema import GROUPS
 
     known = {f"{group}.{field.name}": field.name for group, kind in GROUPS.items() for field in fields(kind)}
     near = [full for full, short in known.items() if short == key]
     near += difflib.get_close_matches(key, [*known, *GROUPS], n=2)
-    hint = f"--fill +{key}=VALUE, with {{{key}}} in the command"
+    hint = f"{'' if fill else '--fill '}+{key}=VALUE, with {{{key}}} in the command"
     return ConfigError(
         "no key of the configuration; the command itself does not read it",
         where=key,

@@ -39,6 +39,8 @@ def spawn(argv: Sequence[str]) -> int:
     adopt_orphans()
     running: dict[int, int] = {}  # pid → rank
     attached = bool(os.environ.get("HPC_HYDRA_ATTACHED"))
+    if attached:
+        die_with_parent(os.getppid(), signal.SIGTERM)  # the job script, which goes with the console
     consoles: list[Lines] = []
     try:
         for rank in range(options.procs):

@@ -85,6 +85,8 @@ def job_script(
     lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
     lines += [comment(text) for text in (spec.comment, *notes) if text]
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    if spec.attached:
+        lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_run(spec, scheduler, select, job_id), *before]
@@ -116,7 +118,7 @@ def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[st
 _EACH_LINE = """\
 for hpc_hydra_line in "${hpc_hydra_setup[@]}"; do
   hpc_hydra_num=$((hpc_hydra_num + 1))
-  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line"
+  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line" >&2
   eval "$hpc_hydra_line" && hpc_hydra_code=0 || hpc_hydra_code=$?
   [ "$hpc_hydra_code" = 0 ] || {
     echo "hpc_hydra: setup line $hpc_hydra_num failed with exit code $hpc_hydra_code" >&2; break; }

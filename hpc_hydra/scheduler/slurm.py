@@ -332,7 +332,7 @@ class SlurmDialect(Dialect):
                 )
             return ["bash", str(script)]
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
-        return ["salloc", "--quiet", *map(_flag, options), "bash", str(script)]
+        return ["salloc", *map(_flag, options), "bash", str(script)]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
@@ -400,7 +400,7 @@ class SlurmDialect(Dialect):
         return said.get(job) or (array if array and array.state.is_finished else None)
 
     def is_unknown_job(self, message: str) -> bool:
-        return "Invalid job id" in message
+        return "Invalid job id specified" in message
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         elements: dict[str, list[int]] = {}

@@ -122,7 +122,7 @@ type module >/dev/null 2>&1 || for hpc_hydra_profile in ~/.bash_profile ~/.bash_
 done
 for hpc_hydra_line in "${{hpc_hydra_setup[@]}}"; do
   hpc_hydra_num=$((hpc_hydra_num + 1))
-  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line"
+  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line" >&2
   eval "$hpc_hydra_line" && hpc_hydra_code=0 || hpc_hydra_code=$?
   [ "$hpc_hydra_code" = 0 ] || {{
     echo "hpc_hydra: setup line $hpc_hydra_num failed with exit code $hpc_hydra_code" >&2; break; }}
@@ -310,7 +310,7 @@ def test_setup_lines_run_in_one_shell_in_order(tmp_path: Path) -> None:
     )
     done = run(here(tmp_path, 'echo "$A|$FROM_FILE|$G|$PWD|$B"', setup=setup), "4", cwd=tmp_path)
     assert "b c|0|1|/|2\n" in done.stdout
-    assert "setup line 2" in done.stdout
+    assert "setup line 2" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_setup_line_that_fails_stops_the_job_visibly(line: str, code: int, tmp
     assert done.returncode == code or (line.startswith("echo") and done.returncode != 0)
     assert "started" not in done.stdout
     assert "third" not in done.stdout
-    assert "setup line 2 on " in done.stdout
+    assert "setup line 2 on " in done.stderr
     assert line in done.stdout
     assert "setup line 2 failed" in done.stderr
     assert f"finish {done.returncode} a setup line failed" in done.stdout
@@ -338,7 +338,7 @@ def test_a_setup_line_that_fails_stops_the_job_visibly(line: str, code: int, tmp
 def test_an_exit_in_a_setup_line_stops_the_job_with_its_code(tmp_path: Path) -> None:
     done = run(here(tmp_path, "echo started", setup=("exit 9",)), "4", cwd=tmp_path)
     assert done.returncode == 9
-    assert "setup line 1" in done.stdout
+    assert "setup line 1" in done.stderr
     assert "started" not in done.stdout
 
 
