@@ -244,27 +244,31 @@ def _prefixed(name: str, store: Any) -> Any:
 
 
 def _agree(store: Any, start: Start, seconds: float) -> None:
-    """Wait until every rank is here, once, and make sure that all are of the same run and count the same world."""
+    """Wait until every rank is here, once, and make sure that all are of the same run and count the same world.
+
+    What one rank finds wrong, all are told at once.
+    """
     info = start.info
     if info.world_size == 1:
         return
     me = f"rank {info.rank} on {socket.gethostname()}"
+    wrong = None
     if store.add(f"here/{info.rank}", 1) != 1:
-        raise RendezvousError(f"{me}: another process says that it is rank {info.rank}", where=info.source or "RANK")
+        wrong = f"two processes say that they are rank {info.rank}, one of them on {socket.gethostname()}"
     mine = {"world_size": info.world_size, "token": start.token}
     if info.rank == 0:
         store.set("world", json.dumps(mine))
     else:
         theirs = json.loads(store.get("world"))
         if theirs != mine:
-            raise RendezvousError(
+            wrong = (
                 f"{me} is of a world of {info.world_size} ({start.token or 'no attempt'}), rank 0 on "
-                f"{start.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})",
-                where=info.source or None,
-                fix="start all ranks by one command",
+                f"{start.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})"
             )
-    if store.add("arrived", 1) == info.world_size:
-        store.set("complete", "1")
+    if wrong is not None:
+        store.set("complete", wrong)
+    elif store.add("arrived", 1) == info.world_size:
+        store.set("complete", "")
     try:
         store.wait(["complete"], timedelta(seconds=seconds))
     except Exception as error:
@@ -274,6 +278,9 @@ def _agree(store: Any, start: Start, seconds: float) -> None:
             where=f"{start.address}:{start.port}",
             fix="look into the logs of these ranks; rendezvous.timeout=30m waits longer",
         ) from error
+    found = wrong or store.get("complete").decode()
+    if found:
+        raise RendezvousError(found, where=info.source or None, fix="start all ranks by one command")
 
 
 def _unreachable(start: Start, seconds: float, error: Exception, where: str | None = None) -> RendezvousError:
