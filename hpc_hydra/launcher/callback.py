@@ -45,7 +45,9 @@ def _check_run(config: DictConfig) -> None:
         return
     loader = _loader()
     if loader is not None:
-        overrides = [*config.hydra.overrides.hydra, *config.hydra.overrides.task]
+        from hpc_hydra.launcher.compose import raw_list
+
+        overrides = raw_list(config.hydra.overrides.hydra) + raw_list(config.hydra.overrides.task)
         checks.check_files(loader, config, overrides, sweeping=False)
     if "launch" not in config or OmegaConf.select(config, "launch.debug"):
         return

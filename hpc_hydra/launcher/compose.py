@@ -162,7 +162,16 @@ class Composer:
     def _repository(self) -> Any:
         hydra = self._master.hydra
         loader: Any = self._loader
-        return loader._parse_overrides_and_create_caching_repo(hydra.job.config_name, list(hydra.overrides.hydra))[1]
+        return loader._parse_overrides_and_create_caching_repo(hydra.job.config_name, raw_list(hydra.overrides.hydra))[
+            1
+        ]
+
+
+def raw_list(node: Any) -> list[str]:
+    """The elements as they are written: an override may hold an interpolation."""
+    found = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(found, list)
+    return found
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hpc_hydra.launcher.run import Launch
 
 
+BUNDLE = "hpc_hydra_bundle"  # a primary configuration that is the bundle alone
+
+
 @dataclass
 class HpcLauncherConf:
     """``hydra.launcher`` of ``hydra/launcher=hpc``. What to run where stands in the groups outside of ``hydra``."""
@@ -50,6 +53,7 @@ def register() -> None:
     registry = ConfigStore.instance()
     registry.store(group="hydra/launcher", name="hpc", node=HpcLauncherConf, provider="hpc_hydra")
     registry.store(group="hydra/sweeper", name="hpc", node=HpcSweeperConf, provider="hpc_hydra")
+    registry.store(name=BUNDLE, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
     store.register()
 
 

@@ -24,6 +24,7 @@ from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.compose import Base, Composed, Composer
 from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.sweep.frozen import parse_override
@@ -169,7 +170,7 @@ class Preparer:
     @cached_property
     def _bundle(self) -> DictConfig:
         """Our groups, for an application that does not have them."""
-        return self.loader.load_configuration("hpc", list(self.bundle), run_mode=RunMode.RUN)
+        return self.loader.load_configuration(BUNDLE, list(self.bundle), run_mode=RunMode.RUN)
 
     def _key(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> Any:
         """What a run's settings depend on: its base and its overrides of our groups, or their values in the end."""
@@ -188,7 +189,7 @@ class Preparer:
         number = self._number(base)
         if number not in self._interpolates:
             cfg = base.cfg
-            nodes: list[Any] = [cfg._get_node(group) for group in GROUPS]
+            nodes: list[Any] = [cfg._get_node(group) for group in GROUPS if group in cfg]
             containers = [OmegaConf.to_container(node, resolve=False) for node in nodes if OmegaConf.is_config(node)]
             self._interpolates[number] = "${" in str(containers)
         return self._interpolates[number]

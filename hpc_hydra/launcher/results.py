@@ -10,6 +10,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from hydra import version
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict, read_write
 
@@ -71,9 +72,12 @@ class RunReturn(JobReturn):
     def working_dir(self) -> str | None:
         """Where the task ran: its output directory with ``hydra.job.chdir``, else where the command was given."""
         hydra_cfg = self.hydra_cfg
-        if hydra_cfg is not None and hydra_cfg.hydra.job.chdir:
-            return str(self._run.dir)
-        return str(hydra_cfg.hydra.runtime.cwd) if hydra_cfg is not None else None
+        if hydra_cfg is None:
+            return None
+        chdir = hydra_cfg.hydra.job.chdir
+        if chdir is None:  # Hydra 1.3 with an old version_base
+            chdir = not version.base_at_least("1.2")
+        return str(self._run.dir if chdir else hydra_cfg.hydra.runtime.cwd)
 
     @working_dir.setter
     def working_dir(self, value: str | None) -> None:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, debug, dry_run, program, scripts
+from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.group import Group, Run, group
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
@@ -95,7 +96,7 @@ class Launch:
     # before anything is written
 
     def _check_files(self, prepared: Prepared) -> None:
-        of_hydra = list(self.master.hydra.overrides.hydra)
+        of_hydra = raw_list(self.master.hydra.overrides.hydra)
         for base in prepared.bases[:50]:
             checks.check_files(self.context.config_loader, base.cfg, [*of_hydra, *base.applied], sweeping=False)
 

@@ -108,6 +108,10 @@ class _Job:
         try:
             value = result.return_value  # raises what the task raised, and says which overrides it had
         except Exception as error:
+            if part.rank == 0 and part.record.program.kind == "task":
+                from hpc_hydra.node.returned import keep_failure
+
+                keep_failure(result, part.paths.result)
             _tell(part, error)
             sys.exit(1)
         if part.rank == 0:

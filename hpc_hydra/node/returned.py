@@ -5,6 +5,7 @@ JSON where the value comes back exactly, else a pickle, else a note with its typ
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -36,6 +37,16 @@ def keep(value: Any, note: Path, pickled: Path) -> str | None:
         return why
     write_json(note, {"kind": "pickle"})
     return None
+
+
+def keep_failure(result: Any, pickled: Path) -> None:
+    """Keep Hydra's JobReturn of a failed task, without its configurations, for a launcher in the same program.
+
+    A function of a notebook or a test has its exception raised there, as it was here.
+    """
+    result.cfg = result.hydra_cfg = None
+    with contextlib.suppress(Exception):  # the run has failed anyway, and its log says how
+        _pickle(result, pickled)
 
 
 def is_json(value: Any, depth: int = 50) -> bool:
