@@ -31,6 +31,7 @@ from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.sweep.files import read_json
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 
@@ -201,8 +202,10 @@ def _execute(todo: Attached) -> int:
             where="scheduler",
             fix="scheduler=local, or launch.dry_run=true to see what would be run",
         ) from error
-    if ended.signal is not None and not RunPaths(todo.run.dir).outcome.exists():
-        return 128 + ended.signal  # it had not begun: the code is the scheduler's
+    if ended.signal is not None:
+        outcome = read_json(RunPaths(todo.run.dir).outcome)
+        if outcome is None or outcome["status"] == "cancelled":  # not its own end: the code is the scheduler's
+            return 128 + ended.signal
     return ended.exit_code
 
 

@@ -14,6 +14,12 @@ from hpc_hydra.errors import HpcHydraError
 COMMANDS = {
     "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),
     "torchrun": ("hpc_hydra.cli.torchrun", "the same with torchrun-hpc's options"),
+    "status": ("hpc_hydra.cli.sweep_commands:status", "the runs of a sweep: states, jobs, reasons"),
+    "logs": ("hpc_hydra.cli.sweep_commands:logs", "the output of a run, or of one of its ranks"),
+    "wait": ("hpc_hydra.cli.sweep_commands:wait", "wait until all runs have ended"),
+    "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "end runs that wait or run"),
+    "resume": ("hpc_hydra.cli.sweep_commands:resume", "submit again what failed, was lost, or never was submitted"),
+    "results": ("hpc_hydra.cli.sweep_commands:results", "what the runs returned, as a table, CSV or JSON"),
     "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
 }
 USAGE_EXIT = 2
@@ -63,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpc-hydra: unknown command {name!r}; {hint}", file=sys.stderr)
         return USAGE_EXIT
     try:
-        return int(import_module(COMMANDS[name][0]).main(rest))
+        module, _, function = COMMANDS[name][0].partition(":")
+        return int(getattr(import_module(module), function or "main")(rest))
     except HpcHydraError as error:
         print(f"hpc-hydra {name}: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,0 +1,299 @@
+"""`hpc-hydra run` and `torchrun` on this machine: arguments, streams, exit codes, signals, files."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.running import SHOW, argv, environment, files, hpc_hydra, lines
+
+AWKWARD = [
+    "a b",
+    "it's",
+    'say "hi"',
+    "$(touch pwned)",
+    "`id`",
+    "a;b|c>d",
+    "%j",
+    "{rank}",
+    "é 東京",
+    "line\nbreak",
+    "",
+    "*",
+]
+LOCAL = ("run", "scheduler=local")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a script; temporary files of the launcher go beside it."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    work = tmp_path / "work dir"
+    work.mkdir()
+    (work / "train.py").write_text(SHOW)
+    return work
+
+
+def test_arguments_arrive_byte_for_byte_on_every_rank(here: Path) -> None:
+    done = hpc_hydra("torchrun", "--local", "-n", "2", "train.py", *AWKWARD, cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "out") == [f"out {rank}/2 {AWKWARD!r}" for rank in (0, 1)]
+    assert lines(done.stderr, "err") == ["err 0", "err 1"]
+    assert files(here) == ["train.py"]
+    assert files(here.parent / "tmp") == []
+
+
+@pytest.mark.parametrize("code", [1, 7, 120, 255])
+def test_the_exit_code_is_the_scripts_own(here: Path, code: int) -> None:
+    done = hpc_hydra(*LOCAL, "--", "train.py", cwd=here, env={"CODE": str(code)})
+    assert done.returncode == code
+    assert f"exit code {code}" in done.stderr
+    assert files(here) == ["train.py"]
+
+
+def test_a_signal_is_told_as_a_shell_does(here: Path) -> None:
+    assert hpc_hydra(*LOCAL, "--", "bash", "-c", "kill -SEGV $$", cwd=here).returncode == 128 + signal.SIGSEGV
+
+
+def test_nothing_but_the_commands_own_output_is_shown(here: Path) -> None:
+    done = hpc_hydra(*LOCAL, "--", "printf", "no newline", cwd=here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "no newline", "")
+
+
+def test_standard_input_reaches_the_command(here: Path) -> None:
+    assert hpc_hydra(*LOCAL, "--", "cat", cwd=here, stdin="one\ntwo\n").stdout == "one\ntwo\n"
+
+
+def test_modules_scripts_and_programs(here: Path) -> None:
+    package = here / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text("import sys\nfrom . import __name__ as n\nprint(n, __name__, sys.argv[1:])\n")
+    program = here / "program"
+    program.write_text("#!/bin/sh\necho program $1\n")
+    program.chmod(0o755)
+    assert hpc_hydra(*LOCAL, "--", "-m", "pkg.train", "x", cwd=here).stdout == "pkg __main__ ['x']\n"
+    assert hpc_hydra("torchrun", "--local", "-m", "pkg.train", "x", cwd=here).stdout == "pkg __main__ ['x']\n"
+    assert hpc_hydra(*LOCAL, "--", "program", "x y", cwd=here).stdout == "program x y\n"
+    assert hpc_hydra(*LOCAL, "--", "./program", "x", cwd=here).stdout == "program x\n"
+
+
+def test_variables_reach_the_ranks_byte_for_byte(here: Path) -> None:
+    done = hpc_hydra(
+        *LOCAL, "launch.env.A='a,b  c'", "launch.env={B: \"x\ny\"}", "--",
+        sys.executable, "-c", "import os; print([os.environ['A'], os.environ['B']])", cwd=here,
+    )  # fmt: skip
+    assert done.stdout == "['a,b  c', 'x\\ny']\n", done.stderr
+
+
+def test_fill_takes_keys_and_what_the_rank_knows(here: Path) -> None:
+    done = hpc_hydra(
+        *LOCAL, "resources.procs_per_node=2", "--fill", "+optim.lr=1e-3", "launch.env.WHO='r{rank}'", "--",
+        "bash", "-c", 'echo "$WHO $1"', "_", '{rank}/{world_size}/{num_nodes} {optim.lr} {{lr}} {"a": {local_rank}}',
+        cwd=here,
+    )  # fmt: skip
+    assert lines(done.stdout, "r") == [f'r{r} {r}/2/1 0.001 {{lr}} {{"a": {r}}}' for r in (0, 1)], done.stderr
+
+
+def test_without_fill_braces_stay(here: Path) -> None:
+    assert hpc_hydra(*LOCAL, "--", "echo", "{rank} {lr}", cwd=here).stdout == "{rank} {lr}\n"
+
+
+def test_a_sweep_fills_each_run_and_keeps_their_logs(here: Path) -> None:
+    done = hpc_hydra(
+        "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--", "echo", "lr={lr}",
+        cwd=here,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    logs = sorted((here / "sweep").glob("*/logs/*/rank_0.log"))
+    assert [log.read_text() for log in logs] == ["lr=0.1\n", "lr=0.2\n"]
+
+
+def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
+    done = hpc_hydra("run", "-m", "scheduler=local", "--fill", "+c=0,3", "--", "bash", "-c", "exit {c}", cwd=here)
+    assert done.returncode == 1
+    assert "1 of 2 runs failed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run"], "no command given"),
+        (["run", "train.py"], "no override"),
+        (["run", "resources.nodes=1,2", "--", "x"], "run -m resources.nodes=1,2"),
+        (["run", "nodes=2", "--", "x"], "Try: resources.nodes"),
+        (["run", "lr=1", "--", "x"], "--fill +lr=VALUE"),
+        (["run", "--fill", "lr=1", "--", "x"], "Try: +lr=VALUE"),
+        (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is no key"),
+        (["run", "--fill", "+rank=8", "--", "echo", "{rank}"], "filled by each rank"),
+        (["run", "-m", "--fill", "+lr=1,2", "--", "echo"], "{lr} in the command"),
+        (["run", "resources.nodez=2", "--", "x"], "resources.nodes"),
+        (["run", "scheduler=local", "--", "nope.py"], "no such file"),
+        (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
+        (["run", "scheduler=nope", "--", "x"], "Could not find 'scheduler/nope'"),
+        (["run", "--config-dir", "nowhere", "--", "x"], "no such folder"),
+        (["torchrun", "--scheduler", "local", "--bg", "train.py"], "launch.bg"),
+    ],
+)
+def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], message: str) -> None:
+    done = hpc_hydra(*words, cwd=here)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(here) == ["train.py"]
+
+
+def test_a_configuration_of_ones_own(here: Path) -> None:
+    conf = here / "conf"
+    (conf / "model").mkdir(parents=True)
+    (conf / "config.yaml").write_text("defaults: [hpc, _self_, model: small]\nlr: 0.5\n")
+    (conf / "model" / "small.yaml").write_text("layers: 2\n")
+    (conf / "model" / "big.yaml").write_text("layers: 9\n")
+    words = (*LOCAL, "--config-dir", "conf", "model=big", "--fill", "--", "echo", "{lr} {model.layers}")
+    assert hpc_hydra(*words, cwd=here).stdout == "0.5 9\n"
+
+
+def test_a_launch_directory_keeps_script_outcome_and_output(here: Path) -> None:
+    done = hpc_hydra("torchrun", "--local", "-l", "kept", "train.py", cwd=here)
+    assert done.returncode == 0, done.stderr
+    kept = here / "kept"
+    assert (kept / "out.log").read_text() == done.stdout
+    assert (kept / "err.log").read_text() == "err 0\n"
+    assert (kept / "outcome.json").exists()
+    assert (kept / ".hpc_hydra" / "jobs" / "job0.sh").exists()
+    assert [path.name for path in here.iterdir() if path.name not in ("kept", "train.py")] == []
+
+
+def test_a_bare_launch_directory_is_named_by_command_and_time(here: Path) -> None:
+    assert hpc_hydra("torchrun", "--local", "-l", "--", "train.py", cwd=here).returncode == 0
+    [made] = [path for path in here.iterdir() if path.is_dir()]
+    assert "train" in made.name
+    assert (made / "out.log").exists()
+
+
+def test_the_current_directory_as_launch_directory(here: Path) -> None:
+    assert hpc_hydra("torchrun", "--local", "-l", ".", "train.py", cwd=here).returncode == 0
+    assert {"out.log", "err.log", "outcome.json"} <= {path.name for path in here.iterdir()}
+
+
+def test_only_the_files_asked_for_are_left(here: Path) -> None:
+    done = hpc_hydra(
+        "torchrun", "--local", "-n", "2", "--out", "logs/o.txt", "--err", "e.txt", "--color-stderr", "--save-hostlist",
+        "train.py", cwd=here,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert files(here) == ["e.txt", "hpc_launcher_hostlist.txt", "logs", "logs/o.txt", "train.py"]
+    assert (here / "logs" / "o.txt").read_text() == done.stdout
+    assert sorted((here / "e.txt").read_text().splitlines()) == ["err 0", "err 1"]
+    assert sorted(done.stderr.splitlines()) == ["\x1b[31merr 0\x1b[0m", "\x1b[31merr 1\x1b[0m"]
+    assert (here / "hpc_launcher_hostlist.txt").read_text().strip() == os.uname().nodename
+
+
+def test_setup_only_leaves_a_script_that_runs_by_hand(here: Path) -> None:
+    done = hpc_hydra("torchrun", "--local", "-n", "2", "--setup-only", "-o", "job.sh", "train.py", "a b", cwd=here)
+    assert done.returncode == 0, done.stderr
+    by_hand = subprocess.run(
+        ["bash", "job.sh", "0"], cwd=here, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert by_hand.returncode == 0, by_hand.stderr
+    logs = sorted(here.glob("*/logs/*/rank_*.log"))
+    assert [lines(log.read_text(), "out") for log in logs] == [[f"out {r}/2 ['a b']"] for r in (0, 1)]
+
+
+def test_lines_of_several_ranks_stay_whole(here: Path) -> None:
+    (here / "many.py").write_text("for i in range(300):\n    print('x' * 60, i, 'y' * 60)\n")
+    done = hpc_hydra("torchrun", "--local", "-n", "2", "many.py", cwd=here)
+    assert sorted(done.stdout.splitlines()) == sorted(f"{'x' * 60} {i} {'y' * 60}" for i in range(300) for _ in (0, 1))
+
+
+def started(here: Path, *words: str) -> subprocess.Popen[str]:
+    """A run whose command says "up" and then waits."""
+    (here / "wait.py").write_text(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('told', flush=True), sys.exit(5)))\n"
+        "open(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "print('up', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        argv(*words, "wait.py"), cwd=here, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+    return process
+
+
+def alive(here: Path) -> list[int]:
+    found = []
+    for path in here.glob("pid*"):
+        try:
+            os.kill(int(path.read_text()), 0)
+        except ProcessLookupError:
+            continue
+        found.append(int(path.read_text()))
+    return found
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_reaches_the_ranks_and_nothing_stays(here: Path, signum: int, code: int) -> None:
+    process = started(here, "torchrun", "--local", "-n", "2")
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert ("told" in out) == (signum == signal.SIGTERM)
+    assert alive(here) == []
+    assert files(here.parent / "tmp") == []
+
+
+def test_a_killed_launcher_leaves_no_rank(here: Path) -> None:
+    process = started(here, "torchrun", "--local", "-n", "2")
+    process.kill()
+    process.communicate(timeout=60)
+    end = time.monotonic() + 30
+    while alive(here):
+        assert time.monotonic() < end, "ranks are still there"
+        time.sleep(0.05)
+
+
+def test_a_terminal_is_the_commands_own(here: Path) -> None:
+    """What is typed reaches the command, and an interrupt from the keyboard ends it."""
+    (here / "ask.py").write_text("print('you said', input('name? '), flush=True)\ninput()\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(here)
+        os.execvpe(sys.executable, argv("torchrun", "--local", "ask.py"), environment())
+    seen = b""
+
+    def until(text: bytes) -> None:
+        nonlocal seen
+        end = time.monotonic() + 60
+        while text not in seen:
+            assert time.monotonic() < end, seen
+            if select.select([terminal], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(terminal, 4096)
+                except OSError:
+                    break
+        assert text in seen, seen
+
+    until(b"name? ")
+    os.write(terminal, b"Ada\n")
+    until(b"you said Ada")
+    os.write(terminal, b"\x03")
+    until(b"KeyboardInterrupt")
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    os.close(terminal)

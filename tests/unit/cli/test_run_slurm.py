@@ -1,0 +1,122 @@
+"""`hpc-hydra run` and `torchrun` on the real SLURM: attached, in the background, within an allocation."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import Cluster, wait_for
+from tests.unit.cli.running import SHOW, argv, environment, files, hpc_hydra, lines
+
+pytestmark = pytest.mark.cluster
+SMALL = ("-c", "1", "--gpus-per-proc", "0")
+
+
+@pytest.fixture
+def here(tmp_path: Path, slurm_cluster: Cluster) -> Path:
+    (tmp_path / "train.py").write_text(SHOW)
+    return tmp_path
+
+
+def test_a_blocking_run_is_attached_on_all_nodes(here: Path) -> None:
+    done = hpc_hydra("torchrun", "-N", "2", "-n", "2", *SMALL, "train.py", "a b", "$(id)", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "out") == [f"out {rank}/4 ['a b', '$(id)']" for rank in range(4)]
+    assert done.stdout.count("\n") == 4  # nothing but the command's own
+    assert lines(done.stderr, "err") == [f"err {rank}" for rank in range(4)]
+    assert files(here) == ["train.py"]
+
+
+def test_the_exit_code_is_the_scripts_own(here: Path) -> None:
+    done = hpc_hydra("torchrun", "-n", "2", *SMALL, "train.py", cwd=here, env={"CODE": "7"})
+    assert done.returncode == 7
+    assert files(here) == ["train.py"]
+
+
+def test_standard_input_reaches_the_ranks(here: Path) -> None:
+    done = hpc_hydra("torchrun", "-N", "2", "-n", "1", *SMALL, "--", "cat", cwd=here, stdin="hello\n")
+    assert done.stdout == "hello\nhello\n"
+
+
+def test_setup_lines_run_on_each_node_and_their_exports_reach_all(here: Path) -> None:
+    done = hpc_hydra(
+        "run", "resources.nodes=2", "resources.procs_per_node=1", "resources.gpus_per_proc=0",
+        "resources.cpus_per_proc=1", "scheduler.setup_lines=['export A=\"b c\"','hostname >> hosts']", "--",
+        "bash", "-c", 'echo "$A"', cwd=here,
+    )  # fmt: skip
+    assert done.stdout == "b c\nb c\n", done.stderr
+    assert len({name for name in (here / "hosts").read_text().split() if name.startswith("node")}) == 2
+
+
+def test_hosts_are_saved(here: Path) -> None:
+    done = hpc_hydra("torchrun", "-v", "-N", "2", "-n", "1", *SMALL, "train.py", cwd=here)
+    assert done.returncode == 0, done.stderr
+    hosts = (here / "hpc_launcher_hostlist.txt").read_text().split()
+    assert len(hosts) == 2
+    assert all(re.fullmatch(r"node0\d", host) for host in hosts)
+
+
+def test_in_the_background_with_a_directory_of_its_own(here: Path, slurm_cluster: Cluster) -> None:
+    done = hpc_hydra("torchrun", "--bg", "-J", "my job", "-n", "2", *SMALL, "train.py", "x", cwd=here)
+    assert done.returncode == 0, done.stderr
+    [made] = [path for path in here.iterdir() if path.is_dir()]
+    wait_for(lambda: (made / "outcome.json").exists(), timeout=120)
+    assert json.loads((made / "outcome.json").read_text())["status"] == "completed"
+    logs = sorted(made.glob("logs/*/rank_*.log"))
+    assert [lines(log.read_text(), "out") for log in logs] == [[f"out {rank}/2 ['x']"] for rank in (0, 1)]
+
+
+def test_within_an_allocation_it_is_a_step(here: Path) -> None:
+    words = argv("torchrun", "-N", "2", "-n", "1", *SMALL, "train.py")
+    allocation = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    done = subprocess.run(
+        [*allocation, *words], cwd=here, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "out") == ["out 0/2 []", "out 1/2 []"]
+    assert "Granted" not in done.stderr
+    more = subprocess.run(
+        [*allocation, *argv("torchrun", "-N", "3", "-n", "1", *SMALL, "train.py")],
+        cwd=here, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert more.returncode == 2
+    assert "resources.nodes" in more.stderr
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_job(here: Path, slurm_cluster: Cluster, signum: int, code: int) -> None:
+    (here / "wait.py").write_text("import time; print('up', flush=True); time.sleep(600)\n")
+    process = subprocess.Popen(
+        argv("torchrun", "-N", "2", "-n", "1", *SMALL, "wait.py"), cwd=here, env=environment(),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert files(here) == ["wait.py", "train.py"] or files(here) == ["train.py", "wait.py"]
+
+
+def test_a_killed_launcher_gives_the_allocation_back(here: Path) -> None:
+    (here / "wait.py").write_text("import os, time; print(os.environ['SLURM_JOB_ID'], flush=True); time.sleep(600)\n")
+    process = subprocess.Popen(
+        argv("torchrun", "-n", "1", *SMALL, "wait.py"), cwd=here, env=environment(),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    job = process.stdout.readline().strip()
+    process.kill()
+    process.communicate(timeout=60)
+
+    def gone() -> bool:
+        asked = ["squeue", "-h", "-j", job, "-t", "PENDING,RUNNING,COMPLETING"]
+        return not subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+    wait_for(gone, timeout=60)
