@@ -9,6 +9,7 @@ torchrun --nproc-per-node 2 train.py                                the same scr
 from __future__ import annotations
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -67,8 +68,11 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
         _, accuracy = evaluate(model, test_batches, autocast, device)
     for epoch in range(done + 1, cfg.epochs + 1):
         start = time.perf_counter()
+        # The learning rate (half a cosine) and all that is random follow from the epoch's number alone: a resumed
+        # run equals an unbroken one.
+        for group in optimizer.param_groups:
+            group["lr"] = cfg.optim.lr * (1 + math.cos(math.pi * (epoch - 1) / cfg.epochs)) / 2
         sampler.set_epoch(epoch)
-        # What is random in an epoch follows from its number alone: a resumed run equals an unbroken one.
         torch.manual_seed(dist.seed + epoch * dist.world_size + dist.rank)
         loss = train_epoch(ddp, batches, optimizer, scaler, autocast, device)
         test_loss, accuracy = evaluate(model, test_batches, autocast, device)
