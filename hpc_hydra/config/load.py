@@ -48,7 +48,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "launch.seed": (0, None),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
-    "system.kind": ("known", "auto", "local"),
+    "system.kind": ("known", "auto", "local", "probed"),
     "system.gpu_vendor": ("nvidia", "amd", "intel"),
     "system.gpu_request": ("gpus-per-task", "gpus-per-node", "gres", "none"),
     "scheduler.kind": ("known", "auto"),

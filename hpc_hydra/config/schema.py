@@ -41,7 +41,7 @@ class SystemConfig:
     """A machine's facts. Null means not known (never guessed)."""
 
     name: str = MISSING
-    kind: str = "known"  # known | auto (filled in by detection) | local (probed from the OS)
+    kind: str = "known"  # known | auto (filled in by detection) | local, probed (from the OS, from the scheduler)
     description: Optional[str] = None
     source: Optional[str] = None
     cores_per_node: Optional[int] = None  # usable by jobs

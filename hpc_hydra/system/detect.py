@@ -67,7 +67,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     is_probed = system.kind != "known"
     if is_probed:
         is_local = scheduler.name == "local"
-        name, kind = ("local", "local") if is_local else (UNKNOWN, "known")
+        name, kind = ("local", "local") if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
     done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
     if is_probed:

@@ -72,7 +72,7 @@ def test_the_job_id_is_found_whatever_sbatch_prints(slurm_probe: Probe, tmp_path
     assert result.outcome(0)["result"] == 41.5
     assert result.probes[(0, 0)]["env"]["SLURM_JOB_ID"] in (result.sweep / ".hpc_hydra/manifest.jsonl").read_text()
     if "stderr 17" in body:
-        assert result.err.count("banner on stderr 17") == 1
+        assert result.text.count("banner on stderr 17") == 1
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,13 @@ def test_memory_without_a_unit_or_sense_is_refused(slurm_probe: Probe, asked: st
 
 
 def test_what_slurm_refuses_is_shown(slurm_probe: Probe) -> None:
+    result = slurm_probe.run("scheduler.nodelist=nosuchnode", "note=1,2")
+    assert result.code == 2 and "nosuchnode" in result.err and "nvalid node" in result.err
+
+
+def test_more_memory_than_a_node_has_is_refused_before_submission(slurm_probe: Probe) -> None:
     result = slurm_probe.run("resources.mem_per_node=1T", "note=1,2")
-    assert result.code == 2 and "Requested node configuration is not available" in result.err
+    assert result.code == 2 and "resources.mem_per_node" in result.err and "32000M" in result.err
 
 
 TIMES = {

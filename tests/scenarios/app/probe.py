@@ -81,6 +81,7 @@ def main(cfg: DictConfig):
         import hpc_hydra
 
         with hpc_hydra.distributed(cfg) as dist:
+            rank = dist.rank
             total = torch.tensor([float(dist.rank + 1)])
             if dist.world_size > 1:
                 torch_dist.all_reduce(total)

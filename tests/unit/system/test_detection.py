@@ -240,7 +240,7 @@ def test_unknown_cluster_is_described_by_its_compute_nodes(
 ) -> None:
     probe = machine(commands=SLURM_IS_UP | {"sinfo": SINFO})
     system = detect.resolve(auto(scheduler={"queue": queue}, resources=resources), probe=probe).system
-    assert (system.name, system.kind, system.scheduler) == ("unknown", "known", "slurm")
+    assert (system.name, system.kind, system.scheduler) == ("unknown", "probed", "slurm")
     assert (system.cores_per_node, system.gpus_per_node, system.mem_per_node) == facts
 
 
