@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -243,7 +243,9 @@ def _share_the_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     cluster: Cluster = request.getfixturevalue("slurm_cluster")
     alone = bool(marker.kwargs.get("alone", False))
-    with lock("tests", shared=not alone):
+    with ExitStack() as stack:
+        with lock("queue", shared=False):  # first come, first served: nobody passes a test that waits to be alone
+            stack.enter_context(lock("tests", shared=not alone))
         cluster.alone = alone
         try:
             yield
