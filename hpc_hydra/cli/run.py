@@ -85,7 +85,7 @@ def launch(call: Call) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from hpc_hydra.cli import attach
+    from hpc_hydra.cli import attach, batch
     from hpc_hydra.cli.command import program
 
     task = program(call.command, fill=call.fill)
@@ -100,6 +100,8 @@ def launch(call: Call) -> int:
                 where="rendezvous.init",
                 fix="rendezvous.init=script, and the command makes it itself",
             )
+        if master.launch.batch_script is not None and not call.multirun:
+            return batch.launch(hydra.config_loader, master, call.command)
         if call.multirun or master.launch.bg or master.launch.setup_only:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
@@ -110,9 +112,11 @@ def launch(call: Call) -> int:
 
 def task_name(call: Call) -> str:
     """Name of the command, for directories and logs."""
-    words = [word for word in call.command if not word.startswith("-")] or ["command"]
-    name = Path(words[0]).name
-    return name.removesuffix(".py") or "command"
+    scripts = [
+        text.partition("=")[2].strip("\"'") for text in call.overrides if text.startswith("launch.batch_script=")
+    ]
+    words = scripts or [word for word in call.command if not word.startswith("-")] or ["command"]
+    return Path(words[0]).name.removesuffix(".py").removesuffix(".sh") or "command"
 
 
 def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:

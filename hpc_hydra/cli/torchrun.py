@@ -378,7 +378,6 @@ def _check(args: Arguments) -> None:
         ("--gpus-at-least (-g)", args.gpus_at_least, "--procs-per-node (-n)", args.procs_per_node),
         ("--gpumem-at-least", args.gpumem_at_least, "--nodes (-N)", args.nodes),
         ("--local", args.local or None, "--bg", args.bg or None),
-        ("--local", args.local or None, "--batch-script", args.batch_script),
         ("--module (-m)", args.module or None, "--batch-script", args.batch_script),
     )
     for one, given, other, also in exclusions:

@@ -63,6 +63,12 @@ class Launch:
         checks.check_launcher(self.master, job_overrides)
         preparer = self._preparer = self._preparer or Preparer(self.context.config_loader, self.master, self.bundle)
         prepared = preparer.prepare(job_overrides, first)
+        if prepared.settings.launch.batch_script is not None:
+            raise ConfigError(
+                "a batch script of your own is one job, no sweep",
+                where="launch.batch_script",
+                fix="hpc-hydra run launch.batch_script=FILE",
+            )
         self._check_files(prepared)
         launch = prepared.settings.launch
         self._refuse_without_results(prepared)

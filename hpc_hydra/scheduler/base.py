@@ -148,6 +148,10 @@ class Dialect(ABC):
         """
         return None
 
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+        """argv that submits a script of the user's own, or runs it in an allocation; None: this scheduler cannot."""
+        return None
+
     def submitter(self) -> Submitter:
         """The doing half that belongs to this dialect."""
         from hpc_hydra.scheduler.executor import BatchSubmitter  # submitit is loaded only where jobs are submitted
@@ -206,6 +210,10 @@ class Submitter(ABC):
     @abstractmethod
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         """States of all these jobs by one query; what the scheduler does not know is `State.UNKNOWN`."""
+
+    def unanswered(self) -> str | None:
+        """Why the last `poll` may have taken jobs for unknown that live: the queue did not answer. None: it did."""
+        return None
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:

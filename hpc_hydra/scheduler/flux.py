@@ -134,6 +134,12 @@ class FluxDialect(Dialect):
             return []
         return ["flux", "exec", "-x", "0", "-r", "all"]
 
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+        if attached:
+            return None
+        options = [*self.directives(request), ("job-name", request.job_name)]
+        return ["flux", "batch", *(_option(name, value) for name, value in options), str(script), *args]
+
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         (run,) = spec.runs
         return ["flux", "batch", f"--job-name={_name(spec, run)}", str(script), str(run)]

@@ -85,6 +85,9 @@ class LocalDialect(Dialect):
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         return self.submit_command(script, spec)
 
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+        return ["bash", str(script), *args] if attached else None
+
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(run_id(spec.key, run) for run in spec.runs)
 

@@ -334,6 +334,13 @@ class SlurmDialect(Dialect):
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
         return ["salloc", *map(_flag, options), "bash", str(script)]
 
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
+        options = self.directives(request)
+        if attached:
+            kept = [option for option in options if option[0] not in _NOT_FOR_SALLOC]
+            return ["salloc", *map(_flag, kept), "bash", str(script), *args]
+        return ["sbatch", "--parsable", *map(_flag, options), str(script), *args]
+
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
         lines = [line.strip() for line in stdout.splitlines()]

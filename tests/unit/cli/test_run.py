@@ -212,6 +212,15 @@ def test_setup_only_leaves_a_script_that_runs_by_hand(here: Path) -> None:
     assert [lines(log.read_text(), "out") for log in logs] == [[f"out {r}/2 ['a b']"] for r in (0, 1)]
 
 
+def test_a_batch_script_of_ones_own_runs_once(here: Path) -> None:
+    (here / "job.sh").write_text('echo "$@" $NCCL_DEBUG\nexit 3\n')
+    done = hpc_hydra(
+        "torchrun", "--local", "-x", "NCCL_DEBUG=INFO", "--batch-script", "job.sh", "a  b", "$(id)", cwd=here
+    )
+    assert (done.returncode, done.stdout) == (3, "a  b $(id) INFO\n")
+    assert files(here) == ["job.sh", "train.py"]
+
+
 def test_lines_of_several_ranks_stay_whole(here: Path) -> None:
     (here / "many.py").write_text("for i in range(300):\n    print('x' * 60, i, 'y' * 60)\n")
     done = hpc_hydra("torchrun", "--local", "-n", "2", "many.py", cwd=here)

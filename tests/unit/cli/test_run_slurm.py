@@ -71,6 +71,18 @@ def test_in_the_background_with_a_directory_of_its_own(here: Path, slurm_cluster
     assert [lines(log.read_text(), "out") for log in logs] == [[f"out {rank}/2 ['x']"] for rank in (0, 1)]
 
 
+def test_options_win_over_the_directives_of_a_batch_script(here: Path) -> None:
+    (here / "job.sh").write_text(
+        '#!/bin/bash\n#SBATCH --nodes=4\necho "$SLURM_JOB_NUM_NODES $1"\nsrun echo task\nexit 3\n'
+    )
+    words = ("torchrun", "--batch-script", "job.sh", "-N", "2", "-n", "1", *SMALL)
+    done = hpc_hydra(*words, "a b", cwd=here)
+    assert (done.returncode, done.stdout) == (3, "2 a b\ntask\ntask\n")
+    assert hpc_hydra(*words, "--bg", "a b", cwd=here).returncode == 0
+    [made] = [path for path in here.iterdir() if path.is_dir()]
+    wait_for(lambda: [out for out in made.glob("*.out") if "2 a b\ntask\ntask\n" in out.read_text()], timeout=120)
+
+
 def test_within_an_allocation_it_is_a_step(here: Path) -> None:
     words = argv("torchrun", "-N", "2", "-n", "1", *SMALL, "train.py")
     allocation = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1"]
