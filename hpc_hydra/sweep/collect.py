@@ -18,6 +18,7 @@ from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome, RankEnd, Status
 
 LAST_LINES = 20
+_TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TAIL = 64 * 1024  # bytes of a log that are looked at
 
 # What a rank says when another one has gone: a consequence, also where clocks of two nodes differ a little.
@@ -26,6 +27,7 @@ _CONSEQUENCE = re.compile(
     r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)",
     re.IGNORECASE,
 )
+_EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
 _SKEW = 30.0  # seconds within which a consequence may seem to come before its cause
 
 
@@ -59,13 +61,13 @@ def collect(
 
     Args:
         paths: of the run.
-        attempt: None takes the newest one that left anything.
+        attempt: None takes the newest one that left anything and belongs to the latest submission.
         exit_code: of the command that started the ranks; None where it is not known.
         status: what the scheduler says; None where it was not asked.
         world_size: how many ranks there should have been.
         reason: why no rank was started, where the job script knows.
     """
-    attempt = attempt or latest_attempt(paths) or ""
+    attempt = attempt or _open_attempt(paths) or ""
     ends = read_ends(paths, attempt) if attempt else []
     started = (read_json(paths.rendezvous(attempt)) or {}).get("published") if attempt else None
     ended = max((end.ended for end in ends), default=None)
@@ -76,7 +78,8 @@ def collect(
 
     cause = first_cause(ends)
     if cause is not None:
-        log = cause.log or str(paths.rank_log(attempt, cause.rank))
+        log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
+        lines = last_lines(Path(log))
         return Outcome(
             **common,
             status="failed",
@@ -84,9 +87,9 @@ def collect(
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_told_by_rank(cause, status),
+            reason=_told_by_rank(cause, lines, status),
             log=log,
-            last_lines=last_lines(Path(log)),
+            last_lines=lines,
         )
 
     state = status.state.value if status is not None else None
@@ -115,6 +118,12 @@ def latest_attempt(paths: RunPaths) -> str | None:
         return max((p.name for p in paths.logs.iterdir() if p.is_dir()), default=None)
     except OSError:
         return None
+
+
+def _open_attempt(paths: RunPaths) -> str | None:
+    """The newest attempt, unless the run was submitted again since."""
+    attempt = latest_attempt(paths)
+    return attempt if attempt and read_json(paths.closed(attempt)) is None else None
 
 
 def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
@@ -154,16 +163,24 @@ def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())[-count:]
 
 
-def how(end: RankEnd) -> str:
-    """``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``."""
+def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
+    """``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``.
+
+    Args:
+        lines: the last ones of its log, for a program that tells us of no exception (a command, a crash at its start).
+    """
     if end.error:
-        return end.error
-    return f"killed by {_signal_name(end.signal)}" if end.signal else f"exit code {end.exit_code}"
+        return " ".join(end.error.split())
+    if end.signal:
+        return f"killed by {_signal_name(end.signal)}"
+    told = next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
+    return f"exit code {end.exit_code} ({told})" if told else f"exit code {end.exit_code}"
 
 
-def _told_by_rank(cause: RankEnd, status: SchedulerSays | None) -> str:
-    who = f"rank {cause.rank} on {cause.host}" if cause.rank >= 0 else f"a rank on {cause.host}"
-    reason = f"{who}: {how(cause)}"
+def _told_by_rank(cause: RankEnd, lines: Sequence[str], status: SchedulerSays | None) -> str:
+    reason = how(cause, lines)
+    if cause.rank >= 0:  # else it was not known who it is, and the error says where
+        reason = f"rank {cause.rank} on {cause.host}: {reason}"
     native = status.native if status is not None else ""
     if cause.signal == signal.SIGKILL and native.upper().startswith("OUT_OF_ME"):
         reason += f" (out of memory: {native})"
@@ -188,8 +205,10 @@ def _word(
         return "lost" if lost else "failed", _join(says, _absent(missing))
     if stopped:
         signum = next((end.signal for end in stopped if end.signal), None)
-        by = _signal_name(signum) if signum else "a signal"
-        return "cancelled", f"stopped by {by}"
+        reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
+        if missing and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of it
+            return "failed", f"{_absent(missing)}; the others were {reason}"
+        return "cancelled", reason
     if exit_code:
         return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", _absent(missing))
     if missing or exit_code is None:

@@ -18,6 +18,7 @@
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
     logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
+    logs/<attempt>/outcome.json            how it ended, put there when the run was submitted again
 """
 
 from __future__ import annotations
@@ -107,3 +108,6 @@ class RunPaths:
 
     def returned(self, attempt: str) -> Path:
         return self.attempt(attempt) / "returned.json"
+
+    def closed(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "outcome.json"

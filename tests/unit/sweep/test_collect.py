@@ -91,11 +91,34 @@ def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
     [
         (RankEnd(1, "n", 139, 11), "rank 1 on n: killed by SIGSEGV"),
         (RankEnd(1, "n", 7), "rank 1 on n: exit code 7"),
-        (RankEnd(-1, "n", 1, error="SLURM_PROCID: is not set"), "a rank on n: SLURM_PROCID: is not set"),
+        (RankEnd(-1, "n", 1, error="X: is not set on n\n  Try: set it"), "X: is not set on n Try: set it"),
     ],
 )
 def test_reasons(tmp_path: Path, end: RankEnd, reason: str) -> None:
     assert outcome(tmp_path, end).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("Traceback …\nValueError: boom\n", "exit code 1 (ValueError: boom)"),
+        (
+            "[rank1]: torch.OutOfMemoryError: CUDA out of memory\nbye\n",
+            "exit code 1 (torch.OutOfMemoryError: CUDA out of memory)",
+        ),
+        ("no error here\n", "exit code 1"),
+    ],
+)
+def test_the_exception_of_a_command_is_taken_from_its_log(tmp_path: Path, lines: str, told: str) -> None:
+    (tmp_path / "log").write_text(lines)
+    assert outcome(tmp_path, RankEnd(1, "n", 1, log=str(tmp_path / "log"))).reason == f"rank 1 on n: {told}"
+
+
+def test_a_rank_that_vanished_is_the_reason_and_not_those_stopped_for_it(tmp_path: Path) -> None:
+    found = outcome(tmp_path, victim(0), victim(1), world_size=3, exit_code=137)
+    assert (found.status, found.exit_code) == ("failed", 137)
+    assert found.reason == "rank 2 left no record of its end; the others were stopped by SIGTERM"
+    assert outcome(tmp_path, victim(0), victim(1), world_size=3, exit_code=143).status == "cancelled"
 
 
 def test_the_log_of_the_cause_is_shown(tmp_path: Path) -> None:
