@@ -14,9 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hydra.errors import CompactHydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.launcher.program import at_command_line
 
@@ -56,6 +53,9 @@ def reported() -> Iterator[None]:
 
     Elsewhere (a notebook, a test, another program's call) it is raised as it is.
     """
+    from hydra.errors import CompactHydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         yield
     except HpcHydraError as error:

@@ -44,7 +44,9 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         self.cancelled: set[str] = set()
         self._final: dict[str, JobStatus] = {}
         self._asked: dict[str, int] = {}  # how often for a job that has ended
+        self.silent: str | None = None  # why the queue could not be asked the last time
         self._clock = clock
+        self._message = ""
         self._pauses: dict[str, tuple[float, float]] = {}  # program that failed → (until, how long)
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -53,6 +55,7 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         found = {job: self._final.get(job, UNKNOWN) for job in ids}
         wanted = [job for job in ids if job not in self._final]
         queue = self._run(wanted, 0) if wanted else None
+        self.silent = self._message if wanted and queue is None else None
         for job in wanted:
             found[job] = self.dialect.status_of(job, queue or {}) or UNKNOWN
         index = 1
@@ -83,6 +86,7 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         if index and self._clock() < until:  # accounting is optional; the queue is asked each time
             return None
         self._num_calls += 1
+        self._message = f"{argv[0]} does not answer"
         try:
             answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
             said = self.dialect.parse_status(argv, answer.out)
@@ -92,6 +96,7 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
             message = answer.message
         except commands.NotHere as error:
             message = error.what
+        self._message = f"{argv[0]} does not answer: {message}"
         if not pause:
             log.warning("%s does not say how the jobs are, going on without it: %s", argv[0], message)
         pause = min(2 * pause or SILENCE[0], SILENCE[1])
@@ -319,6 +324,9 @@ class BatchSubmitter(Submitter):
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         return self.executor.watcher.ask(ids)
+
+    def unanswered(self) -> str | None:
+        return self.executor.watcher.silent
 
     def cancel(self, ids: Sequence[str]) -> None:
         self.executor.cancel(ids)

@@ -14,10 +14,12 @@ import json
 import os
 import pickle
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_hydra.errors import SweepError
@@ -97,10 +99,8 @@ class Freezer:
 
     def write_task(self, payload: Mapping[str, Any]) -> None:
         """Keep the function itself and what it needs, for a program that cannot be started again."""
-        import cloudpickle
-
         with self.paths.task.open("wb") as file:
-            file.write(cloudpickle.dumps(dict(payload)))
+            file.write(_dumps(dict(payload), by_value=True))
             _sync(file)
 
     def flush(self) -> None:
@@ -141,7 +141,7 @@ def read_run(sweep: Path, num: int) -> RunRecord:
     path = SweepPaths(sweep).runs
     data = path.read_bytes()
     mark = b'{"num":%d,' % num
-    at = 0 if data.startswith(mark) else data.rfind(b"\n" + mark) + 1
+    at = data.rfind(b"\n" + mark) + 1  # the last line of a run counts: resuming may give it another plan
     if not data.startswith(mark, at):
         raise SweepError(f"there is no run {num}", where=str(path))
     end = data.find(b"\n", at)
@@ -152,7 +152,10 @@ def read_run(sweep: Path, num: int) -> RunRecord:
 
 
 def read_runs(sweep: Path) -> Iterator[RunRecord]:
-    """All runs, in the order of their numbers' writing; a torn last line is left out. Raises `SweepError`."""
+    """All runs, in the order of writing; of a run with several lines the last counts. A torn last line is left out.
+
+    Raises `SweepError`.
+    """
     program = read_program(sweep)
     path = SweepPaths(sweep).runs
     with path.open("rb") as lines:
@@ -277,10 +280,30 @@ def _dumps(value: Any, *, by_value: bool) -> bytes:
             return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError):
             pass  # a type that has no importable name
+    return _by_value(value)
+
+
+def _by_value(value: Any) -> bytes:
+    """cloudpickle's pickle, in which code keeps the name of its file: tracebacks of a notebook's function need it."""
     import cloudpickle
 
-    data: bytes = cloudpickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return data
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = ChainMap({CodeType: _reduced_code}, cloudpickle.Pickler.dispatch_table)
+
+    file = io.BytesIO()
+    Pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
+def _reduced_code(code: CodeType) -> Any:
+    import cloudpickle
+
+    make, arguments, *_ = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code, (make, arguments, code.co_filename)
+
+
+def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], filename: str) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def _sync(file: io.IOBase) -> None:

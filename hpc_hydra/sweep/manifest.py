@@ -8,6 +8,7 @@ Must not know: schedulers, Hydra.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ class Manifest:
 
     def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int) -> None:
         """A launcher begins to submit ``runs`` runs."""
-        self._write("started", format=FORMAT, argv=list(argv), host=host, pid=pid, runs=runs)
+        self._write("started", format=FORMAT, argv=list(argv), host=host, pid=pid, runs=runs, python=sys.executable)
 
     def submitting(self, job: Job, scheduler: str) -> None:
         """Written before the submit command runs."""

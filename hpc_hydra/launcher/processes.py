@@ -1,0 +1,102 @@
+"""Processes on this machine, seen from outside: whether a launcher still lives, which local runs and submissions do.
+
+Must not know: sweeps' contents, schedulers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+
+
+def launcher_lives(started: Mapping[str, Any]) -> bool | None:
+    """Whether the launcher of a manifest's ``started`` line is still there; None: it was on another machine.
+
+    A number that another process has taken since is not it: that one began later.
+    """
+    if started.get("host") != socket.gethostname():
+        return None
+    pid = int(started.get("pid", 0))
+    if pid <= 0:
+        return False
+    fields = _stat(pid)
+    if fields is None:
+        return not PROC.is_dir() and _answers(pid)
+    return fields[0] not in ("Z", "X") and begun(pid) <= float(started.get("time", 0)) + 2.0
+
+
+def begun(pid: int) -> float:
+    """When a process began, Unix time; 0 where that cannot be known."""
+    fields = _stat(pid)
+    return _boot_time() + int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def command_lines() -> Iterator[tuple[int, list[str]]]:
+    """Number and argv of every process here that can be looked at."""
+    for path in PROC.glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = os.fsdecode(path.read_bytes()).split("\0")[:-1]
+            if words:
+                yield int(path.parent.name), words
+
+
+def local_runs(jobs: Path) -> dict[str, int]:
+    """Runs whose job scripts are being executed here: ``<job>.<run>`` → process, the leader of its group."""
+    found = {}
+    for pid, words in command_lines():
+        if len(words) == 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}"):
+            found[f"{Path(words[1]).stem}.{words[2]}"] = pid
+    return found
+
+
+def submitting(script: Path, program: str) -> bool:
+    """Whether a submit command for this script is still at work here, though its launcher may have gone."""
+    me = os.getpid()
+    for pid, words in command_lines():
+        if pid != me and str(script) in words and program in (Path(word).name for word in words[:3]):
+            return True
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started itself."""
+    found = []
+    for path in PROC.glob("[0-9]*/stat"):
+        fields = _stat(int(path.parent.name))
+        if fields and int(fields[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What follows the name in /proc/PID/stat: state, parent, group, …"""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def _boot_time() -> float:
+    with suppress(OSError):
+        for line in (PROC / "stat").read_text().splitlines():
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    return 0.0
+
+
+def _answers(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

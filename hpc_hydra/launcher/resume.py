@@ -1,0 +1,320 @@
+"""Submits again the runs of a sweep that failed, were lost or never were submitted: new attempts beside the old ones.
+
+The way of a launcher, from the frozen sweep on: plans → groups → scripts → submission. A run that waits, runs
+or has completed is never submitted. Must not know: how runs were composed, any scheduler's commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.errors import ConfigError, SweepError
+from hpc_hydra.launcher import processes, scripts
+from hpc_hydra.launcher.group import Group, Run, group
+from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover, select
+from hpc_hydra.launcher.report import MANY, common_overrides, complain, say, shown_overrides
+from hpc_hydra.launcher.submit import Session
+from hpc_hydra.launcher.wait import configured, end
+from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler.base import JobSpec, Submitter
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.frozen import Freezer, read_program
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.sweep.types import Outcome
+
+FAILED = ("failed", "timeout", "lost")
+OPEN = (*FAILED, "cancelled", "unsubmitted")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be submitted again."""
+
+    runs: tuple[str, ...] = ()  # RUNS as typed; all where there are none
+    failed_only: bool = False
+    overrides: tuple[str, ...] = ()  # of our groups
+    bg: bool = False
+    launcher_gone: bool = False  # the user says so, of a launcher on another machine
+
+
+def resume(root: Path, wanted: Wanted) -> int:
+    """Submit what is wanted and wait for it; returns the exit code. Raises `HpcHydraError`, nothing being submitted."""
+    with _lock(root) as release:
+        sweep = open_sweep(root)
+        launch = replace(configured(root, wanted.overrides), bg=wanted.bg)
+        recover(sweep, patient=True)
+        views = look(sweep)
+        common = common_overrides([view.run for view in views])
+        chosen = _choose(sweep, views, wanted)
+        others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
+        others = [v for v in others if v.scheduler != "local"]
+        if not chosen:
+            return _nothing(views, wanted)
+        runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
+        submitters: dict[str, Submitter] = {}
+        jobs = _jobs(sweep, group(runs), submitters)
+        if wanted.bg and "local" in submitters:
+            raise ConfigError(
+                "runs on this machine are children of this command, and would end with it",
+                where="--bg",
+                fix="without --bg, with nohup and & in your shell",
+            )
+        manifest = Manifest(root)
+        for key, job in sweep.state.pending.items():
+            if key not in sweep.unresolved:
+                manifest.refused(job, "it is not in the queue")
+        _freeze(sweep, runs, jobs)
+        for view in chosen:
+            put_aside(view)
+        scripts.write(jobs, {name: submitter.dialect for name, submitter in submitters.items()}, None)
+        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
+        say(_told(chosen, len(views), common))
+        session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
+        session.reporter.common = common
+        outcomes = session.run()
+    if outcomes is None:
+        return 0
+    return end([*runs, *(view.run for view in others)], outcomes, common)
+
+
+class _Resumed(Session):
+    """Also follows the other runs of the sweep that are in the queue."""
+
+    def __init__(
+        self,
+        root: Path,
+        jobs: scripts.Jobs,
+        submitters: Mapping[str, Submitter],
+        manifest: Manifest,
+        launch: LaunchConfig,
+        release: Callable[[], None],
+        others: Mapping[str, Sequence[RunView]],
+    ) -> None:
+        super().__init__(root, jobs, submitters, manifest, launch)
+        self._release = release
+        for scheduler, views in others.items():
+            for view in views:
+                self.watchers[scheduler].add(view.job, [view.run], [view.id])
+            self.reporter.total += len(views)
+
+    def _submit_all(self) -> None:
+        try:
+            super()._submit_all()
+        finally:
+            self._release()
+
+
+def _adopted(sweep: Sweep, views: Sequence[RunView], submitters: dict[str, Submitter]) -> dict[str, list[RunView]]:
+    found: dict[str, list[RunView]] = {}
+    for view in views:
+        if view.scheduler not in submitters:
+            submitters[view.scheduler] = sweep.submitter(view.scheduler)
+        found.setdefault(view.scheduler, []).append(view)
+    return found
+
+
+def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunView]:
+    """The runs to submit. Raises `SweepError` where some may be in the queue without anybody knowing."""
+    words = FAILED if wanted.failed_only else OPEN
+    meant = select(views, wanted.runs)
+    chosen = [view for view in meant if view.word in words]
+    unknown = [view for view in meant if view.word == "unknown"]
+    if unknown and not (wanted.launcher_gone and all(v.scheduler == "local" for v in unknown)):
+        raise SweepError(
+            f"it is not known whether {_numbered(unknown)} in the queue ({unknown[0].reason})",
+            where=str(sweep.root),
+            fix="the same command later; submitting now might run them twice",
+        )
+    for view in meant:
+        if wanted.runs and view.word not in OPEN:
+            complain(f"run {view.run.num} is {view.word}: it is not submitted")
+    never = [view for view in chosen if view.word == "unsubmitted"]
+    lives = sweep.launcher_lives
+    if never and lives:
+        raise SweepError(
+            f"process {sweep.launcher['pid']} is still submitting this sweep",
+            where=str(sweep.root),
+            fix=f"hpc-hydra wait {sweep.root}, or end it first: kill {sweep.launcher['pid']}",
+        )
+    if never and lives is None and not wanted.launcher_gone:
+        where = f"process {sweep.launcher.get('pid')} on {sweep.launcher.get('host')}"
+        raise SweepError(
+            f"{where} may still be submitting this sweep",
+            where=str(sweep.root),
+            fix="resume there, or, when you know that it has gone, add --launcher-gone",
+        )
+    return chosen
+
+
+def _nothing(views: Sequence[RunView], wanted: Wanted) -> int:
+    active = [view for view in views if view.is_active]
+    say("nothing to resume" + (f": {_numbered(active)} in the queue (hpc-hydra wait)" if active else ""))
+    return 0
+
+
+def _numbered(views: Sequence[RunView]) -> str:
+    shown = " ".join(str(view.run.num) for view in views[:10]) + (" …" if len(views) > 10 else "")
+    return f"run{'s' if len(views) > 1 else ''} {shown} {'are' if len(views) > 1 else 'is'}"
+
+
+def _told(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str:
+    lines = [f"{len(chosen)} of {total} runs are submitted again:"]
+    for view in chosen[:MANY]:
+        lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.overrides, common)}]")
+    return "\n".join(lines + [f"  … and {len(chosen) - MANY} more"] * (len(chosen) > MANY))
+
+
+# what is submitted
+
+
+def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:
+    if not overrides:
+        return list(runs)
+    from hpc_hydra.launcher.replan import Replanner
+
+    replanner = Replanner(sweep.root, overrides)
+    return [replanner.replan(run, sweep.records[run.num]) for run in runs]
+
+
+def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter]) -> list[tuple[Group, JobSpec, Path]]:
+    """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
+    first = _next_key(sweep)
+    python = _python(sweep)
+    jobs = []
+    for number, g in enumerate(groups, start=first):
+        scheduler = g.plan.request.scheduler
+        if scheduler not in submitters:
+            submitters[scheduler] = registry.submitter(scheduler)
+        submitters[scheduler].check(g.plan.request)
+        key = f"job{number}"
+        made = replace(g, plan=replace(g.plan, python=g.plan.python or python))
+        spec = scripts.spec(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
+        jobs.append((g, spec, sweep.paths.script(key)))
+    return jobs
+
+
+def _next_key(sweep: Sweep) -> int:
+    keys = [path.stem for path in sweep.paths.jobs.glob("job*.sh")]
+    keys += [str(e["job"]).partition(".")[0] for e in sweep.state.events if "job" in e]
+    return 1 + max((int(key[3:]) for key in keys if key[3:].isdigit()), default=-1)
+
+
+def _plan_key(plans: dict[str, Plan], plan: Plan) -> str:
+    for key, known in plans.items():
+        if known == plan:
+            return key
+    key = f"plan{len(plans)}"
+    plans[key] = plan
+    return key
+
+
+def _python(sweep: Sweep) -> str:
+    """The interpreter that the sweep was started with: this command may belong to another environment."""
+    used = next((e["python"] for e in sweep.state.events if e["event"] == "started" and "python" in e), sys.executable)
+    return str(used) if Path(used).exists() else sys.executable
+
+
+def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
+    """Write new plans, and new lines of runs whose plan or overrides are new."""
+    plan_of = {num: spec.environ["HPC_HYDRA_PLAN"] for g, spec, _ in jobs for num in g.nums}
+    changed = [
+        run
+        for run in runs
+        if plan_of[run.num] != sweep.records[run.num].plan or run.overrides != sweep.records[run.num].overrides
+    ]
+    write_json(sweep.paths.plans, {key: to_json(plan) for key, plan in sweep.plans.items()})
+    if not changed:
+        return
+    _mend(sweep.paths.runs)
+    freezer = Freezer(sweep.root, sweep.program)
+    for run in changed:
+        freezer.add_run(run.num, run.overrides, plan=plan_of[run.num], base=run.base, seed=run.seed, dir=run.dir)
+    freezer.flush()
+    freezer.close()
+
+
+def _mend(path: Path) -> None:
+    """Take away a line that a crash left unfinished."""
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
+def put_aside(view: RunView) -> None:
+    """Move a run's outcome to the logs of its attempt, so that the next one can be told from it."""
+    paths = view.paths
+    outcome: Outcome | None = view.outcome
+    if outcome is None:
+        return
+    folder = paths.attempt(outcome.attempt) if outcome.attempt else paths.logs
+    target = paths.closed(outcome.attempt) if outcome.attempt else folder / f"{view.id or 'job'}.outcome.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    if view.written:
+        with suppress(FileNotFoundError):
+            paths.outcome.replace(target)
+    else:
+        write_json(target, to_json(outcome))
+    with suppress(FileNotFoundError):
+        paths.result.replace(folder / paths.result.name)
+
+
+# one at a time
+
+
+@contextmanager
+def _lock(root: Path) -> Iterator[Callable[[], None]]:
+    """Held while it is decided what to submit, and until it is; gives what releases it earlier."""
+    read_program(root)  # a sweep at all?
+    path = SweepPaths(root).meta / "resume.lock"
+    mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": _began()})
+    _take(path, mine)
+    held = True
+
+    def release() -> None:
+        nonlocal held
+        if held:
+            path.unlink(missing_ok=True)
+        held = False
+
+    try:
+        yield release
+    finally:
+        release()
+
+
+def _began() -> float:
+    return processes.begun(os.getpid()) + 1.0
+
+
+def _take(path: Path, mine: str) -> None:
+    for _ in range(2):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:
+            try:
+                other = json.loads(path.read_text())
+                lives = processes.launcher_lives(other)
+            except (OSError, ValueError):
+                other, lives = {}, None
+            if lives is False:
+                path.unlink(missing_ok=True)
+                continue
+            raise SweepError(
+                f"another resume is at work (process {other.get('pid')} on {other.get('host')})",
+                where=str(path),
+                fix="wait for it; where you know that it has gone, remove that file",
+            ) from None
+        with os.fdopen(descriptor, "w") as file:
+            file.write(mine)
+        return
+    raise SweepError("another resume is at work", where=str(path), fix="the same command again")

@@ -1,0 +1,128 @@
+"""Waits for the runs of a sweep from another process than its launcher, and ends as that one would.
+
+Leaving it changes nothing: the runs go on. Must not know: schedulers' commands, how runs were composed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.inspect import RunView, Sweep, look, recover
+from hpc_hydra.launcher.report import common_overrides, complain, log_hint, summary
+from hpc_hydra.launcher.submit import Session
+from hpc_hydra.launcher.watch import Watched, Watcher
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.sweep.types import Outcome
+
+AGAIN = 2.0  # seconds between two looks for runs that somebody else submits
+
+
+def wait(sweep: Sweep) -> int:
+    """Wait until all runs have ended; the exit code of the launcher: 0, or 1 where a run failed.
+
+    Raises:
+        KeyboardInterrupt: the user left.
+    """
+    recover(sweep, patient=True)
+    views = look(sweep)
+    session = _Waiting(sweep, views)
+    outcomes = session.run()
+    assert outcomes is not None
+    runs = [view.run for view in views]
+    return end(runs, outcomes, common_overrides(runs))
+
+
+def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str]) -> int:
+    """Print the summary of failures; the exit code."""
+    failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
+    if failed:
+        complain(summary(failed, len(runs), common))
+    return 1 if failed else 0
+
+
+def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:
+    """What the sweep was told to do on interrupts and failures."""
+    from omegaconf import OmegaConf
+
+    found = LaunchConfig()
+    with suppress(Exception):  # another person's YAML: our defaults will do
+        whole = OmegaConf.load(root / "multirun.yaml")
+        for name in ("on_interrupt", "on_failure"):
+            value = OmegaConf.select(whole, f"launch.{name}")
+            if value is not None:
+                setattr(found, name, str(value))
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key in ("launch.on_interrupt", "launch.on_failure"):
+            setattr(found, key.partition(".")[2], value)
+    return found
+
+
+class _Nothing(Manifest):
+    """Waiting leaves no trace."""
+
+    def _write(self, event: str, **data: object) -> None:
+        pass
+
+
+class _Waiting(Session):
+    """A session that submits nothing, and follows what others submit."""
+
+    def __init__(self, sweep: Sweep, views: Sequence[RunView]) -> None:
+        super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
+        self.sweep = sweep
+        self.reporter.total = len(views)
+        self.reporter.common = common_overrides([view.run for view in views])
+        self._open: set[int] = set()  # runs that nobody has submitted yet
+        self._looked = 0.0
+        self._take(views)
+
+    def _take(self, views: Sequence[RunView]) -> None:
+        self._open = set()
+        for view in views:
+            num = view.run.num
+            if view.written and view.outcome is not None:
+                self.outcomes[num] = view.outcome
+            elif view.id and view.scheduler:
+                if view.scheduler not in self.watchers:
+                    submitter = self.sweep.submitter(view.scheduler)
+                    self.watchers[view.scheduler] = Watcher(submitter, SweepPaths(self.root).jobs)
+                if view.id not in self.watchers[view.scheduler].watched:
+                    self.watchers[view.scheduler].add(view.job, [view.run], [view.id])
+            elif view.outcome is not None:
+                self.outcomes[num] = view.outcome
+            elif view.word == "unknown" or self.sweep.launcher_lives:
+                self._open.add(num)
+            else:
+                reason = f"never submitted{f' ({view.reason})' if view.reason else ''}; hpc-hydra resume {self.root}"
+                self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=reason)
+        self._looked = time.monotonic()
+
+    def _watch(self) -> None:
+        while True:
+            self._step()
+            if self._interrupts.received is not None:
+                self._interrupted()
+            if self._open and time.monotonic() - self._looked > AGAIN:
+                self.sweep.reload()
+                recover(self.sweep)
+                self._take(look(self.sweep))
+            active = self._active
+            if not active and not self._open:
+                return
+            self._interrupts.wait(min((w.tick for w in self.watchers.values() if w.active), default=1.0))
+
+    def _interrupted(self) -> None:
+        self.reporter.stop()
+        active: list[Watched] = self._active
+        complain(f"left; {len(active)} runs go on. {log_hint(self.root)}")
+        raise KeyboardInterrupt
+
+    def _close(self) -> None:
+        """Nothing is ours to close."""
