@@ -462,7 +462,10 @@ def _directive(option: Option) -> str:
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:
-    """Exit code (128+n for signal n) and signal, from sacct's ``7:0`` and ``0:9`` or squeue's wait status."""
+    """Exit code (128+n for signal n) and signal, from sacct's ``7:0`` and ``0:9`` or squeue's wait status.
+
+    sacct takes 128 off a code above 127 (255 is ``127:0``), which cannot be undone; squeue, asked first, does not.
+    """
     if match := re.fullmatch(r"(\d+):(\d+)", text):
         code, signal = int(match[1]), int(match[2])
     elif text.isdigit():
