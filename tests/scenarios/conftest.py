@@ -42,6 +42,7 @@ class Probe:
 
     def argv(self, *args: str, app: Path = APP / "probe.py") -> list[str]:
         fixed = [f"out={self.out}", f"hydra.sweep.dir={self.sweep}", f"scheduler={self.scheduler}"]
+        fixed += ["resources.gpus_per_proc=0"] if self.scheduler == "slurm" else []  # the test cluster's are not real
         return [sys.executable, str(app), "-m", *fixed, *args]
 
     def env(self, env: dict[str, str] | None = None, path: Path | None = None) -> dict[str, str]:

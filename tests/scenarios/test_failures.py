@@ -147,8 +147,10 @@ def submitted(sweep: Path) -> int:
     return manifest.read_text().count('"submitted"') if manifest.exists() else 0
 
 
-def ids_in_queue() -> set[str]:
-    return set(subprocess.run(["squeue", "-hr", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split())
+def ids_in_queue(probe: Probe) -> set[str]:
+    """This test's jobs: their script stands in its sweep directory."""
+    listed = subprocess.run(["squeue", "-hr", "-o", "%i %o"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in listed.splitlines() if str(probe.sweep) in line}
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -158,7 +160,6 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
     calls = tmp_path / "scancel.calls"
     (shim / "scancel").write_text(f'#!/bin/bash\necho "$@" >> {calls}\nexec /usr/bin/scancel "$@"\n')
     (shim / "scancel").chmod(0o755)
-    before = ids_in_queue()
     argv = slurm_probe.argv(
         "note=1,2,3,4,5,6", "resources.nodes=2", "resources.exclusive=true", "sleep=300", "launch.on_interrupt=cancel"
     )
@@ -166,30 +167,29 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
         argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
         assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
-        mine = ids_in_queue() - before
+        mine = ids_in_queue(slurm_probe)
         assert len(mine) == 6
         launcher.send_signal(sent)
         out, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, out
-    assert await_true(lambda: not mine & ids_in_queue(), 15)
+    assert await_true(lambda: not mine & ids_in_queue(slurm_probe), 15)
     assert len(calls.read_text().splitlines()) == 1
     array = next(iter(mine)).split("_")[0]
     assert array in out
 
 
 def test_interrupt_can_leave_the_jobs_running(slurm_probe: Probe) -> None:
-    before = ids_in_queue()
     argv = slurm_probe.argv("note=1,2", "sleep=300", "launch.on_interrupt=detach")
     with subprocess.Popen(
         argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
         assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
-        mine = ids_in_queue() - before
+        mine = ids_in_queue(slurm_probe)
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=60)
     try:
         assert launcher.returncode == 130, out
-        assert mine and mine <= ids_in_queue()
+        assert mine and mine <= ids_in_queue(slurm_probe)
         assert next(iter(mine)).split("_")[0] in out and str(slurm_probe.sweep) in out
     finally:
         subprocess.run(["scancel", *{i.split("_")[0] for i in mine}], check=True)
@@ -200,13 +200,12 @@ def test_a_failing_scancel_is_told_with_the_ids(slurm_probe: Probe, tmp_path: Pa
     shim.mkdir()
     (shim / "scancel").write_text("#!/bin/bash\necho 'scancel: error: no contact' >&2\nexit 1\n")
     (shim / "scancel").chmod(0o755)
-    before = ids_in_queue()
     argv = slurm_probe.argv("sleep=300", "launch.on_interrupt=cancel")
     with subprocess.Popen(
         argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as launcher:
         assert await_true(lambda: slurm_probe.saw(), 60)
-        mine = ids_in_queue() - before
+        mine = ids_in_queue(slurm_probe)
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=60)
     subprocess.run(["scancel", *mine], check=True)

@@ -24,7 +24,8 @@ def quoted(value: str) -> str:
 
 
 def test_every_value_reaches_every_rank_byte_for_byte(probe: Probe) -> None:
-    result = probe.run("resources.procs_per_node=2", "note=" + ",".join(quoted(v) for v in VALUES))
+    size = ["resources.procs_per_node=2", "resources.cpus_per_proc=1"]
+    result = probe.run(*size, "note=" + ",".join(quoted(v) for v in VALUES))
     assert result.code == 0, result.text
     for num, value in enumerate(VALUES):
         for rank in (0, 1):
