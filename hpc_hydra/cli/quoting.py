@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from hpc_hydra.errors import ConfigError
+
+Value: TypeAlias = "str | int | float | bool | Mapping[str, Value] | None"
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _WORDS = frozenset({"null", "true", "false", "nan", "inf"})
@@ -26,19 +29,21 @@ def quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def override(key: str, value: str | int | float | bool | None) -> str:
+def override(key: str, value: Value) -> str:
     """``key=value`` for the command line."""
     return f"{key}={_value(value)}"
 
 
-def mapping(key: str, items: Mapping[str, str | None]) -> str:
+def mapping(key: str, items: Mapping[str, Value]) -> str:
     """``key={a: 1, b: null}``: merges into the mapping at ``key``; the keys may hold dots and dashes."""
-    return f"{key}={{{','.join(f'{name}:{_value(value)}' for name, value in items.items())}}}"
+    return f"{key}={_value(items)}"
 
 
-def _value(value: str | int | float | bool | None) -> str:
+def _value(value: Value) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_value(item)}" for name, item in value.items()) + "}"
     return quoted(value) if isinstance(value, str) else repr(value)

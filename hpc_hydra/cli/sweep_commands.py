@@ -154,7 +154,7 @@ def _await_logs(sweep: Sweep, view: RunView, options: argparse.Namespace) -> lis
 
     while True:
         try:
-            return output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks)
+            return output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks, follow=options.follow)
         except SweepError:
             in_future = options.rank is None or options.rank < view.run.plan.world_size
             if not (options.follow and view.is_active and in_future):

@@ -107,6 +107,8 @@ def system_parameter(text: str) -> tuple[str, Any]:
         raise ValueError(f"{key} {error}") from None
 
 
+QUEUE_HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
+
 _SIZE, _TORCH = "Job size options", "PyTorch options"
 _WHEN, _SCRIPT, _SYSTEM, _LOGGING = "Schedule options", "Script options", "System options", "Logging options"
 
@@ -434,6 +436,9 @@ def translate(args: Arguments) -> list[str]:
         ("launch.dry_run", args.dry_run or None),
     ]
     overrides = [override(key, value) for key, value in lines if value is not None]
+    hardware = {key: value for key, value in parameters.items() if key in QUEUE_HARDWARE}
+    if args.queue and hardware:  # a queue's own hardware would win over the system's
+        overrides.append(mapping("system.queues", {args.queue: hardware}))
     extra, removed, environment = split_xargs(args.xargs)
     if extra:
         overrides.append(mapping("scheduler.extra", extra))

@@ -93,6 +93,13 @@ def test_facts_of_a_machine_answer_it(capsys: pytest.CaptureFixture[str]) -> Non
     assert "#SBATCH --nodes=2" in out
 
 
+@pytest.mark.parametrize("queue", ["-q mi300a", "-q elsewhere", ""])
+def test_facts_of_a_machine_win_over_those_of_a_queue(queue: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = dry_run(f"{queue} -p gpus_per_node=5 -N 1 t.py", capsys, "--system", "tioga")
+    assert code == 0, err
+    assert "--nslots=5" in out
+
+
 def test_a_newline_in_an_argument_stays_a_comment(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = dry_run("-N 1 t.py 'a\ntouch pwned\n$(touch pwned)'", capsys, "--system", SYSTEM)
     assert code == 0, err

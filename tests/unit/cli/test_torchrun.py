@@ -70,6 +70,7 @@ def test_the_production_example_says_all_it_says() -> None:
         "scheduler.job_name": "GPT_Training",
         "system.gpu_arch": "a100",
         "system.mem_per_gpu": 80,
+        "system.queues": {"production": {"gpu_arch": "a100", "mem_per_gpu": 80}},
         "launch.bg": True,
         "launch.launch_dir": "production_run_20261128_120000",
         "logging.verbose": True,
@@ -114,6 +115,15 @@ def test_the_production_example_says_all_it_says() -> None:
         ("-p scheduler=FluxScheduler t.py", {"scheduler": "flux", "system.scheduler": "flux"}),
         ("-p scheduler=flux --scheduler slurm t.py", {"scheduler": "slurm", "system.scheduler": "flux"}),
         ("-p fraction_max_gpu_mem=0.5 t.py", {"rendezvous.fraction_max_gpu_mem": 0.5}),
+        (
+            "-q q-1.x -p gpus_per_node=4 fraction_max_gpu_mem=0.5 t.py",
+            {
+                "scheduler.queue": "q-1.x",
+                "system.gpus_per_node": 4,
+                "system.queues": {"q-1.x": {"gpus_per_node": 4}},
+                "rendezvous.fraction_max_gpu_mem": 0.5,
+            },
+        ),
         ("--batch-script job.sh -N 2", {"launch.batch_script": "job.sh", "resources.nodes": 2}),
         ("-c 7 t.py", {"resources.cpus_per_proc": 7}),
         ("-J 'a,b ${x} it'\"'\"'s' t.py", {"scheduler.job_name": "a,b \\${x} it's"}),  # OmegaConf's spelling of ${
