@@ -48,7 +48,8 @@ def outputs(*processes: subprocess.Popen[str]) -> list[tuple[int, str]]:
     found = []
     for process in processes:
         out, _ = process.communicate(timeout=90)
-        found.append((process.returncode, out))
+        lines = [line for line in out.splitlines(keepends=True) if not line.startswith("[W")]  # torch's own warnings
+        found.append((process.returncode, "".join(lines)))
     return found
 
 
