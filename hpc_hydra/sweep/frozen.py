@@ -287,10 +287,10 @@ def _by_value(value: Any) -> bytes:
     """cloudpickle's pickle, in which code keeps the name of its file: tracebacks of a notebook's function need it."""
     import cloudpickle
 
+    table = ChainMap({CodeType: _reduced_code}, cloudpickle.Pickler.dispatch_table)
+    pickler: Any = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
     file = io.BytesIO()
-    pickler = cloudpickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = ChainMap({CodeType: _reduced_code}, pickler.dispatch_table)
-    pickler.dump(value)
+    pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return file.getvalue()
 
 
