@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ class Probe:
             stdin=subprocess.DEVNULL,
         )
         return Result(done.returncode, done.stdout, done.stderr, self.saw(), self.sweep)
+
+    @contextmanager
+    def started(self, *args: str, path: Path | None = None, argv: list[str] | None = None, cwd: Path | None = None):
+        """The launcher as a process with all it prints in ``stdout``; it does not outlive a failing test."""
+        with subprocess.Popen(
+            argv or self.argv(*args), env=self.env(path=path), cwd=cwd or self.tmp, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        ) as launcher:  # fmt: skip
+            try:
+                yield launcher
+            finally:
+                if launcher.poll() is None:
+                    launcher.kill()
 
     def saw(self) -> dict[tuple[int, int], dict[str, Any]]:
         found = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -131,9 +132,7 @@ def test_each_rank_has_its_own_complete_log(probe: Probe) -> None:
 def test_a_log_directory_deleted_before_the_start_is_made_again(slurm_probe: Probe) -> None:
     """Everything but the sweep's own records is removed while the job is in the queue."""
     argv = slurm_probe.argv("+scheduler.submit_extra.begin=now+3")
-    with subprocess.Popen(
-        argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with slurm_probe.started(argv=argv) as launcher:
         assert await_true(lambda: submitted(slurm_probe.sweep) == 1, 60)
         for path in slurm_probe.sweep.iterdir():
             if path.name.isdigit():
@@ -148,9 +147,12 @@ def submitted(sweep: Path) -> int:
 
 
 def ids_in_queue(probe: Probe) -> set[str]:
-    """This test's jobs: their script stands in its sweep directory."""
-    listed = subprocess.run(["squeue", "-hr", "-o", "%i %o"], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0] for line in listed.splitlines() if str(probe.sweep) in line}
+    """This test's jobs that wait or run."""
+    manifest = (probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in manifest]
+    mine = {job for event in events if event["event"] == "submitted" for job in event["ids"]}
+    listed = subprocess.run(["squeue", "-hr", "-o", "%i"], capture_output=True, text=True, check=True).stdout
+    return mine & set(listed.split())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -163,9 +165,7 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
     argv = slurm_probe.argv(
         "note=1,2,3,4,5,6", "resources.nodes=2", "resources.exclusive=true", "sleep=300", "launch.on_interrupt=cancel"
     )
-    with subprocess.Popen(
-        argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with slurm_probe.started(argv=argv, path=shim) as launcher:
         assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
         mine = ids_in_queue(slurm_probe)
         assert len(mine) == 6
@@ -180,9 +180,7 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
 
 def test_interrupt_can_leave_the_jobs_running(slurm_probe: Probe) -> None:
     argv = slurm_probe.argv("note=1,2", "sleep=300", "launch.on_interrupt=detach")
-    with subprocess.Popen(
-        argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with slurm_probe.started(argv=argv) as launcher:
         assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
         mine = ids_in_queue(slurm_probe)
         launcher.send_signal(signal.SIGINT)
@@ -201,9 +199,7 @@ def test_a_failing_scancel_is_told_with_the_ids(slurm_probe: Probe, tmp_path: Pa
     (shim / "scancel").write_text("#!/bin/bash\necho 'scancel: error: no contact' >&2\nexit 1\n")
     (shim / "scancel").chmod(0o755)
     argv = slurm_probe.argv("sleep=300", "launch.on_interrupt=cancel")
-    with subprocess.Popen(
-        argv, env=slurm_probe.env(path=shim), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with slurm_probe.started(argv=argv, path=shim) as launcher:
         assert await_true(lambda: slurm_probe.saw(), 60)
         mine = ids_in_queue(slurm_probe)
         launcher.send_signal(signal.SIGINT)
@@ -218,9 +214,7 @@ def test_interrupt_of_a_local_sweep_leaves_nothing_running(probe: Probe) -> None
         argv = probe.argv("note=1", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
     else:
         argv = probe.argv("note=1,2,3", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
-    with subprocess.Popen(
-        argv, env=probe.env(), cwd=probe.tmp, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with probe.started(argv=argv) as launcher:
         assert await_true(lambda: len(probe.saw()) >= 2, 60)
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=60)

@@ -185,10 +185,7 @@ def test_editing_the_config_after_submission_changes_nothing(slurm_probe: Probe,
     conf = project / "conf" / "config.yaml"
     argv = [sys.executable, "train.py", "-m", f"out={slurm_probe.out}", f"hydra.sweep.dir={slurm_probe.sweep}"]
     argv += ["scheduler=slurm", "+scheduler.submit_extra.begin=now+3"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        argv, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as launcher:
+    with slurm_probe.started(argv=argv, cwd=project) as launcher:
         manifest = slurm_probe.sweep / ".hpc_hydra" / "manifest.jsonl"
         while "submitted" not in (manifest.read_text() if manifest.exists() else ""):
             assert launcher.poll() is None, launcher.stdout.read()
