@@ -18,7 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import checks, debug, dry_run, program, scripts
+from hpc_hydra.launcher import checks, debug, dry_run, ending, program, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.group import Group, Run, group
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -199,6 +199,7 @@ class Launch:
         for run in prepared.runs:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
+        ending.show(prepared.runs, outcomes)
         if failed:
             complain(summary(failed, len(prepared.runs), common_overrides(prepared.runs)))
             self.stopped = launch.on_failure == "stop"

@@ -1,0 +1,91 @@
+"""The table at the end of a sweep: what each run was, and what it gave.
+
+Must not know: how runs are submitted or watched.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.launcher.report import MANY, common_overrides
+
+if TYPE_CHECKING:
+    from hpc_hydra.launcher.group import Run
+    from hpc_hydra.sweep.types import Outcome
+
+_WIDTH = 160  # columns, where there is no terminal
+
+
+def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: run, what sets it apart from the others, its ranks, how it ended, seconds, what it returned."""
+    common = common_overrides(runs)
+    own = [dict(_split(o) for o in r.overrides if o not in common and not o.startswith("hydra.")) for r in runs]
+    given = [_values(outcomes[run.num]) for run in runs]
+    keys = list(dict.fromkeys(key for one in own for key in one))
+    names = list(dict.fromkeys(name for one in given for name in one))
+    rows = [
+        [
+            str(run.num),
+            *(mine.get(key, "") for key in keys),
+            str(outcomes[run.num].world_size or ""),
+            outcomes[run.num].status,
+            _seconds(outcomes[run.num]),
+            *(values.get(name, "") for name in names),
+        ]
+        for run, mine, values in zip(runs, own, given, strict=True)
+    ]
+    shown = [name if name not in keys else f"result.{name}" for name in names]
+    return ["run", *keys, "world size", "state", "seconds", *shown], rows
+
+
+def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
+    """Print the table; of many runs only how they ended, in a line."""
+    if len(runs) > 2 * MANY:
+        done = sum(outcomes[run.num].status == "completed" for run in runs)
+        print(f"{done} of {len(runs)} runs completed; hpc-hydra results shows them", flush=True)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    columns, rows = table(runs, outcomes)
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        drawn.add_column(
+            column, overflow="fold", justify="right" if column in ("run", "world size", "seconds") else "left"
+        )
+    for row in rows:
+        drawn.add_row(*row)
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    with suppress(OSError):
+        print()
+        Console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, _, value = override.lstrip("+").partition("=")
+    return key, value
+
+
+def _seconds(outcome: Outcome) -> str:
+    return f"{outcome.ended - outcome.started:.1f}" if outcome.started and outcome.ended else ""
+
+
+def _values(outcome: Outcome) -> dict[str, str]:
+    """A scalar is `result`, a flat mapping a column for each of its keys."""
+    if outcome.status != "completed":
+        return {}
+    if outcome.result_kind in ("pickle", "unserialisable"):
+        return {"result": "(result.pkl)" if outcome.result_kind == "pickle" else "(could not be kept)"}
+    value: Any = outcome.result
+    if isinstance(value, dict):
+        return {str(key): _scalar(one) for key, one in value.items() if not isinstance(one, (dict, list))}
+    return {} if value is None else {"result": _scalar(value)}
+
+
+def _scalar(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
