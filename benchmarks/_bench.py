@@ -111,6 +111,9 @@ def make_venv(path: Path, *requirements: str | Path, also: Sequence[str] = ()) -
     """
     python = path / "bin" / "python"
     if (path / "complete").exists():
+        if ROOT in requirements:  # it may have changed since
+            again = ["install", "-qq", "--force-reinstall", "--no-deps", str(ROOT)]
+            subprocess.run([python, "-m", "pip", *again], check=True, env=environment())
         return python
     print(f"making {path} with {', '.join(map(str, requirements))}")
     subprocess.run([sys.executable, "-m", "venv", path], check=True)
@@ -133,13 +136,13 @@ def _origin(module: str) -> str:
 
 
 @contextlib.contextmanager
-def workplace(work: Path | None) -> Iterator[Path]:
-    """The directory of a benchmark: the given one, which stays, or a temporary one."""
+def workplace(work: Path | None, base: Path | None = None) -> Iterator[Path]:
+    """The directory of a benchmark: the given one, which stays, or a temporary one (in ``base``)."""
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)
         yield work.resolve()
         return
-    folder = Path(tempfile.mkdtemp(prefix="hpc_hydra_bench_"))
+    folder = Path(tempfile.mkdtemp(prefix="hpc_hydra_bench_", dir=base))
     try:
         yield folder
     finally:
