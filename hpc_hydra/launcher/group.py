@@ -5,7 +5,7 @@ Must not know: Hydra, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +36,18 @@ class Group:
         return tuple(run.num for run in self.runs)
 
 
-def group(runs: Iterable[Run], *, limit: int | None = None) -> list[Group]:
-    """Groups in the order of their first runs. ``limit``: the most runs that one job of the scheduler may carry."""
+def group(runs: Iterable[Run]) -> list[Group]:
+    """Groups in the order of their first runs."""
     by_plan: dict[Plan, list[Run]] = {}
     for run in runs:
         by_plan.setdefault(run.plan, []).append(run)
-    groups = []
-    for plan, members in by_plan.items():
-        size = limit or len(members)
-        groups += [Group(plan, tuple(members[i : i + size])) for i in range(0, len(members), size)]
-    return groups
+    return [Group(plan, tuple(members)) for plan, members in by_plan.items()]
+
+
+def split(groups: Iterable[Group], limits: Mapping[str, int | None]) -> list[Group]:
+    """Groups of at most as many runs as their scheduler takes in one submission; ``limits`` by its name."""
+    parts = []
+    for whole in groups:
+        size = limits.get(whole.plan.request.scheduler) or len(whole.runs)
+        parts += [Group(whole.plan, whole.runs[i : i + size]) for i in range(0, len(whole.runs), size)]
+    return parts

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, debug, dry_run, ending, program, scripts
 from hpc_hydra.launcher.compose import raw_list
-from hpc_hydra.launcher.group import Group, Run, group
+from hpc_hydra.launcher.group import Group, Run, group, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
 from hpc_hydra.launcher.results import RunReturn
@@ -33,6 +33,7 @@ from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Outcome
 
+_MANY = 100  # runs of one job; with more, the scheduler is asked how many it takes
 _OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
 
 
@@ -79,17 +80,16 @@ class Launch:
         for g in groups:
             dialects[g.plan.request.scheduler].check(g.plan.request)
         notes = _notes(prepared, groups, dialects)
+        if not launch.dry_run and not launch.setup_only:
+            groups = self._submittable(groups)
+            if launch.bg:
+                _refuse_background(groups)
         jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
             say(dry_run.show(dialects, jobs, notes))
             return self._nothing()
         for note in notes:
             complain(f"note: {note}")
-        if not launch.setup_only:
-            for g in groups:
-                self._submitter(g.plan.request.scheduler).check(g.plan.request)
-            if launch.bg:
-                _refuse_background(groups)
         scripts.check_output(launch.output_script, jobs)
         with self._take_over(preparer.root, prepared.runs):
             self._freeze(prepared, preparer.root, jobs)
@@ -124,6 +124,13 @@ class Launch:
             complain("note: the sweeper chooses further runs by their results; this is its first batch")
             raise SystemExit(0)
         return []
+
+    def _submittable(self, groups: Sequence[Group]) -> list[Group]:
+        """What can be submitted from here: every request is, and no job has more runs than its scheduler takes."""
+        for g in groups:
+            self._submitter(g.plan.request.scheduler).check(g.plan.request)
+        large = {g.plan.request.scheduler for g in groups if len(g.runs) > _MANY}
+        return split(groups, {name: self._submitter(name).array_limit() for name in large})
 
     def _submitter(self, name: str) -> Submitter:
         if name not in self._submitters:

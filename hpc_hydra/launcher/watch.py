@@ -24,8 +24,9 @@ from hpc_hydra.sweep.types import Outcome
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
 PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
 GRACE = 5.0  # seconds that a shared file system may need to show an outcome
-LOST_AFTER = 120.0  # seconds for which the scheduler does not know a job …
-SILENT_AFTER = 900.0  # … or any job at all: then it is rather the scheduler that is away
+AT_A_TIME = 100  # outcomes of running runs that are looked for in one step
+UNKNOWN_AFTER = 15.0  # seconds for which the last known state stands: a new job is not in every answer
+LOST_AFTER = 120.0  # seconds for which a scheduler that answers does not know a job
 
 
 @dataclass
@@ -50,8 +51,10 @@ class Watched:
 
     @property
     def word(self) -> str:
-        """Its state in one word."""
-        return self.outcome.status if self.outcome is not None else self.status.state.value
+        """Its state in one word; ``ending`` while only the scheduler says that it has ended."""
+        if self.outcome is not None:
+            return self.outcome.status
+        return "ending" if self.status.state.is_finished else self.status.state.value
 
 
 class Watcher:
@@ -72,6 +75,7 @@ class Watcher:
         self._polled = -SLOWEST
         self._changed = clock()
         self._polls = 0
+        self._looked = 0
 
     def add(self, job: str, runs: Iterable[Run], ids: Iterable[str]) -> list[Watched]:
         """Follow these runs, each under its id."""
@@ -107,15 +111,29 @@ class Watcher:
         """Look once. Returns the runs whose state has changed."""
         before = {w.id: w.word for w in self.active}
         now = self.clock()
-        if now - self._polled >= self.interval:
+        asked = now - self._polled >= self.interval
+        if asked:
             self._poll(now)
-        for watched in self.active:
-            if watched.status.state is not State.PENDING:
-                self._look(watched, now)
+        for watched in self._to_look_at(asked):
+            self._look(watched, now)
         changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
         if changed:
             self._changed = now
         return changed
+
+    def _to_look_at(self, asked: bool) -> list[Watched]:
+        """Runs that may have left an outcome; of many that are running, some at a time: it is a shared file system."""
+        everywhere = asked and self.message is not None  # nobody says which have begun
+        ended, running = [], []
+        for watched in self.active:
+            if watched.ended_since is not None or watched.unknown_since is not None or everywhere:
+                ended.append(watched)
+            elif watched.status.state is not State.PENDING:
+                running.append(watched)
+        if len(running) > AT_A_TIME:
+            self._looked = (self._looked + AT_A_TIME) % len(running)
+            running = (running + running)[self._looked : self._looked + AT_A_TIME]
+        return ended + running
 
     def _poll(self, now: float) -> None:
         active = self.active
@@ -124,12 +142,11 @@ class Watcher:
         self._polls += 1
         try:
             statuses = self.submitter.poll([w.id for w in active])
-            self.message = None
+            self.message = self.submitter.unanswered()
         except SchedulerError as error:
             self.message = error.what
             statuses = {}
         self._polled = self.clock()
-        nobody = all(statuses.get(w.id, w.status).state is State.UNKNOWN for w in active)
         for watched in active:
             status = statuses.get(watched.id)
             if status is None:
@@ -142,11 +159,13 @@ class Watcher:
                 elif not status.state.is_finished:
                     watched.ended_since = None  # requeued
                 continue
+            if self.message is not None:  # the scheduler did not answer: what it said before stands
+                continue
             watched.unknown_since = now if watched.unknown_since is None else watched.unknown_since
-            watched.status = replace(status, reason=status.reason or watched.status.reason)
-            patience = SILENT_AFTER if nobody and len(active) > 1 else LOST_AFTER
-            if now - watched.unknown_since > patience:
-                watched.ended_since = watched.ended_since or now
+            if now - watched.unknown_since > UNKNOWN_AFTER:
+                watched.status = replace(status, reason=status.reason or watched.status.reason)
+            if now - watched.unknown_since > LOST_AFTER and watched.ended_since is None:
+                watched.ended_since = now
 
     def _look(self, watched: Watched, now: float) -> None:
         try:

@@ -148,6 +148,14 @@ class Dialect(ABC):
         """
         return None
 
+    def array_limit_command(self) -> list[str] | None:
+        """Command that tells how many runs one submission may have; None: as many as one likes."""
+        return None
+
+    def parse_array_limit(self, stdout: str) -> int | None:
+        """What `array_limit_command` printed; None where it does not say."""
+        return None
+
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
         """argv that submits a script of the user's own, or runs it in an allocation; None: this scheduler cannot."""
         return None
@@ -210,6 +218,10 @@ class Submitter(ABC):
     @abstractmethod
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         """States of all these jobs by one query; what the scheduler does not know is `State.UNKNOWN`."""
+
+    def array_limit(self) -> int | None:
+        """The most runs that one submission may have here; None: as many as one likes, or nobody says."""
+        return None
 
     def unanswered(self) -> str | None:
         """Why the last `poll` may have taken jobs for unknown that live: the queue did not answer. None: it did."""

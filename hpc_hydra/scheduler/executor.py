@@ -322,6 +322,16 @@ class BatchSubmitter(Submitter):
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         return self.executor.find(spec, script)
 
+    def array_limit(self) -> int | None:
+        argv = self.dialect.array_limit_command()
+        if argv is None:
+            return None
+        try:
+            answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+        except commands.NotHere:
+            return None
+        return self.dialect.parse_array_limit(answer.out) if answer.ok else None
+
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         return self.executor.watcher.ask(ids)
 

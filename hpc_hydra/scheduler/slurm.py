@@ -354,6 +354,14 @@ class SlurmDialect(Dialect):
     def _ids(job: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(f"{job}_{i}" for i in range(len(spec.runs))) if len(spec.runs) > 1 else (job,)
 
+    def array_limit_command(self) -> list[str]:
+        return ["scontrol", "show", "config"]
+
+    def parse_array_limit(self, stdout: str) -> int | None:
+        """MaxArraySize is one more than the largest index, and ours begin with 0 (slurm.conf)."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", stdout, re.MULTILINE)
+        return int(found[1]) or None if found else None
+
     def classify(self, message: str) -> Refusal:
         if _PERMANENT.search(message):
             return "permanent"
