@@ -255,6 +255,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
             samples = _bench.interleaved(ways, options.rounds)
+            wait_for_end(starts.env)
         except BaseException:
             subprocess.run(["scancel", "--quiet", f"--name={JOB_NAME}"], check=False)
             raise
