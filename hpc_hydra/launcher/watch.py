@@ -179,20 +179,17 @@ class Watcher:
 
     def _collected(self, watched: Watched) -> Outcome:
         """The outcome of a run whose script could not write one: it was killed, or never began."""
-        status = watched.status
-        if status.state is State.UNKNOWN:
-            status = replace(
-                status,
-                reason=f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and it left no outcome",
-            )
         found = collect(
             watched.paths,
             watched.run.num,
             None,
-            status=status,
+            status=watched.status,
             world_size=watched.run.plan.world_size,
             job_id=watched.id,
         )
+        if watched.status.state is State.UNKNOWN and found.status == "lost":
+            why = f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and the run left no outcome"
+            found = replace(found, reason=why)
         found = self._with_log(watched, found)
         with suppress(OSError):  # for those who look later
             watched.run.dir.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,93 @@
+"""A scheduler in memory, and runs to give it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_hydra.launcher.group import Group, Run
+from hpc_hydra.planning.types import Plan, Request, to_json
+from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, SubmitError, Submitter
+from hpc_hydra.scheduler.slurm import SlurmDialect
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import Outcome
+
+
+class FakeSubmitter(Submitter):
+    """Does what the test says: ``states`` by id, ``errors`` of the next submissions (None: it is taken)."""
+
+    def __init__(self) -> None:
+        self.dialect = SlurmDialect()
+        self.states: dict[str, JobStatus] = {}
+        self.errors: list[SubmitError | None] = []
+        self.submitted: list[JobSpec] = []
+        self.cancelled: list[list[str]] = []
+        self.polled: list[list[str]] = []
+        self.silent: str | None = None
+        self.closed: bool | None = None
+
+    def check(self, request: Request) -> None: ...
+
+    def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        self.submitted.append(spec)
+        ids = tuple(f"{len(self.submitted)}_{i}" for i in range(len(spec.runs)))
+        self.states.update({id_: self.states.get(id_, JobStatus(State.PENDING)) for id_ in ids})
+        return ids
+
+    def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        self.polled.append(list(ids))
+        return {id_: self.states.get(id_, JobStatus(State.UNKNOWN)) for id_ in ids}
+
+    def unanswered(self) -> str | None:
+        return self.silent
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.cancelled.append(list(ids))
+        self.states.update(dict.fromkeys(ids, JobStatus(State.CANCELLED, "CANCELLED")))
+
+    def close(self, *, cancel: bool) -> None:
+        self.closed = cancel
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plan(**request: object) -> Plan:
+    return Plan("test", Request(**{"scheduler": "slurm", "nodes": 1, "procs_per_node": 1, **request}))  # type: ignore[arg-type]
+
+
+def runs(root: Path, count: int, first: int = 0, **request: object) -> list[Run]:
+    return [Run(n, (f"x={n}",), plan(**request), root / str(n), seed=n) for n in range(first, first + count)]
+
+
+def job(root: Path, key: str, members: Sequence[Run]) -> tuple[Group, JobSpec, Path]:
+    group = Group(members[0].plan, tuple(members))
+    spec = JobSpec(
+        key=key,
+        plan=group.plan,
+        runs=group.nums,
+        sweep=root,
+        workdir=root,
+        tag=f"tag-{key}",
+        log=root,
+        rank_command=("python",),
+        finish_command=("python",),
+        environ={"HPC_HYDRA_PLAN": "plan0"},
+    )
+    return group, spec, root / f"{key}.sh"
+
+
+def finish(run: Run, status: str = "completed", reason: str | None = None) -> None:
+    """What the job script leaves at the end of a run."""
+    run.dir.mkdir(parents=True, exist_ok=True)
+    outcome = Outcome(run.num, status, 0 if status == "completed" else 1, reason=reason)  # type: ignore[arg-type]
+    write_json(RunPaths(run.dir).outcome, to_json(outcome))

@@ -1,0 +1,231 @@
+"""Submission and the time after it: what is taken, refused, cancelled or left running; and that the manifest knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.launcher import submit
+from hpc_hydra.launcher.submit import Session
+from hpc_hydra.scheduler.base import JobStatus, SchedulerError, State, SubmitError
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import Manifest, read_manifest
+from hpc_hydra.sweep.types import Outcome
+
+from .fakes import FakeSubmitter, finish, job, runs
+
+
+class Bench:
+    """Two jobs: runs 0-2 of one plan, 3-4 of another. Runs end as soon as they are submitted, unless told otherwise."""
+
+    def __init__(self, root: Path, **launch: Any) -> None:
+        SweepPaths(root).meta.mkdir(parents=True)
+        self.root, self.submitter = root, FakeSubmitter()
+        self.small, self.large = runs(root, 3), runs(root, 2, first=3, nodes=2)
+        self.jobs = [job(root, "job0", self.small), job(root, "job1", self.large)]
+        config = LaunchConfig(**{"on_interrupt": "cancel", **launch})
+        self.session = Session(root, self.jobs, {"slurm": self.submitter}, Manifest(root), config)
+        self.session.watchers["slurm"].grace = 0
+        self.ends: dict[int, str] = {}
+        self._submit = self.submitter.submit
+        self.submitter.submit = self._submitted  # type: ignore[method-assign]
+        self.before: Callable[[], None] = lambda: None
+        self.leave: set[int] = set()  # runs that do not end by themselves
+
+    def _submitted(self, spec: Any, script: Path) -> tuple[str, ...]:
+        self.before()
+        ids = self._submit(spec, script)
+        for run, id_ in zip(spec.runs, ids, strict=True):
+            if run not in self.leave:
+                finish(next(r for r in self.small + self.large if r.num == run), self.ends.get(run, "completed"), "why")
+                self.submitter.states[id_] = JobStatus(State.COMPLETED)
+            else:
+                self.submitter.states[id_] = JobStatus(State.RUNNING)
+        return ids
+
+    def run(self) -> dict[int, Outcome]:
+        outcomes = self.session.run()
+        assert outcomes is not None
+        return outcomes
+
+    @property
+    def manifest(self) -> Any:
+        return read_manifest(self.root)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "RETRY", (0.01, 0.02))
+    monkeypatch.setattr(submit, "NO_ROOM", 0.1)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "sweep")
+
+
+def later(function: Callable[[], object], seconds: float = 0.3) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+
+
+def test_every_group_is_submitted_once_and_its_outcomes_come_back(bench: Bench) -> None:
+    bench.ends[1] = "failed"
+    outcomes = bench.run()
+    assert [outcomes[n].status for n in range(5)] == ["completed", "failed", "completed", "completed", "completed"]
+    assert [spec.runs for spec in bench.submitter.submitted] == [(0, 1, 2), (3, 4)]
+    assert bench.manifest.finished and bench.manifest.run_ids[4] == ("job1", "2_1")
+
+
+def test_before_each_submission_the_manifest_says_so(bench: Bench) -> None:
+    seen: list[list[str]] = []
+    bench.before = lambda: seen.append(sorted(bench.manifest.pending))
+    bench.run()
+    assert seen == [["job0"], ["job1"]]
+
+
+def test_a_refused_job_does_not_stop_the_others(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.submitter.errors = [SubmitError("invalid account", kind="permanent")]
+    outcomes = bench.run()
+    assert [outcomes[n].status for n in range(5)] == ["failed"] * 3 + ["completed"] * 2
+    assert outcomes[0].reason == "not submitted: invalid account"
+    assert "invalid account" in capsys.readouterr().err
+    assert bench.manifest.refused == {"job0": "invalid account"}
+
+
+def test_when_nothing_is_taken_the_error_is_raised(bench: Bench) -> None:
+    bench.submitter.errors = [SubmitError("invalid account"), SubmitError("invalid account")]
+    with pytest.raises(SubmitError, match="invalid account"):
+        bench.session.run()
+
+
+def test_without_room_in_the_queue_it_is_tried_again_until_there_is(bench: Bench) -> None:
+    full = SubmitError("QOSMaxSubmitJobPerUserLimit", kind="limit")
+    bench.submitter.errors = [None, full, full, full]
+    outcomes = bench.run()
+    assert {o.status for o in outcomes.values()} == {"completed"}
+    assert [spec.key for spec in bench.submitter.submitted] == ["job0", "job1"]
+
+
+def test_without_room_for_long_the_rest_is_told_and_what_was_taken_is_collected(bench: Bench) -> None:
+    bench.submitter.errors = [None, *[SubmitError("QOSMaxSubmitJobPerUserLimit", kind="limit")] * 1000]
+    outcomes = bench.run()
+    assert [outcomes[n].status for n in range(5)] == ["completed"] * 3 + ["failed"] * 2
+    assert "QOSMaxSubmitJobPerUserLimit" in (outcomes[3].reason or "")
+
+
+def test_the_rest_of_a_job_that_was_taken_in_part_is_submitted_alone(bench: Bench) -> None:
+    submit_ = bench.submitter.submit
+    calls = []
+
+    def some(spec: Any, script: Path) -> tuple[str, ...]:
+        calls.append(spec)
+        if len(calls) == 1:
+            finish(bench.small[0])
+            bench.submitter.states["9_0"] = JobStatus(State.COMPLETED)
+            raise SubmitError("full", kind="limit", ids=("9_0",))
+        return submit_(spec, script)
+
+    bench.submitter.submit = some  # type: ignore[method-assign]
+    outcomes = bench.run()
+    assert [c.runs for c in calls] == [(0, 1, 2), (1, 2), (3, 4)]
+    assert len({c.tag for c in calls}) == 3
+    assert {o.status for o in outcomes.values()} == {"completed"}
+    assert set(bench.manifest.run_ids) == set(range(5)) and bench.manifest.run_ids[0] == ("job0", "9_0")
+
+
+def test_in_the_background_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(tmp_path / "sweep", bg=True)
+    bench.leave = set(range(5))
+    assert bench.session.run() is None
+    out = capsys.readouterr().out
+    assert "1_0" in out and str(bench.root) in out
+    assert bench.manifest.detached and not bench.submitter.polled
+
+
+def test_on_failure_stop_cancels_the_rest_in_one_call(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "sweep", on_failure="stop")
+    bench.ends[0], bench.leave = "failed", {1, 2, 3, 4}
+    outcomes = bench.run()
+    assert outcomes[0].status == "failed"
+    assert {outcomes[n].status for n in (1, 2, 3, 4)} == {"cancelled"}
+    assert bench.submitter.cancelled == [["1_1", "1_2", "2_0", "2_1"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.leave = set(range(5))
+    later(lambda: os.kill(os.getpid(), number))
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert signal.getsignal(number) is before
+    assert bench.submitter.cancelled == [["1_0", "1_1", "1_2", "2_0", "2_1"]]
+    assert "1_0" in capsys.readouterr().err
+    assert bench.manifest.cancelled == {"1_0", "1_1", "1_2", "2_0", "2_1"}
+
+
+def test_nothing_is_submitted_after_a_signal(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.leave = set(range(5))
+    bench.before = lambda: os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert [spec.key for spec in bench.submitter.submitted] == ["job0"]
+    assert bench.submitter.cancelled == [["1_0", "1_1", "1_2"]]
+    assert "not submitted: job1" in capsys.readouterr().err
+
+
+def test_detach_leaves_the_jobs_and_says_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = Bench(tmp_path / "sweep", on_interrupt="detach")
+    bench.leave = set(range(5))
+    later(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert bench.submitter.cancelled == [] and bench.manifest.detached
+    err = capsys.readouterr().err
+    assert "2_1" in err and str(bench.root) in err
+
+
+def test_without_a_terminal_ask_is_cancel(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "sweep", on_interrupt="ask")
+    bench.leave = set(range(5))
+    later(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert len(bench.submitter.cancelled) == 1
+
+
+def test_a_cancellation_that_fails_is_told_with_the_ids(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.leave = set(range(5))
+
+    def fail(ids: list[str]) -> None:
+        raise SchedulerError("no contact", where="scancel")
+
+    bench.submitter.cancel = fail  # type: ignore[method-assign, assignment]
+    later(lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    err = capsys.readouterr().err
+    assert "no contact" in err and "jobs: 1_0 1_1 1_2 2_0 2_1" in err
+
+
+def test_an_error_of_ours_leaves_nothing_running_on_this_machine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.leave = set(range(5))
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(bench.session.watchers["slurm"], "step", broken)
+    with pytest.raises(ZeroDivisionError):
+        bench.session.run()
+    assert bench.submitter.closed is True
