@@ -53,6 +53,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "system.gpu_request": ("gpus-per-task", "gpus-per-node", "gres", "none"),
     "scheduler.kind": ("known", "auto"),
     "rendezvous.init": ("launcher", "script"),
+    "rendezvous.launcher": ("scheduler", "mpiexec"),
     "logging.nccl_debug": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
     "logging.torch_distributed_debug": ("OFF", "INFO", "DETAIL"),
     "launch.on_interrupt": ("ask", "cancel", "detach"),

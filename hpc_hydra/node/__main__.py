@@ -1,4 +1,4 @@
-"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn …``.
+"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn … | mpiexec …``.
 
 Light: a rank's supervisor is one per rank, and forks before anything heavy is imported.
 """
@@ -10,9 +10,7 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
-USAGE = (
-    "usage: python -m hpc_hydra.node rank | finish CODE | spawn --procs N [options] -- command… | script -- command…"
-)
+USAGE = "usage: python -m hpc_hydra.node rank | finish CODE | spawn|mpiexec [options] -- command… | script -- command…"
 
 
 def main(argv: list[str]) -> int:
@@ -34,6 +32,15 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.spawn import spawn
 
         return spawn(argv[1:])
+    if what == "mpiexec":
+        from hpc_hydra.errors import HpcHydraError
+        from hpc_hydra.node.mpiexec import mpiexec
+
+        try:
+            return mpiexec(argv[1:])
+        except HpcHydraError as error:
+            print(f"hpc_hydra: {error}", file=sys.stderr)
+            return error.exit_code
     if what == "script":
         from hpc_hydra.node.script import script
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -67,17 +67,46 @@ def supervise() -> int | Child:
     host = socket.gethostname()
     seat: Seat | None = None
     try:
-        seat = _take_seat(os.environ, host)
+        case = find_case(os.environ, host)
+        if case.plan.rendezvous.name == "mpi":
+            from hpc_hydra.node.mpi_rank import supervise_by_mpi
+
+            return supervise_by_mpi(case, signals)
+        with told_of_nobody(case):
+            info = identify(case.execution, case.plan, os.environ, host)
+        seat = sit(case, info, os.environ)
+        prepare_run(seat)
         with _meeting(seat, signals) as (meeting, held):
             return _start(seat, meeting, held, signals)
-    except Stopped as stopped:
-        return _ended_early(seat, 128 + stopped.signum, f"stopped by {stopped} before it began", told_to_stop=True)
-    except HpcHydraError as error:
-        print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
-        return _ended_early(seat, error.exit_code, str(error))
-    except OSError as error:
-        print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
-        return _ended_early(seat, 1, f"{type(error).__name__}: {error}")
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(seat, error, host)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a process that the job script started is to do, before it knows its rank."""
+
+    execution: Execution
+    record: RunRecord
+    plan: Plan
+    host: str
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.record.dir)
+
+
+def find_case(env: Mapping[str, str], host: str) -> Case:
+    """The run that the job script names; makes the attempt's directory. Raises `SweepError`."""
+    execution = Execution.read(env)
+    record = execution.record()
+    plans = read_plans(execution.sweep)
+    if record.plan not in plans:
+        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
+    os.umask(record.program.umask)
+    case = Case(execution, record, plans[record.plan], host)
+    case.paths.attempt(execution.attempt).mkdir(parents=True, exist_ok=True)
+    return case
 
 
 def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
@@ -89,42 +118,51 @@ def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str
             where=host,
             fix="start the job script, which starts one process per rank",
         )
+    check_world(info, plan, host, info.source or execution.scheduler)
+    return info
+
+
+def check_world(info: RankInfo, plan: Plan, host: str, source: str) -> None:
+    """Refuse another number of ranks than the plan's. Raises `RendezvousError`."""
     request = plan.request
     if info.world_size != plan.world_size:
         raise RendezvousError(
-            f"{info.world_size} processes were started (read from {info.source or execution.scheduler}), but the run "
+            f"{info.world_size} processes were started (read from {source}), but the run "
             f"asks for {plan.world_size} (nodes={request.nodes}, procs_per_node={request.procs_per_node})",
             where=f"rank {info.rank} on {host}",
             fix="start the job script as it was written: its options belong to this sweep",
         )
-    return info
 
 
-def _take_seat(env: Mapping[str, str], host: str) -> Seat:
-    execution = Execution.read(env)
-    record = execution.record()
-    plans = read_plans(execution.sweep)
-    if record.plan not in plans:
-        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
-    plan = plans[record.plan]
-    os.umask(record.program.umask)
-    paths = RunPaths(record.dir)
-    paths.attempt(execution.attempt).mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def told_of_nobody(case: Case) -> Iterator[None]:
+    """An error before the rank is known is nobody's end, yet the reason of the whole run."""
     try:
-        info = identify(execution, plan, env, host)
-    except HpcHydraError as error:  # nobody's end, yet the reason of the whole run
-        unknown = RankEnd(rank=-1, host=host, exit_code=error.exit_code, ended=time.time(), error=str(error))
-        name = f"unknown.{host}.{os.getpid()}.end.json"
-        write_json(paths.attempt(execution.attempt) / name, to_json(unknown))
+        yield
+    except HpcHydraError as error:
+        why = " ".join(str(error).split())
+        unknown = RankEnd(rank=-1, host=case.host, exit_code=error.exit_code, ended=time.time(), error=why)
+        name = f"unknown.{case.host}.{os.getpid()}.end.json"
+        write_json(case.paths.attempt(case.execution.attempt) / name, to_json(unknown))
         raise
+
+
+def sit(case: Case, info: RankInfo, env: Mapping[str, str]) -> Seat:
+    """A rank's place. Touches nothing."""
+    execution, record, plan = case.execution, case.record, case.plan
     out, err = None, None
     if not execution.attached:
-        out, err = log_files(plan.logging, paths, execution.attempt, record.num, info, host, env)
-    if info.rank == 0:
-        paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
-        if plan.logging.save_hostlist:
-            paths.hostlist.write_text("".join(f"{name}\n" for name in info.hosts or (host,)))
-    return Seat(execution, record, plan, info, host, out, err)
+        out, err = log_files(plan.logging, case.paths, execution.attempt, record.num, info, case.host, env)
+    return Seat(execution, record, plan, info, case.host, out, err)
+
+
+def prepare_run(seat: Seat) -> None:
+    """What rank 0 does once for all."""
+    if seat.info.rank != 0:
+        return
+    seat.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+    if seat.plan.logging.save_hostlist:
+        seat.paths.hostlist.write_text("".join(f"{name}\n" for name in seat.info.hosts or (seat.host,)))
 
 
 @contextlib.contextmanager
@@ -142,30 +180,29 @@ def _meeting(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting,
         )  # fmt: skip
         return
     with rendezvous.hold(settings) as held:
-        meeting = rendezvous.Meeting(
-            host=info.master_host or seat.host,
-            address=rendezvous.address_of(settings, info),
-            port=held.getsockname()[1],
-            token=attempt,
-            job_id=info.job_id or seat.execution.job_id,
-            world_size=info.world_size,
-            published=time.time(),
-        )
-        rendezvous.publish(path, meeting)
+        meeting = announce(seat, held)
         yield meeting, held
 
 
+def announce(seat: Seat, held: socket.socket) -> rendezvous.Meeting:
+    """Publish where rank 0, which this is, can be reached."""
+    info, attempt = seat.info, seat.execution.attempt
+    meeting = rendezvous.Meeting(
+        host=info.master_host or seat.host,
+        address=rendezvous.address_of(seat.plan.rendezvous, info),
+        port=held.getsockname()[1],
+        token=attempt,
+        job_id=info.job_id or seat.execution.job_id,
+        world_size=info.world_size,
+        published=time.time(),
+    )
+    rendezvous.publish(seat.paths.rendezvous(attempt), meeting)
+    return meeting
+
+
 def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, signals: Signals) -> int | Child:
-    env, notes = environment.rank_environment(
-        os.environ, seat.plan, seat.info, host=seat.host, address=meeting.address, port=meeting.port,
-        master_host=meeting.host, seed=seat.record.seed,
-    )  # fmt: skip
-    gloo = rendezvous.interface_for_gloo(seat.info)
-    if gloo:
-        env.setdefault("GLOO_SOCKET_IFNAME", gloo)
-    out, err = _open_logs(seat)
-    for note in notes if seat.info.rank == 0 or seat.plan.logging.verbose else ():
-        os.write(err, f"hpc_hydra: {note}\n".encode())
+    env, notes = environment_of(seat, meeting)
+    out, err = open_logs(seat, notes)
     reader, writer = os.pipe()
     if signals.stop is None:  # notes what came until now
         while signals.wait(0) is not None:
@@ -180,9 +217,26 @@ def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, 
         os.close(reader)
         if held is not None:
             held.close()
-        return _become(seat, env, out, err, writer)
+        return become(seat, env, out, err, writer)
     for descriptor in {out, err, writer}:
         os.close(descriptor)
+    return outlive(seat, child, reader, signals)
+
+
+def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, str], list[str]]:
+    """The rank's whole environment, and notes about it."""
+    env, notes = environment.rank_environment(
+        os.environ, seat.plan, seat.info, host=seat.host, address=meeting.address, port=meeting.port,
+        master_host=meeting.host, seed=seat.record.seed,
+    )  # fmt: skip
+    gloo = rendezvous.interface_for_gloo(seat.info)
+    if gloo:
+        env.setdefault("GLOO_SOCKET_IFNAME", gloo)
+    return env, notes
+
+
+def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
+    """Wait for the program's end and write down how it ended; returns its exit code."""
     code, signum = _wait(child, signals, lambda: _another_failed(seat))
     report = _read_report(reader)
     _write_end(
@@ -202,16 +256,34 @@ def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, 
     return code
 
 
-def _open_logs(seat: Seat) -> tuple[int, int]:
-    """Descriptors of the program's streams; the same one where both are merged."""
+def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
+    """Descriptors of the program's streams, the same one where both are merged; notes stand first."""
     if seat.out is None or seat.err is None:
-        return os.dup(1), os.dup(2)
-    out = open_log(seat.out)
-    return out, out if seat.err == seat.out else open_log(seat.err)
+        out, err = os.dup(1), os.dup(2)
+    else:
+        out = open_log(seat.out)
+        err = out if seat.err == seat.out else open_log(seat.err)
+    for note in notes if seat.info.rank == 0 or seat.plan.logging.verbose else ():
+        os.write(err, f"hpc_hydra: {note}\n".encode())
+    return out, err
 
 
-def _become(seat: Seat, env: dict[str, str], out: int, err: int, writer: int) -> Child:
-    """In the child: take environment, directory and streams of the program; returns what runs it."""
+def become(
+    seat: Seat,
+    env: dict[str, str],
+    out: int,
+    err: int,
+    writer: int,
+    *,
+    perform: Callable[[Part], int] | None = None,
+    before_new_image: Callable[[], None] = lambda: None,
+) -> Child:
+    """In the child: take environment, directory and streams of the program; returns what runs it.
+
+    Args:
+        perform: runs it in this process; None: `play`.
+        before_new_image: called where this process starts again as a new interpreter.
+    """
     os.dup2(out, 1)
     os.dup2(err, 2)
     fresh = environment.needs_new_image(os.environ, env)
@@ -230,8 +302,9 @@ def _become(seat: Seat, env: dict[str, str], out: int, err: int, writer: int) ->
     if program.kind == "command":
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
     elif fresh:
+        before_new_image()
         return lambda: _start_again(writer)
-    return lambda: play(part)
+    return lambda: (perform or play)(part)
 
 
 def play(part: Part) -> int:
@@ -338,8 +411,17 @@ def _read_report(reader: int) -> dict[str, str]:
     return found
 
 
-def _ended_early(seat: Seat | None, code: int, why: str, *, told_to_stop: bool = False) -> int:
-    """The program was not started: leave the reason where it is looked for."""
+def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, host: str) -> int:
+    """The program was not started: say why, leave the reason where it is looked for; returns the exit code."""
+    stopped = isinstance(error, Stopped)
+    if isinstance(error, Stopped):
+        code, why = 128 + error.signum, f"stopped by {error} before it began"
+    elif isinstance(error, HpcHydraError):
+        code, why = error.exit_code, str(error)
+        print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
+    else:
+        code, why = 1, f"{type(error).__name__}: {error}"
+        print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
     if seat is not None:
         with contextlib.suppress(OSError):
             if seat.err is not None:
@@ -352,8 +434,8 @@ def _ended_early(seat: Seat | None, code: int, why: str, *, told_to_stop: bool =
                 rank=seat.info.rank,
                 host=seat.host,
                 exit_code=code,
-                signal=code - 128 if told_to_stop else None,
-                told_to_stop=told_to_stop,
+                signal=code - 128 if stopped else None,
+                told_to_stop=stopped,
                 ended=time.time(),
                 error=" ".join(why.split()),
                 log=str(seat.err) if seat.err else None,

@@ -29,7 +29,8 @@ def plan(settings: Settings) -> Plan:
     settings = merged.settings
     queue = queues.choose(settings.system, settings.scheduler.queue)
     settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))
-    meet = rendezvous(settings.rendezvous, settings.system)
+    meet = rendezvous(settings.rendezvous, settings.system, settings.scheduler.name)
+    notes = _launched_by_mpi(settings, merged) if meet.launcher == "mpiexec" else ()
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
     request = _request(settings, merged, queue, sized)
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
@@ -44,8 +45,21 @@ def plan(settings: Settings) -> Plan:
         gpus_on_node=settings.system.gpus_per_node,
         gpu_vendor=at.gpu_vendor,
         gpus_asked=_gpus_asked(settings),
-        notes=(*merged.notes, *sized.notes),
+        notes=(*merged.notes, *sized.notes, *notes),
     )
+
+
+def _launched_by_mpi(settings: Settings, merged: options.Merged) -> tuple[str, ...]:
+    """Refuse what the user says to a launch command that is not used; the system's own options are noted."""
+    for key in ("launch_extra", "mpi"):
+        if getattr(settings.scheduler, key):
+            raise PlanError(
+                "is for the scheduler's launch command, but mpiexec starts the ranks",
+                where=f"scheduler.{key}",
+                fix="rendezvous.launcher=scheduler, or leave it out",
+            )
+    left = sorted({name for name, _ in merged.launch_args})
+    return (f"mpiexec starts the ranks: without {', '.join(left)} of the launch command",) if left else ()
 
 
 def _gpus_asked(settings: Settings) -> bool:

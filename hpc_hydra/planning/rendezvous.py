@@ -15,19 +15,29 @@ from hpc_hydra.planning.types import Logging, Rendezvous
 from hpc_hydra.planning.units import seconds
 
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
+ONLY_FOR = {"launcher": ("mpi",)}
+"""Keys that belong to some start modes only."""
+
 PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
 _PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u": "{user}", "a": "{num}", "%": "%"}
 
 
-def rendezvous(asked: RendezvousConfig, system: SystemConfig) -> Rendezvous:
+def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "") -> Rendezvous:
     """How the ranks find each other; interface and host suffix are the system's where the user names none.
 
-    Raises `ConfigError`.
+    ``scheduler`` is its name. Raises `ConfigError`.
     """
     if asked.port is not None and asked.port_range is not None:
         raise ConfigError(
             "port and port_range exclude each other", where="rendezvous.port", fix="leave out one of them (=null)"
         )
+    for key, modes in ONLY_FOR.items():
+        if getattr(asked, key) is not None and asked.name not in modes:
+            raise ConfigError(
+                f"has no meaning for rendezvous={asked.name}",
+                where=f"rendezvous.{key}",
+                fix=" or ".join(f"rendezvous={mode}" for mode in modes),
+            )
     if asked.backend is not None and asked.backend.lower() in ("rccl", "*ccl"):
         raise ConfigError(
             f"torch has no backend {asked.backend!r}: RCCL goes by the name nccl",
@@ -46,7 +56,21 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig) -> Rendezvous:
         init=cast("Literal['script', 'launcher'] | None", asked.init),
         fraction_max_gpu_mem=fraction(asked.fraction_max_gpu_mem),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
+        launcher=_launcher(asked, scheduler),
     )
+
+
+def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "mpiexec"]:
+    """Who starts the ranks: only MPI's own launcher can on this machine, where there is no scheduler."""
+    if asked.name != "mpi":
+        return "scheduler"
+    if scheduler == "local" and asked.launcher == "scheduler":
+        raise ConfigError(
+            "there is no scheduler on this machine (scheduler=local) that could start MPI's ranks",
+            where="rendezvous.launcher",
+            fix="rendezvous.launcher=mpiexec",
+        )
+    return "mpiexec" if asked.launcher == "mpiexec" or scheduler == "local" else "scheduler"
 
 
 def fraction(value: float | None) -> float | None:

@@ -91,6 +91,7 @@ class Rendezvous:
     init: Literal["script", "launcher"] | None = None
     fraction_max_gpu_mem: float | None = None
     unswap_rocr_hip_vis_dev: bool = False
+    launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,22 @@ def job_script(
     if spec.plan.request.setup_lines:
         lines += ["", *_setup(spec, other_nodes)]
     lines += _exports(spec)
-    lines += ["", *_wrapped(launch, command(spec.rank_command)), "code=$?"]
+    lines += ["", *_wrapped(_starter(spec, launch), command(spec.rank_command)), "code=$?"]
     lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
     return "\n".join(lines)
+
+
+def _starter(spec: JobSpec, launch: Sequence[str]) -> Sequence[str]:
+    """What starts the ranks: the scheduler's launch command, or MPI's own launcher where the plan wants that."""
+    plan = spec.plan
+    if plan.rendezvous.launcher == "scheduler":
+        return launch
+    request = plan.request
+    argv = [spec.rank_command[0], "-m", "hpc_hydra.node", "mpiexec", "--nodes", str(request.nodes)]
+    argv += ["--procs-per-node", str(request.procs_per_node)]
+    if request.cpus_per_proc is not None:
+        argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
+    return [*argv, "--"]
 
 
 def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:

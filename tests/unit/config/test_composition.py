@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from hpc_hydra.config import store
 from hpc_hydra.config.load import settings
 from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.planning.rendezvous import ONLY_FOR
 
 from .conftest import Compose
 
@@ -33,6 +35,7 @@ def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> N
         *(f"scheduler/{name}.yaml" for name in ("auto", "local", "slurm")),
         "resources/default.yaml",
         "rendezvous/tcp.yaml",
+        "rendezvous/mpi.yaml",
         "logging/default.yaml",
         "launch/default.yaml",
     ],
@@ -40,6 +43,9 @@ def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> N
 def test_each_file_shows_every_key_of_its_group(file: str) -> None:
     shown = yaml.safe_load((store.conf_dir() / file).read_text())
     want = dataclasses.asdict(GROUPS[file.partition("/")[0]]())
+    if file.startswith("rendezvous/"):
+        other = {key for key, modes in ONLY_FOR.items() if Path(file).stem not in modes}
+        want = {key: value for key, value in want.items() if key not in other}
     assert set(shown) == set(want)
     assert {k: v for k, v in shown.items() if k not in ("name", "kind")} == {
         k: v for k, v in want.items() if k not in ("name", "kind")

@@ -365,6 +365,22 @@ def test_rendezvous_from_the_user_else_the_system() -> None:
     assert make(rendezvous={"port": 1024}).rendezvous.port == 1024
 
 
+def test_only_mpi_itself_can_start_its_ranks_on_this_machine() -> None:
+    here = {"name": "box", "kind": "local", "cores_per_node": 4}
+    got = make(here, {"name": "local"}, rendezvous={"name": "mpi"})
+    assert got.rendezvous.launcher == "mpiexec"
+    assert make(rendezvous={"name": "mpi"}).rendezvous.launcher == "scheduler"
+    error = refused(here, {"name": "local"}, rendezvous={"name": "mpi", "launcher": "scheduler"})
+    assert error.where == "rendezvous.launcher"
+
+
+@pytest.mark.parametrize(("key", "value"), [("launch_extra", {"cpu-bind": "none"}), ("mpi", "pmi2")])
+def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
+    mpi = {"name": "mpi", "launcher": "mpiexec"}
+    assert refused(scheduler={key: value}, rendezvous=mpi).where == f"scheduler.{key}"
+    assert make(scheduler={key: value}, rendezvous={"name": "mpi"}).rendezvous.name == "mpi"
+
+
 @pytest.mark.parametrize(
     ("keys", "where"),
     [
@@ -379,6 +395,8 @@ def test_rendezvous_from_the_user_else_the_system() -> None:
         ({"backend": "rccl"}, "rendezvous.backend"),
         ({"fraction_max_gpu_mem": 1.5}, "rendezvous.fraction_max_gpu_mem"),
         ({"name": "smoke"}, "rendezvous.name"),
+        ({"launcher": "mpiexec"}, "rendezvous.launcher"),
+        ({"name": "mpi", "launcher": "mpirun"}, "rendezvous.launcher"),
     ],
 )
 def test_rendezvous_values_that_cannot_be(keys: dict[str, Any], where: str) -> None:
