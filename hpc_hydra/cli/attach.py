@@ -136,7 +136,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     [run] = prepared.runs
     plan = run.plan
     dialect = registry.dialect(plan.request.scheduler)
-    dialect.check(plan.request)
+    dialect.check(plan.tasks)
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
     spec = replace(

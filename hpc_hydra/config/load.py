@@ -45,6 +45,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "scheduler.array_parallelism": (1, None),
     "rendezvous.port": (1024, 65535),
     "rendezvous.fraction_max_gpu_mem": (math.ulp(0.0), 1),
+    "rendezvous.max_restarts": (0, None),
     "launch.seed": (0, None),
 }
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -126,6 +126,7 @@ class RendezvousConfig:
     init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
     fraction_max_gpu_mem: Optional[float] = None
     unswap_rocr_hip_vis_dev: bool = False
+    max_restarts: Optional[int] = None  # torchrun: how often workers are started again after a failure; null: never
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
 
 

@@ -78,7 +78,7 @@ class Launch:
         groups = group(prepared.runs)
         dialects = {name: registry.dialect(name) for name in {g.plan.request.scheduler for g in groups}}
         for g in groups:
-            dialects[g.plan.request.scheduler].check(g.plan.request)
+            dialects[g.plan.request.scheduler].check(g.plan.tasks)
         notes = _notes(prepared, groups, dialects)
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
@@ -128,7 +128,7 @@ class Launch:
     def _submittable(self, groups: Sequence[Group]) -> list[Group]:
         """What can be submitted from here: every request is, and no job has more runs than its scheduler takes."""
         for g in groups:
-            self._submitter(g.plan.request.scheduler).check(g.plan.request)
+            self._submitter(g.plan.request.scheduler).check(g.plan.tasks)
         large = {g.plan.request.scheduler for g in groups if len(g.runs) > _MANY}
         return split(groups, {name: self._submitter(name).array_limit() for name in large})
 

@@ -20,6 +20,11 @@ def main(argv: list[str]) -> int:
 
         done = supervise()
         return done if isinstance(done, int) else done()
+    if what == "worker":
+        from hpc_hydra.node.worker import supervise_worker
+
+        done = supervise_worker()
+        return done if isinstance(done, int) else done()
     if what == "program":
         from hpc_hydra.node.supervisor import resume
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import rendezvous
-from hpc_hydra.node.environment import device_index, identity_variables
+from hpc_hydra.node.environment import ROUND, device_index, identity_variables
 from hpc_hydra.node.start import Start, meeting_place, run_directory, start_of
 from hpc_hydra.planning.types import RankInfo
 
@@ -192,7 +192,8 @@ def _store(start: Start, seconds: float, count: int, stack: contextlib.ExitStack
     if start.how == "environment":
         serves = start.info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         store = _tcp_store(start, start.address, start.port, serves, seconds)
-        name = f"hpc_hydra/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{count}"
+        again = os.environ.get(ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        name = f"hpc_hydra/{again}/{count}"
         return _prefixed(name, store), start
     store, meeting = _meet(start, seconds, count, stack)
     stack.enter_context(_variables(identity_variables(start.info, meeting.address, meeting.port)))

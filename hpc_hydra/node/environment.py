@@ -17,6 +17,9 @@ from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
 # What the job script says about a run. Its presence marks a rank's process: nothing may be launched from there.
 MARK = "HPC_HYDRA_RANK_PROCESS"
 
+# How often torchrun's agents had started the ranks before: the same on all nodes, unlike TORCHELASTIC_RESTART_COUNT.
+ROUND = "HPC_HYDRA_ROUND"
+
 # Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
 

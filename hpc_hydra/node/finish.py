@@ -57,6 +57,8 @@ def in_words(outcome: Outcome) -> str:
     text = f"hpc_hydra: run {outcome.num} {outcome.status}"
     if outcome.started and outcome.ended:
         text += f" after {outcome.ended - outcome.started:.1f} s"
+    if outcome.restarts:
+        text += f" and {outcome.restarts} restart{'s' * (outcome.restarts > 1)}"
     if outcome.reason:
         text += f": {outcome.reason}"
     return f"{text} ({outcome.log})" if outcome.log else text

@@ -60,7 +60,7 @@ def supervise_by_mpi(case: Case, signals: Signals) -> int | Child:
         try:
             with told_of_nobody(case):
                 info = _with_job(case, from_json(RankInfo, talk.hear("info")))
-                check_world(info, case.plan, case.host, info.source)
+                check_world(info, case.plan.request, case.host, info.source)
             seat = sit(case, info, os.environ)
             prepare_run(seat)
             if info.rank == 0:

@@ -40,15 +40,17 @@ class Signals:
         heard = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
         self._watched = {*heard, signal.SIGCHLD}
         self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
+        self.sender = 0  # pid that sent the last signal
         self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
 
     def wait(self, seconds: float | None) -> int | None:
         """The next signal (also SIGCHLD), or None after ``seconds``; None waits for ever."""
         if seconds is None:
-            number: int | None = signal.sigwaitinfo(self._watched).si_signo
+            info: signal.struct_siginfo | None = signal.sigwaitinfo(self._watched)
         else:
             info = signal.sigtimedwait(self._watched, max(seconds, 0))
-            number = info.si_signo if info else None
+        number = info.si_signo if info else None
+        self.sender = info.si_pid if info else 0
         if number is not None and number != signal.SIGCHLD:
             self.seen.append(number)
         return number
@@ -68,6 +70,10 @@ class Signals:
     def stop(self) -> int | None:
         """The first stop signal that came."""
         return next((s for s in self.seen if s in STOP), None)
+
+    def start_with_none_blocked(self) -> None:
+        """Forget that this process was started with blocked signals: those of `restore`."""
+        self._old = {s for s in self._old if s not in self._watched}
 
     def restore(self) -> None:
         """Give a forked child the signal mask that this process was started with."""
@@ -97,9 +103,9 @@ def kill_children() -> None:
             return
 
 
-def children() -> list[int]:
-    """Pids of the children of this process."""
-    me, found = str(os.getpid()), []
+def children(parent: int | None = None) -> list[int]:
+    """Pids of the children of a process, of this one where none is named."""
+    me, found = str(parent or os.getpid()), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):

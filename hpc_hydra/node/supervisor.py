@@ -25,7 +25,7 @@ from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.logs import log_files, open_log
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of
 from hpc_hydra.node.program import Part
-from hpc_hydra.planning.types import Plan, RankInfo, to_json
+from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
@@ -34,6 +34,28 @@ from hpc_hydra.sweep.types import RankEnd
 
 REPORT = "HPC_HYDRA_REPORT_FD"
 Child = Callable[[], int]
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Who started a rank and may signal it: torchrun's agent, and the supervisor of that."""
+
+    pid: int
+    supervisor: int
+
+    def relay(self, child: int) -> Callable[[int, int], None]:
+        """Hands on to the program's process group what these two send, unless the scheduler has sent it the same."""
+        direct: dict[int, float] = {}
+
+        def hand_on(signum: int, sender: int) -> None:
+            now = time.monotonic()
+            if sender not in (self.pid, self.supervisor):
+                direct[signum] = now
+            elif now - direct.get(signum, -GRACE) >= GRACE:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signum)
+
+        return hand_on
 
 
 @dataclass(frozen=True)
@@ -47,6 +69,8 @@ class Seat:
     host: str
     out: Path | None  # None: the streams stay as they are, attached to a console
     err: Path | None
+    agent: Agent | None = None  # torchrun's, where that started this rank
+    round: int = 0
 
     @property
     def paths(self) -> RunPaths:
@@ -72,12 +96,16 @@ def supervise() -> int | Child:
             from hpc_hydra.node.mpi_rank import supervise_by_mpi
 
             return supervise_by_mpi(case, signals)
+        if case.plan.rendezvous.by_agents:
+            from hpc_hydra.node.agent import supervise_agent
+
+            return supervise_agent(case, signals)
         with told_of_nobody(case):
             info = identify(case.execution, case.plan, os.environ, host)
         seat = sit(case, info, os.environ)
         prepare_run(seat)
-        with _meeting(seat, signals) as (meeting, held):
-            return _start(seat, meeting, held, signals)
+        with meeting_of(seat, signals) as (meeting, held):
+            return start(seat, meeting, held, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(seat, error, host)
 
@@ -118,17 +146,16 @@ def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str
             where=host,
             fix="start the job script, which starts one process per rank",
         )
-    check_world(info, plan, host, info.source or execution.scheduler)
+    check_world(info, plan.tasks, host, info.source or execution.scheduler)
     return info
 
 
-def check_world(info: RankInfo, plan: Plan, host: str, source: str) -> None:
-    """Refuse another number of ranks than the plan's. Raises `RendezvousError`."""
-    request = plan.request
-    if info.world_size != plan.world_size:
+def check_world(info: RankInfo, request: Request, host: str, source: str) -> None:
+    """Refuse another number of processes than was asked for. Raises `RendezvousError`."""
+    if info.world_size != request.world_size:
         raise RendezvousError(
             f"{info.world_size} processes were started (read from {source}), but the run "
-            f"asks for {plan.world_size} (nodes={request.nodes}, procs_per_node={request.procs_per_node})",
+            f"asks for {request.world_size} (nodes={request.nodes}, procs_per_node={request.procs_per_node})",
             where=f"rank {info.rank} on {host}",
             fix="start the job script as it was written: its options belong to this sweep",
         )
@@ -166,7 +193,7 @@ def prepare_run(seat: Seat) -> None:
 
 
 @contextlib.contextmanager
-def _meeting(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting, socket.socket | None]]:
+def meeting_of(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting, socket.socket | None]]:
     """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
     info, settings, attempt = seat.info, seat.plan.rendezvous, seat.execution.attempt
     path = seat.paths.rendezvous(attempt)
@@ -200,7 +227,8 @@ def announce(seat: Seat, held: socket.socket) -> rendezvous.Meeting:
     return meeting
 
 
-def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, signals: Signals) -> int | Child:
+def start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, signals: Signals) -> int | Child:
+    """Fork the program and outlive it: `supervise` once everything is known."""
     env, notes = environment_of(seat, meeting)
     out, err = open_logs(seat, notes)
     reader, writer = os.pipe()
@@ -217,6 +245,8 @@ def _start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, 
         os.close(reader)
         if held is not None:
             held.close()
+        if seat.agent is not None:
+            os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
         return become(seat, env, out, err, writer)
     for descriptor in {out, err, writer}:
         os.close(descriptor)
@@ -237,7 +267,10 @@ def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, s
 
 def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
-    code, signum = _wait(child, signals, lambda: _another_failed(seat))
+    guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
+    code, signum = _wait(
+        child, signals, lambda: _another_failed(seat), guardian, seat.agent.relay(child) if seat.agent else None
+    )
     report = _read_report(reader)
     _write_end(
         seat,
@@ -251,6 +284,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             error=report.get("error"),
             traceback=report.get("traceback"),
             log=str(seat.err) if seat.err else None,
+            round=seat.round,
         ),
     )
     return code
@@ -366,13 +400,22 @@ def _complain(text: str, writer: int) -> Child:
     return fail
 
 
-def _wait(child: int, signals: Signals, another_failed: Callable[[], bool]) -> tuple[int, int | None]:
+def _wait(
+    child: int,
+    signals: Signals,
+    another_failed: Callable[[], bool],
+    guardian: int | None,
+    relay: Callable[[int, int], None] | None,
+) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
     Told to stop, it waits on: the scheduler sets the time that a program may take for it. Only where the run has failed
     anyway, a program that does not listen is killed.
+
+    Args:
+        guardian: the parent, without which nothing of this rank may go on.
+        relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
     """
-    guardian = os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
     kill_at: float | None = None
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -381,8 +424,13 @@ def _wait(child: int, signals: Signals, another_failed: Callable[[], bool]) -> t
         signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
         if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
             os.kill(child, signal.SIGKILL)
+            if relay is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
             if os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
+        if relay is not None and signum is not None and signum != signal.SIGCHLD:
+            relay(signum, signals.sender)
         if signum in STOP and kill_at is None:
             kill_at = time.monotonic() + GRACE
         if kill_at is not None and time.monotonic() >= kill_at:
@@ -397,7 +445,7 @@ def _another_failed(seat: Seat) -> bool:
         if path != seat.end:
             with contextlib.suppress(HpcHydraError, OSError):
                 end = read_json(path)
-                if end and end["exit_code"] and not end["told_to_stop"]:
+                if end and end["exit_code"] and not end["told_to_stop"] and end.get("round", 0) == seat.round:
                     return True
     return False
 

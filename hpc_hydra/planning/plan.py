@@ -30,7 +30,11 @@ def plan(settings: Settings) -> Plan:
     queue = queues.choose(settings.system, settings.scheduler.queue)
     settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))
     meet = rendezvous(settings.rendezvous, settings.system, settings.scheduler.name)
-    notes = _launched_by_mpi(settings, merged) if meet.launcher == "mpiexec" else ()
+    notes: tuple[str, ...] = ()
+    if meet.launcher == "mpiexec":
+        notes = _launched_by_mpi(settings, merged)
+    elif meet.by_agents and (settings.system.gpu_bind or settings.system.cpu_bind):
+        notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
     request = _request(settings, merged, queue, sized)
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)

@@ -15,7 +15,7 @@ from hpc_hydra.planning.types import Logging, Rendezvous
 from hpc_hydra.planning.units import seconds
 
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
-ONLY_FOR = {"launcher": ("mpi",)}
+ONLY_FOR = {"launcher": ("mpi",), "max_restarts": ("torchrun",)}
 """Keys that belong to some start modes only."""
 
 PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
@@ -56,6 +56,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         init=cast("Literal['script', 'launcher'] | None", asked.init),
         fraction_max_gpu_mem=fraction(asked.fraction_max_gpu_mem),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
+        max_restarts=asked.max_restarts or 0,
         launcher=_launcher(asked, scheduler),
     )
 

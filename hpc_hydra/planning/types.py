@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+AGENT_MODES = ("torchrun", "static")
 Mode = Literal["default", "force", "prepend"]
 
 
@@ -91,7 +92,13 @@ class Rendezvous:
     init: Literal["script", "launcher"] | None = None
     fraction_max_gpu_mem: float | None = None
     unswap_rocr_hip_vis_dev: bool = False
+    max_restarts: int = 0  # of all workers together, by torchrun's agents
     launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
+
+    @property
+    def by_agents(self) -> bool:
+        """Whether one agent a node starts the ranks there, so that the scheduler starts the agents only."""
+        return self.name in AGENT_MODES
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,23 @@ class Plan:
     @property
     def world_size(self) -> int:
         return self.request.world_size
+
+    @property
+    def tasks(self) -> Request:
+        """The request as the scheduler sees it: a task a rank, or a task a node with the share of all ranks there."""
+        request = self.request
+        if not self.rendezvous.by_agents:
+            return request
+        procs, cpus = request.procs_per_node, request.cpus_per_proc
+        return dataclasses.replace(
+            request,
+            procs_per_node=1,
+            cpus_per_proc=None if cpus is None else cpus * procs,
+            gpus_per_proc=request.shared_gpus or request.gpus_per_proc * procs,
+            shared_gpus=None,
+            gpu_bind=None,  # meant for ranks
+            cpu_bind=None,
+        )
 
 
 @dataclass(frozen=True)

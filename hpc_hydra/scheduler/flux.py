@@ -113,7 +113,7 @@ class FluxDialect(Dialect):
         return ["flux", "run", *(_option(n, v) for n, v in merged)]
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.request
+        request = spec.plan.tasks
         log = spec.log / f"{spec.key}.{{{{id}}}}.log"
         options = [*self.directives(request), ("output", str(log)), ("job-name", request.job_name)]
         options.append(("setattr", f"user.hpc_hydra={spec.tag}"))

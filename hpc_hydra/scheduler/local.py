@@ -68,7 +68,7 @@ class LocalDialect(Dialect):
         return [*argv, "--"]
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.request
+        request = spec.plan.tasks
         return job_script(
             spec,
             scheduler=self.name,

@@ -279,7 +279,7 @@ class SlurmDialect(Dialect):
         )
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.request
+        request = spec.plan.tasks
         further = range(0 if spec.attached else 1, request.nodes)  # nodes that the script itself does not run on
         elsewhere = _once_on_each_node(further) if further else ()
         job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
@@ -321,7 +321,7 @@ class SlurmDialect(Dialect):
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """salloc runs the script here, and its srun on the nodes; within an allocation srun is a step of that one."""
-        request = spec.plan.request
+        request = spec.plan.tasks
         held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
         if held is not None:
             if held.isdigit() and int(held) < request.nodes:

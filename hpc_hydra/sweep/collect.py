@@ -73,7 +73,7 @@ def collect(
     ended = max((end.ended for end in ends), default=None)
     common: dict[str, Any] = {
         "num": num, "attempt": attempt, "job_id": job_id, "world_size": world_size, "started": started,
-        "ended": ended or time.time(),
+        "ended": ended or time.time(), "restarts": _restarts(paths, attempt),
     }  # fmt: skip
 
     cause = first_cause(ends)
@@ -127,13 +127,14 @@ def _open_attempt(paths: RunPaths) -> str | None:
 
 
 def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
-    """How the ranks of an attempt ended, in the order of time."""
-    found = []
+    """How the ranks of an attempt ended, in the order of time; of ranks started several times, the last time."""
+    found: list[RankEnd] = []
     for path in paths.attempt(attempt).glob("*.end.json"):
         data = read_json(path)
         if data is not None:
             found.append(from_json(RankEnd, data))
-    return sorted(found, key=lambda end: (end.ended, end.rank))
+    last = max((end.round for end in found), default=0)
+    return sorted((e for e in found if e.round == last or e.rank < 0), key=lambda end: (end.ended, end.rank))
 
 
 def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
@@ -227,6 +228,10 @@ def _code(exit_code: int | None, status: SchedulerSays | None, stopped: Sequence
     if signum:
         return 128 + signum, signum
     return (128 + signal.SIGTERM, None) if stopped else (1, None)
+
+
+def _restarts(paths: RunPaths, attempt: str) -> int:
+    return int((read_json(paths.rounds(attempt)) or {}).get("number", 0)) if attempt else 0
 
 
 def _missing(ends: Sequence[RankEnd], world_size: int | None) -> list[int]:

@@ -17,6 +17,8 @@
     logs/<attempt>/rank_<r>.log            output of each rank
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
+    logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
+    logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
     logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
     logs/<attempt>/outcome.json            how it ended, put there when the run was submitted again
 """
@@ -105,6 +107,9 @@ class RunPaths:
 
     def rendezvous(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rendezvous.json"
+
+    def rounds(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "rounds.json"
 
     def returned(self, attempt: str) -> Path:
         return self.attempt(attempt) / "returned.json"

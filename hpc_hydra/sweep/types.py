@@ -21,6 +21,7 @@ class RankEnd:
     error: str | None = None  # last line of the traceback, e.g. "ValueError: boom"
     traceback: str | None = None
     log: str | None = None  # file of its standard error
+    round: int = 0  # torchrun: how often the ranks had been started before
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Outcome:
     log: str | None = None  # path of the log that shows why
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
+    restarts: int = 0  # of all ranks, by torchrun's agents
     started: float | None = None
     ended: float | None = None
     result: Any = None  # JSON-able return value of rank 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from .conftest import Probe
+from .conftest import ROOT, Probe
 
 TWO_BY_TWO = (
     "resources.nodes=2",
@@ -64,3 +67,66 @@ def test_an_mpi_rank_that_dies_ends_the_job(slurm_probe: Probe, how: str, end: s
     outcome = result.outcome(0)
     assert (outcome["rank"], outcome["exit_code"]) == (3, code)
     assert outcome["ended"] - outcome["started"] < 60
+
+
+AGENTS = ["torchrun", "static"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", AGENTS)
+def test_agents_on_this_machine(local_probe: Probe, mode: str) -> None:
+    result = local_probe.run(f"rendezvous={mode}", "resources.procs_per_node=2", "mode=gloo")
+    assert result.code == 0, result.text
+    assert {saw["sum"] for saw in result.probes.values()} == {3.0}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", AGENTS)
+def test_agents_over_two_nodes(slurm_probe: Probe, mode: str) -> None:
+    result = slurm_probe.run(f"rendezvous={mode}", *TWO_BY_TWO, "mode=gloo")
+    assert result.code == 0, result.text
+    assert {rank: saw["sum"] for (_, rank), saw in result.probes.items()} == dict.fromkeys(range(4), 10.0)
+    assert sorted(layout(result).values()) == sorted(LAYOUT.values())
+    assert len({saw["seed"] for saw in result.probes.values()}) == 1
+    (script,) = (result.sweep / ".hpc_hydra" / "jobs").glob("*.sh")
+    assert "#SBATCH --ntasks-per-node=1" in script.read_text()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", AGENTS)
+@pytest.mark.parametrize(("end", "code"), [("exit", 3), ("kill", 137)])
+def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, mode: str, end: str, code: int) -> None:
+    fail = ("fail_rank=2", f"how={end}", "exit_code=3", "sleep=60")
+    result = slurm_probe.run(f"rendezvous={mode}", *TWO_BY_TWO, *fail)
+    assert result.code == 1, result.text
+    outcome = result.outcome(0)
+    assert (outcome["rank"], outcome["exit_code"]) == (2, code)
+    assert outcome["ended"] - outcome["started"] < 60
+
+
+PLAIN = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+again = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+total = torch.ones(1)
+dist.all_reduce(total)
+if again == 0 and dist.get_rank() == 3:
+    os._exit(3)
+dist.all_reduce(total)
+print("sum", total.item(), "of rank", dist.get_rank())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torch
+def test_a_plain_script_goes_on_after_a_restart_of_all_nodes(slurm_cluster, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "scheduler=slurm", "rendezvous=torchrun"]
+    argv += ["rendezvous.max_restarts=1", f"launch.launch_dir={tmp_path / 'run'}", *TWO_BY_TWO, "--", "plain.py"]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sum 16.0 of rank") == 4
+    (outcome,) = (tmp_path / "run").rglob("outcome.json")
+    assert json.loads(outcome.read_text())["restarts"] == 1

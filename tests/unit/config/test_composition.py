@@ -35,7 +35,7 @@ def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> N
         *(f"scheduler/{name}.yaml" for name in ("auto", "local", "slurm")),
         "resources/default.yaml",
         "rendezvous/tcp.yaml",
-        "rendezvous/mpi.yaml",
+        *(f"rendezvous/{name}.yaml" for name in ("mpi", "torchrun", "static")),
         "logging/default.yaml",
         "launch/default.yaml",
     ],

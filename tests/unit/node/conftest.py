@@ -68,7 +68,7 @@ class Frozen:
         }  # fmt: skip
 
     def spawn(self, **env: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", str(self.plan.world_size), "--"]
+        argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", str(self.plan.tasks.world_size), "--"]
         argv += [sys.executable, "-m", "hpc_hydra.node", "rank"]
         return subprocess.Popen(
             argv, env=self.environ(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

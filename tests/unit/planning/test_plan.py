@@ -374,6 +374,24 @@ def test_only_mpi_itself_can_start_its_ranks_on_this_machine() -> None:
     assert error.where == "rendezvous.launcher"
 
 
+@pytest.mark.parametrize("name", ["torchrun", "static"])
+def test_one_agent_a_node_has_the_share_of_all_ranks_there(name: str) -> None:
+    asked = {"nodes": 2, "procs_per_node": 4, "gpus_per_proc": 1, "cpus_per_proc": 8}
+    got = make({**BOX, "gpu_bind": "closest"}, resources=asked, rendezvous={"name": name})
+    assert got.world_size == 8 and got.request.procs_per_node == 4
+    tasks = got.tasks
+    assert (tasks.nodes, tasks.procs_per_node, tasks.gpus_per_proc, tasks.cpus_per_proc) == (2, 1, 4, 32)
+    assert tasks.gpu_bind is None and any("gpu_bind" in note for note in got.notes)
+    assert make(resources=asked).tasks == make(resources=asked).request
+
+
+def test_agents_of_ranks_that_share_gpus_get_these() -> None:
+    asked = {"procs_per_node": 8, "gpus_per_proc": 1, "oversubscribe": True}
+    got = make(resources=asked, rendezvous={"name": "torchrun", "max_restarts": 2})
+    assert (got.tasks.gpus_per_proc, got.tasks.shared_gpus) == (4, None)
+    assert got.rendezvous.max_restarts == 2
+
+
 @pytest.mark.parametrize(("key", "value"), [("launch_extra", {"cpu-bind": "none"}), ("mpi", "pmi2")])
 def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
     mpi = {"name": "mpi", "launcher": "mpiexec"}
@@ -397,6 +415,9 @@ def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
         ({"name": "smoke"}, "rendezvous.name"),
         ({"launcher": "mpiexec"}, "rendezvous.launcher"),
         ({"name": "mpi", "launcher": "mpirun"}, "rendezvous.launcher"),
+        ({"max_restarts": 1}, "rendezvous.max_restarts"),
+        ({"name": "static", "max_restarts": 1}, "rendezvous.max_restarts"),
+        ({"name": "torchrun", "max_restarts": -1}, "rendezvous.max_restarts"),
     ],
 )
 def test_rendezvous_values_that_cannot_be(keys: dict[str, Any], where: str) -> None:

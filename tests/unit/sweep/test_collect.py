@@ -204,3 +204,20 @@ def test_a_reason_of_the_script_is_kept(tmp_path: Path) -> None:
 def test_the_newest_attempt_is_taken(tmp_path: Path) -> None:
     RunPaths(tmp_path).attempt("20250101-000000-1").mkdir(parents=True)
     assert outcome(tmp_path, FINE, attempt=None, exit_code=0).attempt == ATTEMPT
+
+
+def test_of_ranks_that_were_started_again_the_last_time_counts(tmp_path: Path) -> None:
+    """Fewer ranks may come back; what the others left of an earlier time is history."""
+    earlier = [RankEnd(2, "b", 3, ended=1.0), victim(1, ended=2.0)]
+    again = [RankEnd(0, "a", 0, ended=9.0, round=1), RankEnd(3, "b", 0, ended=9.0, round=1)]
+    RunPaths(tmp_path).attempt(ATTEMPT).mkdir(parents=True)
+    write_json(RunPaths(tmp_path).rounds(ATTEMPT), {"number": 1})
+    done = outcome(tmp_path, *earlier, *again, exit_code=0, world_size=None)
+    assert (done.status, done.restarts) == ("completed", 1)
+
+
+def test_an_agent_that_was_killed_is_told(tmp_path: Path) -> None:
+    agent = RankEnd(-1, "a", 137, signal=9, ended=9.0, error="the torchrun agent of node 0 was killed by SIGKILL")
+    done = outcome(tmp_path, agent, exit_code=137, world_size=2)
+    assert (done.exit_code, done.rank, done.host) == (137, None, "a")
+    assert "agent of node 0" in (done.reason or "")

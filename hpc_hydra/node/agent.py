@@ -1,0 +1,170 @@
+"""One torchrun agent a node: its supervisor, which outlives it. For ``rendezvous=torchrun`` and ``static``.
+
+The scheduler starts one of these on each node. It finds the others as a rank of ``rendezvous=tcp`` does, forks the
+agent (torch's, in `hpc_hydra.node.elastic`), and is the only one that the agent hears signals from. Left to itself,
+torchrun dies of a warning signal and leaves its workers behind, and a second SIGTERM ends its wait for them. Each
+worker has a supervisor of its own (`hpc_hydra.node.worker`), which says how it ended: torchrun says 1 for everything.
+
+Must not know: torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node import rendezvous
+from hpc_hydra.node.logs import open_log
+from hpc_hydra.node.processes import STOP, WARN, Signals, Stopped, children, die_with_parent, exit_code, name_of
+from hpc_hydra.node.supervisor import (
+    Case,
+    Child,
+    Seat,
+    ended_early,
+    identify,
+    meeting_of,
+    prepare_run,
+    told_of_nobody,
+)
+from hpc_hydra.node.worker import AGENT, HOSTS, SUPERVISOR
+from hpc_hydra.planning.types import RankInfo, Rendezvous, to_json
+from hpc_hydra.sweep.collect import first_cause, read_ends
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.types import RankEnd
+
+STOP_BY = signal.SIGRTMIN
+"""The agent is told to stop by the real-time signal of this number plus that of the signal its workers shall get."""
+
+_MEANWHILE = 0.3  # seconds in which a scheduler that signals every process reaches the workers, too
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the agent of one node is told."""
+
+    settings: Rendezvous
+    procs: int
+    nodes: int
+    node_rank: int
+    address: str  # where the first node's agent is
+    port: int
+    here: str  # address of this node
+    run_id: str
+    log_dir: Path
+    rounds: Path  # where rank 0's agent counts
+
+
+def supervise_agent(case: Case, signals: Signals) -> int | Child:
+    """As `supervisor.supervise`, for all ranks of this node."""
+    try:
+        with told_of_nobody(case):
+            info = identify(case.execution, case.plan, os.environ, case.host)
+            log = case.paths.attempt(case.execution.attempt) / f"torchrun_{info.rank}.log"
+            out = None if case.execution.attached else log
+            seat = Seat(case.execution, case.record, case.plan, info, case.host, out, out)
+            prepare_run(seat)
+            with meeting_of(seat, signals) as (meeting, held):
+                node = _node(seat, meeting)
+                supervisor = os.getpid()
+                agent = os.fork()
+                if agent == 0:
+                    die_with_parent(supervisor)
+                    if held is not None:
+                        held.close()
+                    return _become(seat, node, supervisor)
+                return _outlive(seat, agent, signals)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(None, error, case.host)
+
+
+def _node(seat: Seat, meeting: rendezvous.Meeting) -> Node:
+    info, plan = seat.info, seat.plan
+    attempt = seat.paths.attempt(seat.execution.attempt)
+    return Node(
+        settings=plan.rendezvous,
+        procs=plan.request.procs_per_node,
+        nodes=info.num_nodes,
+        node_rank=info.rank,
+        address=meeting.address,
+        port=meeting.port,
+        here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, seat.host),
+        run_id=seat.execution.attempt,
+        log_dir=attempt / f"torchrun_{info.rank}",
+        rounds=seat.paths.rounds(seat.execution.attempt),
+    )
+
+
+def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
+    """This node's address: the one that rank 0 would publish if it were here."""
+    name = info.hosts[info.node_rank] if info.hosts else host
+    return rendezvous.address_of(
+        dataclasses.replace(settings, master_addr=None), dataclasses.replace(info, master_host=name)
+    )
+
+
+def _become(seat: Seat, node: Node, supervisor: int) -> Child:
+    """In the child, which keeps all signals blocked: the agent."""
+    if seat.out is not None:
+        log = open_log(seat.out)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    os.environ.update({AGENT: str(os.getpid()), SUPERVISOR: str(supervisor), HOSTS: ",".join(seat.info.hosts)})
+
+    def run() -> int:
+        from hpc_hydra.node.elastic import run_agent
+
+        return run_agent(node)
+
+    return run
+
+
+def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
+    """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
+    guardian = os.getppid()
+    told = False
+    while True:
+        pid, status = os.waitpid(agent, os.WNOHANG)
+        if pid:
+            break
+        signum = signals.wait(None)
+        if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
+            os.kill(agent, signal.SIGKILL)
+        elif signum in STOP and not told:
+            os.kill(agent, STOP_BY + signum)
+            told = True
+        elif signum in WARN:
+            time.sleep(_MEANWHILE)
+            for worker in children(agent):
+                if _is_worker(worker):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker, signum)
+    code, killed = exit_code(status)
+    if code == 0:
+        return 0
+    cause = first_cause(read_ends(seat.paths, seat.execution.attempt))
+    if cause is not None:
+        return cause.exit_code
+    if told:
+        return 128 + (signals.stop or signal.SIGTERM)
+    how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
+    end = RankEnd(
+        rank=-1, host=seat.host, exit_code=code, signal=killed, ended=time.time(),
+        error=f"the torchrun agent of node {seat.info.rank} {how}", log=str(seat.out) if seat.out else None,
+    )  # fmt: skip
+    write_json(seat.paths.attempt(seat.execution.attempt) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
+    return code
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[-4:-1] == [b"-m", b"hpc_hydra.node", b"worker"]

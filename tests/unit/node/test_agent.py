@@ -1,0 +1,203 @@
+"""Ranks that torchrun's agents start: what agents are told, what signals do, how ends and restarts are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.node.agent import Node
+from hpc_hydra.node.elastic import arguments
+from hpc_hydra.node.supervisor import Agent
+from hpc_hydra.node.worker import worker_info
+from hpc_hydra.planning.types import Rendezvous
+
+from .conftest import Frozen, alive, await_true
+
+HOST = os.uname().nodename
+TORCHRUN = Rendezvous(name="torchrun", timeout=60)
+WORKER = {
+    "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "HPC_HYDRA_HOSTS": "n1,n2",
+}  # fmt: skip
+
+
+def node(settings: Rendezvous, rank: int) -> Node:
+    return Node(settings, 4, 2, rank, "n1", 29500, f"n{rank + 1}", "attempt", Path("/logs"), Path("/rounds"))
+
+
+def test_agents_meet_at_the_first_one() -> None:
+    first, second = (arguments(node(Rendezvous(name="torchrun", max_restarts=3, timeout=90), rank)) for rank in (0, 1))
+    for words in (first, second):
+        assert {"--nnodes=2", "--nproc-per-node=4", "--max-restarts=3", "--rdzv-id=attempt"} < set(words)
+        assert "--rdzv-endpoint=n1:29500" in words
+        assert words[-5:] == ["--no-python", sys.executable, "-m", "hpc_hydra.node", "worker"]
+    assert "--rdzv-conf=is_host=1,read_timeout=90,join_timeout=90" in first and "--local-addr=n1" in first
+    assert "--rdzv-conf=is_host=0,read_timeout=90,join_timeout=90" in second and "--local-addr=n2" in second
+
+
+def test_static_agents_are_told_their_rank() -> None:
+    words = arguments(node(Rendezvous(name="static"), 1))
+    assert {"--rdzv-backend=static", "--node-rank=1", "--rdzv-endpoint=n1:29500", "--max-restarts=0"} < set(words)
+
+
+def test_a_worker_is_who_its_agent_says() -> None:
+    info = worker_info(WORKER)
+    assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
+    assert (info.node_rank, info.num_nodes, info.master_host, info.hosts) == (1, 2, "n1", ("n1", "n2"))
+
+
+@pytest.mark.parametrize("name", ["RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE"])
+def test_a_worker_without_its_agents_variables_names_the_one(name: str) -> None:
+    with pytest.raises(RendezvousError) as caught:
+        worker_info({key: value for key, value in WORKER.items() if key != name})
+    assert caught.value.where == name
+
+
+def test_a_program_gets_each_signal_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler may signal every process of a step, or the first one only."""
+    got: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, signum: got.append((pid, signum)))
+    relay = Agent(pid=10, supervisor=11).relay(99)
+    relay(signal.SIGUSR1, 11)  # from our own side only: handed on
+    assert got == [(99, signal.SIGUSR1)]
+    relay(signal.SIGTERM, 5)  # by the scheduler, to all: the program has it already
+    relay(signal.SIGTERM, 10)
+    assert got == [(99, signal.SIGUSR1)]
+
+
+def agent_of(frozen: Frozen) -> int:
+    """The process that runs torch's agent: the parent of the workers."""
+    for pid in frozen.pids():
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"worker" in words:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if b"worker" not in Path(f"/proc/{parent}/cmdline").read_bytes().split(b"\0"):
+                return parent
+    raise AssertionError("there is no agent")
+
+
+def running(frozen: Frozen, ranks: int = 2) -> subprocess.Popen[str]:
+    process = frozen.spawn()
+    logs = frozen.paths.logs
+    assert await_true(lambda: sum("ready" in path.read_text() for path in logs.glob("*/rank_*.log")) == ranks, 60)
+    return process
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["torchrun", "static"])
+def test_each_rank_has_its_log_and_its_place(freeze: Any, name: str) -> None:
+    body = 'print(RANK, os.environ["LOCAL_RANK"], os.environ["TORCHELASTIC_RUN_ID"])\nreturn RANK + 40'
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name=name, timeout=60))
+    code, outcome = frozen.run()
+    assert code == 0, outcome
+    assert [frozen.log(rank).split()[:2] for rank in (0, 1)] == [["0", "0"], ["1", "1"]]
+    assert frozen.log(0).split()[2] == outcome["attempt"]
+    assert (outcome["result"], outcome["restarts"]) == (40, 0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("how", "code", "reason"),
+    [
+        ("sys.exit(3)", 3, "exit code 3"),
+        ("raise ValueError('boom')", 1, "ValueError: boom"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by SIGSEGV"),
+    ],
+)
+def test_a_worker_that_fails_is_told_with_its_own_code(freeze: Any, how: str, code: int, reason: str) -> None:
+    frozen = freeze(f"if RANK == 1:\n    {how}\ntime.sleep(60)", procs=2, rendezvous=TORCHRUN)
+    ended, outcome = frozen.run()
+    assert (ended, outcome["exit_code"], outcome["rank"]) == (code, code, 1)
+    assert outcome["reason"] == f"rank 1 on {HOST}: {reason}"
+
+
+@pytest.mark.torch
+def test_workers_are_started_again_and_the_restart_is_told(freeze: Any) -> None:
+    body = """
+        again = int(os.environ["HPC_HYDRA_ROUND"])
+        print("round", again, flush=True)
+        if RANK == 1 and again == 0:
+            sys.exit(3)
+        time.sleep(60 if again == 0 else 0)
+    """
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=1))
+    code, outcome = frozen.run()
+    assert (code, outcome["status"], outcome["restarts"]) == (0, "completed", 1)
+    assert frozen.log(1) == "round 0\nround 1\n"
+
+
+@pytest.mark.torch
+def test_restarts_that_are_used_up_end_with_the_last_failure(freeze: Any) -> None:
+    body = 'sys.exit(3 + int(os.environ["HPC_HYDRA_ROUND"])) if RANK == 1 else time.sleep(60)'
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=1))
+    code, outcome = frozen.run()
+    assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (4, 1, 4, 1)
+
+
+@pytest.mark.torch
+def test_no_worker_outlives_a_killed_agent(freeze: Any) -> None:
+    """Nor does what a worker started in its own process group. The fixture waits until no process is left."""
+    body = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.fork()
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    frozen = freeze(body, procs=2, rendezvous=TORCHRUN)
+    process = running(frozen)
+    os.kill(agent_of(frozen), signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert frozen.finish(process.returncode).returncode == 137
+    assert frozen.outcome()["reason"].endswith("the torchrun agent of node 0 was killed by SIGKILL")
+    assert await_true(lambda: not frozen.pids())
+
+
+@pytest.mark.torch
+def test_a_warning_reaches_the_workers_and_not_the_agent(freeze: Any) -> None:
+    body = """
+        got = []
+        signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+        print("ready", flush=True)
+        for _ in range(400):
+            time.sleep(0.05)
+            if got:
+                break
+        time.sleep(1)
+        print("got", len(got))
+    """
+    frozen = freeze(body, procs=2, rendezvous=TORCHRUN)
+    process = running(frozen)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [frozen.log(rank).split()[-1] for rank in (0, 1)] == ["1", "1"]
+
+
+@pytest.mark.torch
+def test_told_to_stop_a_worker_may_finish_what_it_does(freeze: Any) -> None:
+    body = """
+        got = []
+        signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+        print("ready", flush=True)
+        while not got:
+            time.sleep(0.05)
+        time.sleep(1)
+        print("got", len(got), flush=True)
+        sys.exit(7)
+    """
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=3))
+    process = running(frozen)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    frozen.finish(process.returncode)
+    assert [frozen.log(rank) for rank in (0, 1)] == ["ready\ngot 1\n", "ready\ngot 1\n"]
+    outcome = frozen.outcome()
+    assert (outcome["status"], outcome["restarts"]) == ("cancelled", 0)
+    assert not alive(process.pid)
