@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ __all__ = ["_share_the_cluster", "slurm_cluster"]
 
 Plugins.instance()  # before hydra's own fixtures save and restore its state, which must know the plugins
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_configure() -> None:
+    """A shell starts commands in the background with these ignored, and children inherit that: tests send them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for ignored in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
