@@ -279,30 +279,34 @@ def test_a_killed_launcher_leaves_no_rank(here: Path) -> None:
 
 def test_a_terminal_is_the_commands_own(here: Path) -> None:
     """What is typed reaches the command, and an interrupt from the keyboard ends it."""
-    (here / "ask.py").write_text("print('you said', input('name? '), flush=True)\ninput()\n")
+    (here / "ask.py").write_text("print('you said', input('name? '), flush=True)\ninput('again? ')\n")
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(here)
         os.execvpe(sys.executable, argv("torchrun", "--local", "ask.py"), environment())
     seen = b""
 
-    def until(text: bytes) -> None:
+    def until(text: bytes, *, again: bytes = b"") -> None:
+        """Read until ``text`` comes; ``again`` is typed where nothing comes for a while."""
         nonlocal seen
         end = time.monotonic() + 60
         while text not in seen:
             assert time.monotonic() < end, seen
-            if select.select([terminal], [], [], 0.2)[0]:
-                try:
-                    seen += os.read(terminal, 4096)
-                except OSError:
-                    break
+            if not select.select([terminal], [], [], 2)[0]:
+                os.write(terminal, again)
+                continue
+            try:
+                seen += os.read(terminal, 4096)
+            except OSError:
+                break
         assert text in seen, seen
 
     until(b"name? ")
     os.write(terminal, b"Ada\n")
     until(b"you said Ada")
+    until(b"again? ")
     os.write(terminal, b"\x03")
-    until(b"KeyboardInterrupt")
+    until(b"KeyboardInterrupt", again=b"\x03")  # Python may miss one that comes just before it begins to read
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 130
     os.close(terminal)
