@@ -470,12 +470,10 @@ def _meant(views: Sequence[RunView], word: str) -> set[int]:
 
 
 def _matches(override: str, word: str) -> bool:
-    """``lr=0.1`` is ``optim.lr=0.1`` too."""
-    override = override.lstrip("+")
-    return override == word or (
-        override.partition("=")[0].endswith(f".{word.partition('=')[0]}")
-        and (override.partition("=")[2] == word.partition("=")[2])
-    )
+    """``lr=0.1`` is ``optim.lr=0.1`` too, and ``debug=true`` is Hydra's ``debug=True``."""
+    (key, value), (wanted_key, wanted) = (text.lstrip("+").split("=", 1) for text in (override + "=", word + "="))
+    same = value == wanted or (value.lower() == wanted.lower() and wanted.lower() in ("true=", "false=", "null="))
+    return same and (key == wanted_key or key.endswith(f".{wanted_key}"))
 
 
 def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[str]:

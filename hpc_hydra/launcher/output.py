@@ -29,7 +29,9 @@ class Log:
     rank: int | None = None
 
 
-def log_files(sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks: bool = False) -> list[Log]:
+def log_files(
+    sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks: bool = False, follow: bool = False
+) -> list[Log]:
     """The files that answer: by default the one that shows why the run failed, else that of rank 0.
 
     Raises:
@@ -54,7 +56,8 @@ def log_files(sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks
         return [Log(Path(outcome.log), outcome.rank)]
     if 0 in ranks:
         return [Log(ranks[0], 0)]
-    said = log_of(sweep.paths.jobs, view.watched()) if view.id else None
+    waits = follow and view.is_active  # for its ranks
+    said = log_of(sweep.paths.jobs, view.watched()) if view.id and not waits else None
     if said is not None:
         return [Log(said)]
     raise SweepError(

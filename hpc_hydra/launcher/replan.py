@@ -77,12 +77,12 @@ class Replanner:
             )
         rest = [text for text in overrides if text not in applied]
         unable = _apply_others(cfg, [text for text in rest if not _is_ours(text)])
-        try:
-            apply_overrides(cfg, [text for text in rest if _is_ours(text)], None)
-        except (HydraException, OmegaConfBaseException) as error:
-            cause = (str(error.__cause__ or "").strip().splitlines() or [""])[0]
-            what = " ".join(str(error).split())
-            raise ConfigError(f"{what} ({cause})" if cause else what, where="--") from error
+        for text in filter(_is_ours, rest):
+            try:
+                apply_overrides(cfg, [text], None)
+            except (HydraException, OmegaConfBaseException) as error:
+                cause = (str(error.__cause__ or error).strip().splitlines() or [""])[0]
+                raise ConfigError(cause, where=text, fix=_nearest(_key(text))) from error
         self._interpolates[record.base] = _has_interpolations(cfg)
         if unable and self._interpolates[record.base]:
             raise ConfigError(
@@ -142,6 +142,16 @@ def _has_interpolations(cfg: DictConfig) -> bool:
     from omegaconf import OmegaConf
 
     return "${" in str([OmegaConf.to_container(cfg[group], resolve=False) for group in GROUPS])
+
+
+def _nearest(key: str) -> str:
+    """Keys of our groups that may be meant."""
+    import difflib
+    from dataclasses import fields
+
+    keys = [f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)]
+    near = difflib.get_close_matches(key, keys, n=3)
+    return " or ".join(near) if near else "a key of " + ", ".join(GROUPS)
 
 
 def _is_ours(override: str) -> bool:
