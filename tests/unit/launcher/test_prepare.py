@@ -1,0 +1,128 @@
+"""Overrides become runs: their plans, their directories, and how often the work is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.errors import ConfigCompositionException
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher import prepare
+from hpc_hydra.launcher.prepare import Preparer
+
+from .conftest import App
+
+LOCAL = "scheduler=slurm"
+
+
+def prepared(composed: Callable[..., Any], *overrides: str, runs: list[list[str]], first: int = 0) -> Any:
+    return Preparer(*composed(*overrides)).prepare(runs, first)
+
+
+def test_swept_resources_give_each_run_its_own_request(composed: Callable[..., Any]) -> None:
+    runs = [[LOCAL, f"resources.nodes={n}", f"resources.time_limit={t}"] for n in (1, 2) for t in (3, 9)]
+    found = prepared(composed, runs=runs).runs
+    assert [(r.plan.request.nodes, r.plan.request.time_limit) for r in found] == [(1, 180), (1, 540), (2, 180), (2, 540)]
+
+
+def test_swept_systems_give_each_run_its_own_scheduler(composed: Callable[..., Any]) -> None:
+    runs = prepared(composed, runs=[["system=frontier"], ["scheduler=local", "system=local"]]).runs
+    assert [(r.plan.system, r.plan.request.scheduler) for r in runs] == [("frontier", "slurm"), ("local", "local")]
+
+
+def test_an_experiment_may_choose_the_resources(app: App, composed: Callable[..., Any]) -> None:
+    app.write(exp__big="# @package _global_\nresources: {nodes: 4}\n", exp__small="# @package _global_\nx: 1\n")
+    runs = prepared(composed, runs=[[LOCAL, "+exp=big"], [LOCAL, "+exp=small"]]).runs
+    assert [r.plan.request.nodes for r in runs] == [4, 1]
+
+
+def test_settings_are_read_once_for_equal_requests(composed: Callable[..., Any], monkeypatch: Any) -> None:
+    calls: list[int] = []
+    real = prepare.load.settings
+    monkeypatch.setattr(prepare.load, "settings", lambda cfg: calls.append(1) or real(cfg))
+    runs = [[LOCAL, f"resources.nodes={n}", f"x={x}"] for n in (1, 2) for x in range(50)]
+    found = prepared(composed, runs=runs)
+    assert len(calls) == 2
+    assert len({r.plan for r in found.runs}) == 2 and len(found.bases) == 1
+
+
+def test_a_request_that_depends_on_another_key_follows_it(app: App, composed: Callable[..., Any]) -> None:
+    app.write(config="defaults: [hpc, _self_]\nx: 1\nresources: {nodes: '${x}'}\n")
+    runs = prepared(composed, runs=[[LOCAL, f"x={x}"] for x in (1, 2, 3)]).runs
+    assert [r.plan.request.nodes for r in runs] == [1, 2, 3]
+
+
+def test_an_override_that_depends_on_another_key_follows_it(composed: Callable[..., Any]) -> None:
+    runs = prepared(composed, runs=[[LOCAL, f"x={x}", "resources.nodes=${x}"] for x in (1, 2)]).runs
+    assert [r.plan.request.nodes for r in runs] == [1, 2]
+
+
+def test_directories_are_those_of_hydra_and_absolute(composed: Callable[..., Any]) -> None:
+    runs = prepared(composed, "hydra.sweep.dir=out/${x}", runs=[[LOCAL, f"x={x}"] for x in (5, 6)], first=3).runs
+    assert [r.dir for r in runs] == [Path.cwd() / "out/5/3", Path.cwd() / "out/6/4"]
+    runs = prepared(
+        composed, "hydra.sweep.dir=out", "hydra.sweep.subdir=${hydra.job.override_dirname}", runs=[["x=5"], ["x=6"]]
+    ).runs
+    assert [r.dir.name for r in runs] == ["x=5", "x=6"]
+
+
+def test_two_runs_in_one_directory_are_refused(composed: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match="runs 0 and 1 would have the same output directory") as error:
+        prepared(composed, "hydra.sweep.subdir=same", runs=[[LOCAL, "x=1"], [LOCAL, "x=2"]])
+    assert error.value.where == "hydra.sweep.subdir"
+
+
+@pytest.mark.parametrize(
+    ("launch_dir", "expected"), [("exp", "exp"), (".", "."), ("''", "launch-app_"), ("/abs/x", "/abs/x")]
+)
+def test_launch_dir_takes_the_place_of_the_sweep_directory(
+    composed: Callable[..., Any], launch_dir: str, expected: str
+) -> None:
+    preparer = Preparer(*composed(f"launch.launch_dir={launch_dir}"))
+    (run,) = preparer.prepare([[LOCAL, f"launch.launch_dir={launch_dir}"]], 0).runs
+    assert os.path.normpath(Path.cwd() / expected) in str(preparer.root)
+    assert run.dir == preparer.root / "0"
+
+
+def test_nothing_is_written(app: App, composed: Callable[..., Any]) -> None:
+    before = app.listing()
+    prepared(composed, runs=[[LOCAL, "x=1"]])
+    assert app.listing() == before
+
+
+def test_what_hydra_refuses_is_refused_before_submission(composed: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigCompositionException, match="resources.nodez"):
+        prepared(composed, runs=[[LOCAL, "resources.nodes=1"], [LOCAL, "resources.nodez=2"]])
+    with pytest.raises(ConfigError, match="nodez"):
+        prepared(composed, runs=[[LOCAL, "+resources.nodez=2"]])
+
+
+@pytest.mark.parametrize("key", ["dry_run", "bg", "setup_only"])
+def test_what_becomes_of_the_whole_command_cannot_be_swept(composed: Callable[..., Any], key: str) -> None:
+    with pytest.raises(ConfigError, match="differs between runs") as error:
+        prepared(composed, runs=[[LOCAL, f"launch.{key}={v}"] for v in ("true", "false")])
+    assert error.value.where == f"launch.{key}"
+
+
+def test_a_seed_is_the_users_or_drawn_for_each_run(composed: Callable[..., Any]) -> None:
+    assert [r.seed for r in prepared(composed, runs=[[LOCAL, "launch.seed=7", f"x={x}"] for x in (1, 2)]).runs] == [7, 7]
+    drawn = [r.seed for r in prepared(composed, runs=[[LOCAL, f"x={x}"] for x in range(5)]).runs]
+    assert len(set(drawn)) == 5 and all(0 <= s < 2**32 for s in drawn)
+
+
+def test_an_application_without_the_bundle_gets_it_from_the_launcher(app: App, composed: Callable[..., Any]) -> None:
+    app.write(config="x: 0\n")
+    preparer = Preparer(*composed(), bundle=["scheduler=slurm", "resources.nodes=3"])
+    runs = preparer.prepare([["x=1"], ["x=2"]], 0).runs
+    assert [(r.plan.request.scheduler, r.plan.request.nodes) for r in runs] == [("slurm", 3)] * 2
+
+
+def test_batches_share_bases_and_directories(composed: Callable[..., Any]) -> None:
+    preparer = Preparer(*composed())
+    first = preparer.prepare([[LOCAL, "x=1"]], 0)
+    second = preparer.prepare([[LOCAL, "x=2"]], 1)
+    assert first.runs[0].base == second.runs[0].base == 0 and len(second.bases) == 1
