@@ -26,7 +26,12 @@ def prepared(composed: Callable[..., Any], *overrides: str, runs: list[list[str]
 def test_swept_resources_give_each_run_its_own_request(composed: Callable[..., Any]) -> None:
     runs = [[LOCAL, f"resources.nodes={n}", f"resources.time_limit={t}"] for n in (1, 2) for t in (3, 9)]
     found = prepared(composed, runs=runs).runs
-    assert [(r.plan.request.nodes, r.plan.request.time_limit) for r in found] == [(1, 180), (1, 540), (2, 180), (2, 540)]
+    assert [(r.plan.request.nodes, r.plan.request.time_limit) for r in found] == [
+        (1, 180),
+        (1, 540),
+        (2, 180),
+        (2, 540),
+    ]
 
 
 def test_swept_systems_give_each_run_its_own_scheduler(composed: Callable[..., Any]) -> None:
@@ -109,7 +114,10 @@ def test_what_becomes_of_the_whole_command_cannot_be_swept(composed: Callable[..
 
 
 def test_a_seed_is_the_users_or_drawn_for_each_run(composed: Callable[..., Any]) -> None:
-    assert [r.seed for r in prepared(composed, runs=[[LOCAL, "launch.seed=7", f"x={x}"] for x in (1, 2)]).runs] == [7, 7]
+    assert [r.seed for r in prepared(composed, runs=[[LOCAL, "launch.seed=7", f"x={x}"] for x in (1, 2)]).runs] == [
+        7,
+        7,
+    ]
     drawn = [r.seed for r in prepared(composed, runs=[[LOCAL, f"x={x}"] for x in range(5)]).runs]
     assert len(set(drawn)) == 5 and all(0 <= s < 2**32 for s in drawn)
 

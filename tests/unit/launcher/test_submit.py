@@ -217,9 +217,7 @@ def test_a_cancellation_that_fails_is_told_with_the_ids(bench: Bench, capsys: py
     assert "no contact" in err and "jobs: 1_0 1_1 1_2 2_0 2_1" in err
 
 
-def test_an_error_of_ours_leaves_nothing_running_on_this_machine(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_ours_leaves_nothing_running_on_this_machine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.leave = set(range(5))
 
     def broken() -> None:
