@@ -1,0 +1,191 @@
+"""A sweep that its launcher left, or lost, is completed by another process, each run executed once (B21, B24)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Probe
+from .test_failures import await_true
+
+SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+APP = """
+import hydra
+from hydra.core.hydra_config import HydraConfig
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    if cfg.resources.time_limit != "10m":
+        raise TimeoutError(f"{cfg.resources.time_limit} is too little")
+    return HydraConfig.get().job.num
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def hpc(probe: Probe, *argv: str, code: int | None = 0) -> str:
+    """Output of a command from another process, errors too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpc_hydra.cli", argv[0], str(probe.sweep), *argv[1:]],
+        env=probe.env(),
+        cwd=probe.tmp,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=180,
+    )
+    assert code is None or done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def runs(probe: Probe) -> list[dict[str, Any]]:
+    return json.loads(hpc(probe, "status", "--json"))["runs"]
+
+
+def states(probe: Probe) -> list[str]:
+    return [run["state"] for run in runs(probe)]
+
+
+def executions(probe: Probe) -> list[int]:
+    """How many attempts each run has begun."""
+    return [len([p for p in Path(run["dir"]).glob("logs/*") if p.is_dir()]) for run in runs(probe)]
+
+
+def jobs_of(probe: Probe) -> Counter[str]:
+    """Scripts of this sweep that the scheduler has taken, and how often."""
+    out = subprocess.run(
+        ["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%o"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return Counter(line for line in out.splitlines() if line.startswith(f"{probe.sweep}/"))
+
+
+@pytest.fixture
+def slow_sbatch(tmp_path: Path) -> Path:
+    """A folder for PATH whose sbatch takes its time: $SLOW before or after the job is taken."""
+    shim = tmp_path / "bin" / "sbatch"
+    shim.parent.mkdir()
+    real = shutil.which("sbatch")
+    shim.write_text(
+        "#!/bin/sh\n"
+        f'if [ "$SLOW" = before ]; then touch {tmp_path}/there; sleep 2; exec {real} "$@"; fi\n'
+        f'{real} "$@"; code=$?; touch {tmp_path}/there; sleep 2; exit $code\n'
+    )
+    shim.chmod(0o755)
+    return shim.parent
+
+
+@pytest.mark.parametrize("slow", ["before", "after"])
+def test_a_launcher_killed_during_submission_is_completed_by_resume(
+    slurm_probe: Probe, slow_sbatch: Path, slow: str
+) -> None:
+    """Killed while sbatch has not yet, or has already, given the first of three jobs to the scheduler."""
+    argv = slurm_probe.argv("resources.time_limit=5m,6m,7m", *SMALL)
+    env = slurm_probe.env({"SLOW": slow}, path=slow_sbatch)
+    with subprocess.Popen(argv, env=env, cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
+        assert await_true((slurm_probe.tmp / "there").exists, 60)
+        assert "still submitting" in hpc(slurm_probe, "resume", "1", code=2)
+        launcher.kill()
+    text = hpc(slurm_probe, "resume")
+    assert "2 of 3 runs are submitted again" in text
+    assert states(slurm_probe) == ["completed"] * 3
+    assert executions(slurm_probe) == [1, 1, 1]
+    assert sorted(jobs_of(slurm_probe).values()) == [1, 1, 1]
+    assert "nothing to resume" in hpc(slurm_probe, "resume")
+
+
+def test_a_job_whose_id_was_lost_is_found_by_status(slurm_probe: Probe, slow_sbatch: Path) -> None:
+    argv = slurm_probe.argv("note=1,2", *SMALL)
+    env = slurm_probe.env({"SLOW": "after"}, path=slow_sbatch)
+    with subprocess.Popen(argv, env=env, cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
+        assert await_true((slurm_probe.tmp / "there").exists, 60)
+        launcher.kill()
+    assert all(run["job_id"] for run in runs(slurm_probe))
+    assert '"submitted"' in (slurm_probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text()
+    hpc(slurm_probe, "wait")
+    assert executions(slurm_probe) == [1, 1]
+
+
+def test_a_launcher_killed_after_submission_leaves_nothing_to_resume(slurm_probe: Probe) -> None:
+    argv = slurm_probe.argv("note=1,2", "sleep=5", *SMALL)
+    with subprocess.Popen(argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        launcher.kill()
+    assert states(slurm_probe) == ["running", "running"]
+    assert "nothing to resume: runs 0 1 are in the queue" in hpc(slurm_probe, "resume")
+    hpc(slurm_probe, "wait")
+    assert states(slurm_probe) == ["completed", "completed"]
+    assert executions(slurm_probe) == [1, 1]
+
+
+def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
+    """One run, then all; who waits for them is told, and a cancelled run can be submitted again."""
+    assert slurm_probe.run("note=1,2", "sleep=300", "launch.bg=true", *SMALL).code == 0
+    assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+    assert "run 0" in hpc(slurm_probe, "cancel", "0")
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running"], 30)
+    waiter = subprocess.Popen(
+        [sys.executable, "-m", "hpc_hydra.cli", "wait", str(slurm_probe.sweep)],
+        env=slurm_probe.env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    hpc(slurm_probe, "cancel")
+    out, _ = waiter.communicate(timeout=90)
+    assert waiter.returncode == 1 and "2 of 2 runs failed" in out
+    assert states(slurm_probe) == ["cancelled", "cancelled"]
+    assert "nothing to cancel" in hpc(slurm_probe, "cancel")
+    assert "2 of 2 runs are submitted again" in hpc(slurm_probe, "resume", "--bg")
+    assert await_true(lambda: states(slurm_probe) == ["running", "running"], 60)
+    hpc(slurm_probe, "cancel")
+
+
+def test_resume_gives_a_failed_run_more_time(slurm_probe: Probe) -> None:
+    app = slurm_probe.tmp / "train.py"
+    app.write_text(APP)
+    (slurm_probe.tmp / "config.yaml").write_text("defaults: [hpc, _self_]\nout: ''\n")
+    result = slurm_probe.run("resources.time_limit=5m,10m", *SMALL, app=app)
+    assert result.code == 1 and states(slurm_probe) == ["failed", "completed"]
+    hpc(slurm_probe, "resume", "--", "resources.time_limit=10m")
+    assert states(slurm_probe) == ["completed", "completed"]
+    assert executions(slurm_probe) == [2, 1]
+    script = (slurm_probe.sweep / ".hpc_hydra" / "jobs" / f"{_newest_job(slurm_probe)}.sh").read_text()
+    assert "--time=00:10:00" in script
+    assert json.loads(hpc(slurm_probe, "results", "--json"))[0]["result"] == 0
+
+
+def _newest_job(probe: Probe) -> str:
+    lines = (probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text().splitlines()
+    return [json.loads(line)["job"] for line in lines if '"submitting"' in line][-1]
+
+
+def test_a_queue_that_does_not_answer_is_not_taken_for_lost_runs(slurm_probe: Probe, tmp_path: Path) -> None:
+    assert slurm_probe.run("sleep=300", "launch.bg=true", *SMALL).code == 0
+    shim = tmp_path / "dead"
+    shim.mkdir()
+    for name in ("squeue", "sacct"):
+        (shim / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+        (shim / name).chmod(0o755)
+    path = f"{shim}{os.pathsep}{os.environ['PATH']}"
+    for verb, code in (("status", 0), ("resume", 2)):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpc_hydra.cli", verb, str(slurm_probe.sweep)],
+            env={**slurm_probe.env(), "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == code and "does not answer" in done.stdout + done.stderr
+    assert "run 0" in hpc(slurm_probe, "cancel")

@@ -1,0 +1,337 @@
+"""Coming back to a sweep: status, logs, cancel, wait, resume, results, on sweeps of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+APP = """
+import os, time
+from pathlib import Path
+import hydra
+from hydra.core.hydra_config import HydraConfig
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    here = Path(cfg.marks)
+    with (here / f"executed.{HydraConfig.get().job.num}").open("a") as f:
+        f.write(f"{cfg.resources.time_limit}\\n")
+    print(f"lr is {cfg.optim.lr}, rank {os.environ['RANK']}", flush=True)
+    if cfg.bad and not (here / "mended").exists():
+        raise ValueError(f"bad {cfg.optim.lr}")
+    while cfg.wait and not (here / "go").exists():
+        time.sleep(0.05)
+    return {"loss": cfg.optim.lr * 2, "step": 3}
+
+if __name__ == "__main__":
+    main()
+"""
+CONFIG = """
+defaults: [hpc, _self_]
+marks: ???
+bad: false
+wait: false
+optim: {lr: 0.1}
+"""
+
+
+class Sweeps:
+    """A small application, its sweeps, and the commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(APP)
+        (folder / "config.yaml").write_text(CONFIG)
+        self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def argv(self, *overrides: str) -> list[str]:
+        return [sys.executable, "train.py", "-m", "scheduler=local", f"marks={self.folder}", *overrides]
+
+    def launch(self, *overrides: str) -> subprocess.CompletedProcess[str]:
+        return self._run(self.argv(*overrides))
+
+    def start(self, *overrides: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.argv(*overrides), cwd=self.folder, env=self.env, stdout=subprocess.DEVNULL, text=True
+        )
+
+    def hpc(self, *argv: str, code: int = 0) -> str:
+        """Output of a command, errors too, which must end with this code."""
+        done = self._run([sys.executable, "-m", "hpc_hydra.cli", *argv])
+        assert done.returncode == code, done.stdout + done.stderr
+        assert not done.stderr.startswith("Traceback") and "\nTraceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def states(self, *argv: str) -> dict[int, str]:
+        runs = json.loads(self.hpc("status", "--json", *argv))["runs"]
+        return {run["run"]: run["state"] for run in runs}
+
+    def executed(self, num: int) -> list[str]:
+        path = self.folder / f"executed.{num}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def sweep(self) -> Path:
+        (found,) = [p.parent for p in self.folder.glob("multirun/*/*/.hpc_hydra")]
+        return found
+
+    def _run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120
+        )
+
+
+@pytest.fixture
+def sweeps(tmp_path: Path) -> Sweeps:
+    return Sweeps(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
+    """Two good runs and two bad ones, two ranks each. Tests only look at it."""
+    made = Sweeps(tmp_path_factory.mktemp("ended"))
+    done = made.launch("optim.lr=0.1,0.2", "bad=false,true", "resources.procs_per_node=2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    return made
+
+
+def await_true(check: Callable[[], object], timeout: float = 60) -> None:
+    end = time.monotonic() + timeout
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+# looking
+
+
+def test_status_tells_states_overrides_and_reasons(ended: Sweeps) -> None:
+    text = ended.hpc("status")
+    assert "2 completed, 2 failed" in text
+    assert "optim.lr=0.2 bad=True" in text and "ValueError: bad 0.2" in text
+    assert "scheduler=local" not in text  # all runs have it
+
+
+def test_status_as_json_is_whole(ended: Sweeps) -> None:
+    runs = json.loads(ended.hpc("status", "--json", str(ended.sweep)))["runs"]
+    assert [run["state"] for run in runs] == ["completed", "failed", "completed", "failed"]
+    assert all(run["attempt"] == 1 and run["job_id"] == f"job0.{run['run']}" for run in runs)
+    assert runs[1]["exit_code"] == 1 and "bad 0.1" in runs[1]["reason"] and Path(runs[1]["log"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        (["3"], [3]),
+        (["0-2"], [0, 1, 2]),
+        (["1,3"], [1, 3]),
+        (["0,2-3"], [0, 2, 3]),
+        (["failed"], [1, 3]),
+        (["lr=0.2"], [2, 3]),
+        (["optim.lr=0.1"], [0, 1]),
+        (["lr=0.2", "0"], [0, 2, 3]),
+        (["bad=true", "0"], [0, 1, 3]),
+        (["lost"], []),
+    ],
+)
+def test_runs_are_chosen_by_number_state_or_override(ended: Sweeps, words: list[str], runs: list[int]) -> None:
+    assert list(ended.states(*words)) == runs
+
+
+def test_a_folder_of_the_sweep_stands_for_it(ended: Sweeps) -> None:
+    assert len(ended.states(str(ended.sweep / "1"))) == 4
+
+
+def test_watching_a_sweep_that_has_ended_returns(ended: Sweeps) -> None:
+    assert ended.hpc("status", "--watch").count("ValueError: bad 0.1") == 1
+
+
+def test_logs_show_why_a_run_failed_else_rank_0(ended: Sweeps) -> None:
+    assert "ValueError: bad 0.1" in ended.hpc("logs", "1")
+    assert ended.hpc("logs", "0") == "lr is 0.1, rank 0\n"
+    assert ended.hpc("logs", "0", "--rank", "1") == "lr is 0.1, rank 1\n"
+    assert ended.hpc("logs", "0", "--follow", "--rank", "1") == "lr is 0.1, rank 1\n"
+    both = ended.hpc("logs", "0", "--all-ranks")
+    assert both.index("==> rank 0 <==") < both.index("rank 0\n") < both.index("==> rank 1 <==") < both.index("rank 1\n")
+
+
+def test_results_beside_overrides(ended: Sweeps) -> None:
+    lines = ended.hpc("results", "--csv").splitlines()
+    assert lines == [
+        "run,optim.lr,bad,state,loss,step",
+        "0,0.1,False,completed,0.2,3",
+        "1,0.1,True,failed,,",
+        "2,0.2,False,completed,0.4,3",
+        "3,0.2,True,failed,,",
+    ]
+    assert "loss" in ended.hpc("results")
+    data = json.loads(ended.hpc("results", "--json", "completed"))
+    assert [run["result"] for run in data] == [{"loss": 0.2, "step": 3}, {"loss": 0.4, "step": 3}]
+    assert data[0]["overrides"]["optim.lr"] == "0.1"
+
+
+def test_wait_ends_as_the_launcher_did(ended: Sweeps) -> None:
+    text = ended.hpc("wait", code=1)
+    assert "2 of 4 runs failed" in text and "ValueError: bad 0.2" in text
+
+
+def test_nothing_to_cancel(ended: Sweeps) -> None:
+    assert "nothing to cancel" in ended.hpc("cancel")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["status", "nowhere"], "no directory"),
+        (["status", "7"], "runs are 0-3"),
+        (["status", "lr=5"], "no run has the override"),
+        (["status", "."], None),
+        (["logs"], "one run at a time"),
+        (["logs", "0", "--rank", "2"], "--rank 0 to --rank 1"),
+        (["wait", "3"], "waits for all runs"),
+        (["resume", "--", "optim.lr=3"], "frozen"),
+        (["resume", "--", "scheduler=slurm"], "whole group"),
+        (["resume", "--", "resources.nodez=2"], "resources.nodes"),
+        (["resume", "--", "resources.nodes=1,2"], "several values"),
+        (["resume", "--", "launch.bg=true"], "--bg"),
+        (["resume", "--bg"], "children of this command"),
+        (["resume", "--failed", "--all"], "not allowed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_message_and_exit_code_2(ended: Sweeps, argv: list[str], says: str | None) -> None:
+    text = ended.hpc(*argv, code=0 if says is None else 2)
+    assert says is None or says in text
+    assert ended.states() == {0: "completed", 1: "failed", 2: "completed", 3: "failed"}
+    assert not list(ended.sweep.glob(".hpc_hydra/*.lock"))
+
+
+def test_no_sweep_here_is_said(tmp_path: Path) -> None:
+    assert "no sweep" in Sweeps(tmp_path).hpc("status", code=2)
+
+
+def test_status_imports_neither_hydra_nor_torch(ended: Sweeps) -> None:
+    code = "import sys; from hpc_hydra.cli.main import main; main(['status']); print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ended.folder, env=ended.env, capture_output=True, text=True, check=True
+    )
+    assert "'hydra'" not in done.stdout and "'torch'" not in done.stdout and "'submitit'" not in done.stdout
+
+
+# submitting again
+
+
+def test_resume_submits_only_what_failed_and_keeps_the_old_attempts(sweeps: Sweeps) -> None:
+    assert sweeps.launch("optim.lr=0.1,0.2", "bad=false,true").returncode == 1
+    (sweeps.folder / "mended").touch()
+    text = sweeps.hpc("resume")
+    assert "2 of 4 runs are submitted again" in text
+    assert set(sweeps.states().values()) == {"completed"}
+    assert [len(sweeps.executed(num)) for num in range(4)] == [1, 2, 1, 2]
+    attempts = sorted((sweeps.sweep / "1" / "logs").iterdir())
+    assert len(attempts) == 2
+    assert json.loads((attempts[0] / "outcome.json").read_text())["status"] == "failed"
+    assert "ValueError" in (attempts[0] / "rank_0.log").read_text()
+    runs = json.loads(sweeps.hpc("status", "--json"))["runs"]
+    assert [run["attempt"] for run in runs] == [1, 2, 1, 2]
+    assert "nothing to resume" in sweeps.hpc("resume")
+    assert "is completed: it is not submitted" in sweeps.hpc("resume", "1")
+
+
+def test_resume_with_overrides_makes_a_new_plan_that_the_ranks_see(sweeps: Sweeps) -> None:
+    assert sweeps.launch("optim.lr=0.1,0.2", "bad=true", "resources.time_limit=5m").returncode == 1
+    (sweeps.folder / "mended").touch()
+    sweeps.hpc("resume", "lr=0.1", "--", "resources.time_limit=7m")
+    assert sweeps.states() == {0: "completed", 1: "failed"}
+    assert sweeps.executed(0) == ["5m", "7m"]
+    sweeps.hpc("resume", "1", "--", "resources.time_limit=8m", "resources.procs_per_node=2")
+    assert sweeps.executed(1) == ["5m", "8m", "8m"]
+    overrides = (sweeps.sweep / "1" / ".hydra" / "overrides.yaml").read_text()
+    assert "8m" in overrides and "5m" not in overrides
+
+
+def test_a_run_that_fails_again_fails_the_command(sweeps: Sweeps) -> None:
+    assert sweeps.launch("bad=true").returncode == 1
+    assert "1 of 1 run failed" in sweeps.hpc("resume", code=1)
+
+
+def test_runs_of_a_killed_launcher_are_completed_each_executed_once(sweeps: Sweeps) -> None:
+    """The run that was being executed goes on; those that waited in the killed launcher are lost, and resumed."""
+    launcher = sweeps.start("optim.lr=1,2,3", "wait=true", "resources.exclusive=true")
+    await_true(lambda: sweeps.executed(0))
+    assert sweeps.states() == {0: "running", 1: "pending", 2: "pending"}
+    launcher.kill()
+    launcher.wait()
+    await_true(lambda: sweeps.states() == {0: "running", 1: "lost", 2: "lost"})
+    assert "launcher" in sweeps.hpc("status", "1")
+    assert "run 0 is running: it is not submitted" in sweeps.hpc("resume", "0")
+    (sweeps.folder / "go").touch()
+    sweeps.hpc("resume")
+    await_true(lambda: set(sweeps.states().values()) == {"completed"})
+    assert [len(sweeps.executed(num)) for num in range(3)] == [1, 1, 1]
+    sweeps.hpc("wait")
+
+
+def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
+    launcher = sweeps.start("optim.lr=1", "wait=true")
+    await_true(lambda: sweeps.executed(0))
+    assert "cancelled on local: run 0" in sweeps.hpc("cancel", "0")
+    assert sweeps.states() == {0: "cancelled"}
+    assert launcher.wait(60) == 1
+
+
+def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(sweeps: Sweeps) -> None:
+    launcher = sweeps.start("optim.lr=1,2", "wait=true", "resources.exclusive=true")
+    await_true(lambda: sweeps.executed(0))
+    text = sweeps.hpc("cancel", "1", code=2)
+    assert "known to their launcher alone" in text and str(launcher.pid) in text
+    assert "told to cancel" in sweeps.hpc("cancel")
+    assert launcher.wait(60) == 130
+    assert sweeps.executed(1) == []
+    assert sweeps.states()[0] == "cancelled"
+
+
+def test_wait_can_be_left(sweeps: Sweeps) -> None:
+    launcher = sweeps.start("optim.lr=1", "wait=true")
+    await_true(lambda: sweeps.executed(0))
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "wait"]
+    with subprocess.Popen(argv, cwd=sweeps.folder, env=sweeps.env, stderr=subprocess.PIPE, text=True) as waiter:
+        await_true(lambda: (sweeps.folder / "multirun").exists())
+        time.sleep(1.0)  # until it has installed its handlers: before that, the default ends it too
+        waiter.send_signal(signal.SIGINT)
+        _, err = waiter.communicate(timeout=30)
+    assert waiter.returncode == 130 and "go on" in err
+    assert sweeps.states() == {0: "running"}
+    (sweeps.folder / "go").touch()
+    assert launcher.wait(60) == 0
+
+
+def test_following_a_log_ends_with_the_run(sweeps: Sweeps) -> None:
+    launcher = sweeps.start("optim.lr=1", "wait=true")
+    await_true(lambda: sweeps.executed(0))
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "logs", "0", "-f"]
+    with subprocess.Popen(argv, cwd=sweeps.folder, env=sweeps.env, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "lr is 1, rank 0\n"
+        (sweeps.folder / "go").touch()
+        assert follower.wait(60) == 0
+    assert launcher.wait(60) == 0
+
+
+def test_a_second_resume_is_refused_while_one_decides(sweeps: Sweeps) -> None:
+    assert sweeps.launch("bad=true").returncode == 1
+    lock = sweeps.sweep / ".hpc_hydra" / "resume.lock"
+    lock.write_text(json.dumps({"host": os.uname().nodename, "pid": os.getpid(), "time": time.time()}))
+    assert str(os.getpid()) in sweeps.hpc("resume", code=2)
+    lock.write_text(json.dumps({"host": os.uname().nodename, "pid": 2**22 + 1, "time": time.time()}))  # nobody
+    sweeps.hpc("resume", code=1)
+    assert not lock.exists()
