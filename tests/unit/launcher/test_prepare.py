@@ -100,7 +100,7 @@ def test_nothing_is_written(app: App, composed: Callable[..., Any]) -> None:
 
 
 def test_what_hydra_refuses_is_refused_before_submission(composed: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigCompositionException, match="resources.nodez"):
+    with pytest.raises(ConfigCompositionException, match=r"resources\.nodez"):
         prepared(composed, runs=[[LOCAL, "resources.nodes=1"], [LOCAL, "resources.nodez=2"]])
     with pytest.raises(ConfigError, match="nodez"):
         prepared(composed, runs=[[LOCAL, "+resources.nodez=2"]])
