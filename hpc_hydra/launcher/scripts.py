@@ -54,7 +54,7 @@ def check_output(pattern: str | None, jobs: Jobs) -> None:
     raise ConfigError(
         f"{len(jobs)} job scripts cannot all be written to {pattern}",
         where="launch.output_script",
-        fix=f"a name for each: launch.output_script='{_numbered(pattern)}'",
+        fix=f"a name for each: \"launch.output_script='{_numbered(pattern)}'\"",
     )
 
 

@@ -1,0 +1,142 @@
+"""What Hydra lets through in silence is one clear error here, with -m and without, before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import App
+
+MISTAKES = {
+    "bundle after _self_": (
+        {"config": "defaults: [_self_, hpc]\nx: 0\nresources: {nodes: 3}\n"},
+        [],
+        ["_self_", "defaults: [hpc, _self_]"],
+    ),
+    "bundle in a choice": (
+        {"config": "defaults: [_self_, mode: big]\nx: 0\n", "mode__big": "# @package _global_\ndefaults: [/hpc]\n"},
+        [],
+        ["mode", "primary"],
+    ),
+    "unquoted time": (
+        {"config": "defaults: [hpc, _self_]\nresources:\n  time_limit: 1:30:00\n"},
+        [],
+        ["config.yaml, line 3", '"1:30:00"'],
+    ),
+    "unquoted time in an experiment": (
+        {"exp__long": "# @package _global_\nresources:\n  time_limit: 4:00\n"},
+        ["+exp=long"],
+        ["long.yaml, line 3", '"4:00"'],
+    ),
+    "key of nobody": ({}, ["+resources.nodez=2"], ["nodez", "resources.nodes"]),
+    "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
+    files, overrides, words = MISTAKES[name]
+    app.write(**files)
+    before = [*app.listing(), "app.py"]
+    done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", *overrides)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert all(word in done.stderr for word in words) and "Traceback" not in done.stderr, done.stderr
+    assert app.listing() == sorted(before)
+
+
+@pytest.mark.parametrize("name", ["bundle after _self_", "unquoted time", "unquoted time in an experiment"])
+def test_a_mistake_in_a_file_is_told_without_m_too(app: App, name: str) -> None:
+    files, overrides, words = MISTAKES[name]
+    app.write(**files)
+    done = app.start(*overrides)
+    assert done.returncode == 2 and all(word in done.stderr for word in words), done.stderr
+    assert "x is" not in done.stdout and not (app.folder / "outputs").exists()
+
+
+def test_the_launchers_own_configuration_cannot_follow_a_swept_key(app: App) -> None:
+    done = app.start(
+        "-m", "hydra.launcher.bundle=['resources.nodes=${resources.nodes}']", "resources.nodes=1,2", "scheduler=slurm"
+    )
+    assert done.returncode == 2, done.stderr
+    assert "resources.nodes" in done.stderr and "swept" in done.stderr and "outside of hydra" in done.stderr
+    assert not (app.folder / "multirun").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code"),
+    [
+        ([], 0),
+        (["resources.procs_per_node=1"], 0),
+        (["resources.procs_per_node=2"], 2),
+        (["resources.nodes=2", "scheduler=slurm"], 2),
+        (["resources.procs_per_node=2", "launch.debug=true"], 0),
+    ],
+)
+def test_a_plain_start_is_refused_where_several_processes_are_asked_for(
+    app: App, overrides: list[str], code: int
+) -> None:
+    done = app.start(*overrides)
+    assert done.returncode == code, done.stderr
+    assert ("x is 0" in done.stdout) == (code == 0)
+    if code:
+        assert "add -m" in done.stderr and not (app.folder / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {"HPC_HYDRA_RUN": "0"},
+        {"HPC_HYDRA_SPAWN_RANK": "0", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_SPAWN_HOST": "a"},
+    ],
+)
+def test_a_rank_never_launches_but_runs_in_place(app: App, env: dict[str, str]) -> None:
+    refused = app.start("-m", "scheduler=local", **env)
+    assert refused.returncode == 2 and "rank" in refused.stderr and not (app.folder / "multirun").exists()
+    assert "x is 0" in app.start("resources.procs_per_node=2", **env).stdout
+
+
+def test_half_of_an_outer_jobs_variables_make_no_rank(app: App) -> None:
+    done = app.start(
+        "-m", "scheduler=slurm", "launch.dry_run=true", RANK="5", MASTER_ADDR="10.0.0.1", SLURM_NTASKS="7",
+        SLURM_JOB_ID="1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_background_is_refused_to_sweepers_that_need_results(app: App) -> None:
+    app.write(config="defaults: [hpc, _self_]\nx: 0\nhydra: {sweeper: {_target_: some.OptunaSweeper}}\n")
+    script = app.folder / "app.py"
+    script.write_text(
+        "import hydra\nfrom omegaconf import OmegaConf\nfrom hpc_hydra.launcher import run\n"
+        "@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg): ...\n"
+        "from hydra._internal.hydra import Hydra\n"
+        "from hydra.core.plugins import Plugins\n"
+        "def sweep(self, config_name, task_function, overrides, **kw):\n"
+        "    from hydra.types import HydraContext, RunMode\n"
+        "    cfg = self.compose_config(config_name, overrides, RunMode.MULTIRUN)\n"
+        "    context = HydraContext(config_loader=self.config_loader, callbacks=None)\n"
+        "    run.Launch(context, task_function, cfg).launch([['scheduler=slurm', 'launch.bg=true']], 0)\n"
+        "Hydra.multirun = sweep\n"
+        "main()\n"
+    )
+    done = app.start("-m", "scheduler=slurm", "launch.bg=true")
+    assert done.returncode == 2 and "OptunaSweeper needs the results" in done.stderr, done.stderr
+
+
+def test_the_background_is_refused_on_this_machine_with_the_reason(app: App) -> None:
+    done = app.start("-m", "scheduler=local", "launch.bg=true")
+    assert done.returncode == 2 and "children of this command" in done.stderr
+    assert not (app.folder / "multirun").exists()
+
+
+def test_one_file_for_several_scripts_is_refused(app: App) -> None:
+    done = app.start("-m", "scheduler=slurm", "resources.nodes=1,2", "launch.setup_only=true",
+                     "launch.output_script=x.sh")  # fmt: skip
+    assert done.returncode == 2 and "x-{num}.sh" in done.stderr
+    assert not (app.folder / "multirun").exists()
+
+
+def test_a_sweep_directory_that_cannot_be_written_is_refused_before_submission(app: App) -> None:
+    done = app.start("-m", "scheduler=local", "hydra.sweep.dir=/proc/none/here")
+    assert done.returncode == 2 and "/proc/none" in done.stderr and "hydra.sweep.dir" in done.stderr, done.stderr

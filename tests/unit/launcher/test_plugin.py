@@ -1,0 +1,81 @@
+"""What every start of every Hydra application pays for, and that it may be paid twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from .conftest import ROOT, App
+
+HEAVY = ("torch", "submitit", "rich", "psutil", "yaml.cyaml", "cloudpickle", "hpc_hydra.planning", "hpc_hydra.scheduler",
+         "hpc_hydra.launcher.run", "hpc_hydra.sweep", "hpc_hydra.system", "hpc_hydra.node", "importlib.metadata")  # fmt: skip
+
+
+def python(code: str) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_plugins_are_light_to_import() -> None:
+    code = f"""
+import hydra, sys, hydra.plugins.launcher, hydra.plugins.sweeper, hydra.plugins.search_path_plugin
+import hydra.core.config_store, omegaconf
+before = set(sys.modules)
+import hydra_plugins.hpc_hydra
+new = set(sys.modules) - before
+print(sorted(m for m in new if m.startswith({HEAVY!r})))
+print(len(new))
+"""
+    heavy, count = python(code).splitlines()
+    assert heavy == "[]"
+    assert int(count) < 20
+
+
+def test_importing_the_plugins_before_hydra_starts_does_no_harm() -> None:
+    out = python(
+        "import hydra_plugins.hpc_hydra\n"
+        "from hydra.core.plugins import Plugins\n"
+        "from hydra.plugins.launcher import Launcher\n"
+        "from hydra.plugins.search_path_plugin import SearchPathPlugin\n"
+        "for kind in (Launcher, SearchPathPlugin):\n"
+        "    print(sorted(f'{p.__module__}.{p.__name__}' for p in Plugins.instance().discover(kind) if 'Hpc' in p.__name__))\n"
+    )
+    assert out.splitlines() == ["['hydra_plugins.hpc_hydra.HpcLauncher']", "['hydra_plugins.hpc_hydra.HpcSearchPath']"]
+
+
+def test_importing_the_package_first_does_no_harm(app: App) -> None:
+    (app.folder / "app.py").write_text(
+        "import hydra_plugins.hpc_hydra, hpc_hydra, hydra\n"
+        "@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg): ...\n"
+        "main()\n"
+    )
+    done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_hydra_shows_the_groups(app: App) -> None:
+    done = app.start("--help")
+    assert "scheduler: auto" in done.stdout and "system: " in done.stdout
+    assert "provider=hpc_hydra" in app.start("--info", "searchpath").stdout.replace("hpc_hydra ", "provider=hpc_hydra ")
+
+
+def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
+    done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2,3", "hydra.sweeper.max_batch_size=2")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if " x=" in line and "×" in line] == ["0", "1", "2"]
+
+
+def test_sweeper_params_are_swept(app: App) -> None:
+    app.write(config="defaults: [hpc, _self_]\nx: 0\ny: 0\nhydra: {sweeper: {params: {y: '1,2'}}}\n")
+    done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2")
+    assert done.stdout.count("y=1 x=") == done.stdout.count("y=2 x=") == 2
+
+
+def test_the_users_own_launcher_wins(app: App) -> None:
+    app.write(config="defaults: [hpc, _self_, {override hydra/launcher: basic}]\nx: 0\n")
+    done = app.start("-m", "x=1,2")
+    assert done.returncode == 0 and "x is 2" in done.stdout, done.stderr

@@ -1,0 +1,78 @@
+"""A dry run shows everything and touches nothing; set-up only leaves what a person can start."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+
+import pytest
+
+from .conftest import App
+
+SWEEP = ("-m", "scheduler=slurm", "x=1,2", "resources.nodes=1,2", "resources.time_limit=90", "scheduler.queue=gpu")
+
+
+def test_a_dry_run_shows_runs_scripts_commands_and_reasons_and_touches_nothing(app: App) -> None:
+    app.start()  # so that the script is there
+    for path in (app.folder / "outputs").rglob("*.log"):
+        path.unlink()
+    before = app.listing()
+    done = app.start(*SWEEP, "launch.env.A='b c'", "launch.dry_run=true", PATH="/nonexistent")
+    assert done.returncode == 0, done.stderr
+    assert app.listing() == before
+    rows = [line.split() for line in done.stdout.splitlines()[:5]]
+    assert rows[0][:5] == ["run", "system", "nodes", "×", "ranks"]
+    assert [row[-2:] for row in rows[1:]] == [
+        ["x=1", "resources.nodes=1"], ["x=1", "resources.nodes=2"],
+        ["x=2", "resources.nodes=1"], ["x=2", "resources.nodes=2"],
+    ]  # fmt: skip
+    assert all("1h30m" in row and "gpu" in row for row in rows[1:])
+    assert done.stdout.count("#!/bin/bash") == 2 and done.stdout.count("#SBATCH --array=0-1") == 2
+    assert done.stdout.count("sbatch --parsable") == 2
+    assert "A=b c" in done.stdout and "export A='b c'" in done.stdout
+
+
+def test_setup_only_leaves_scripts_and_says_how_to_start_them(app: App) -> None:
+    done = app.start(*SWEEP, "launch.setup_only=true", PATH=f"/nonexistent:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  sbatch")]
+    assert len(commands) == 2
+    for command in commands:
+        assert os.access(command[-1], os.X_OK)
+        subprocess.run(["bash", "-n", command[-1]], check=True)
+    (manifest,) = [p for p in app.listing() if p.endswith(".hpc_hydra")]
+    assert not (app.folder / manifest / "manifest.jsonl").exists()
+
+
+def test_a_script_is_written_where_it_is_wanted(app: App) -> None:
+    done = app.start(*SWEEP, "launch.setup_only=true", "launch.output_script='my/{num}.sh'")
+    assert done.returncode == 0, done.stderr
+    for num in (0, 1):
+        assert f"#SBATCH --nodes={num + 1}" in (app.folder / "my" / f"{num}.sh").read_text()
+    done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "launch.output_script=-")
+    assert done.stdout.startswith("#!/bin/bash")
+
+
+@pytest.mark.parametrize("launch_dir", ["here", "."])
+def test_the_launch_directory_is_the_sweep_directory(app: App, launch_dir: str) -> None:
+    done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", f"launch.launch_dir={launch_dir}")
+    assert done.returncode == 0, done.stderr
+    assert (app.folder / launch_dir / ".hpc_hydra" / "jobs" / "job0.sh").is_file()
+    assert (app.folder / launch_dir / "multirun.yaml").is_file()
+    assert not (app.folder / "multirun").exists()
+
+
+def test_a_bare_launch_directory_has_the_time_in_its_name(app: App) -> None:
+    done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "launch.launch_dir=''")
+    assert done.returncode == 0, done.stderr
+    (folder,) = app.folder.glob("launch-app_20??-*")
+    assert (folder / ".hpc_hydra" / "runs.jsonl").is_file()
+
+
+def test_before_a_run_starts_there_are_few_files(app: App) -> None:
+    done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "x=range(300)", "resources.nodes=1,2")
+    assert done.returncode == 0, done.stderr
+    files = [p for p in (app.folder / "multirun").rglob("*") if p.is_file()]
+    assert len(files) <= 20
+    assert sum(p.stat().st_blocks * 512 for p in files) < 5_000_000
