@@ -53,12 +53,14 @@ nothing: null
 }
 
 SINGLE = [
-    "lr=0.2", "lr=1e-3", "lr=null", "lr=abc", "lr=${nested.a}", "lr='a b'", 'lr="it\'s"', "lr=''", "lr=true",
-    "lr=[1,2]", "lr={x:1}", "lr=01:30", "lr=1_000", "lr=é東京", "lr='line\\nbreak'", "lr='$(touch x)'", "lr='a;b'", "lr=%j",
-    "lr=",
+    "lr=0.2", "lr=1e-3",
+    "lr=null", "lr=abc", "lr=${nested.a}", "lr='a b'", 'lr="it\'s"', "lr=''", "lr=true",
+    "lr=[1,2]", "lr={x:1}", "lr=01:30", "lr=1_000", "lr=é東京", "lr='line\\nbreak'", "lr='$(touch x)'", "lr='a;b'",
+    "lr=%j", "lr=",
     "name=x", "name=${model.width}", "name=a=b", "name='${now:%S}'", "name=${oc.env:SOME_RANK,zero}", "name=a.b/c:d",
     "seq=[9]", "seq.0=7", "seq[1]=8", "seq.9=1", "nested.a=5", "nested.b.c=z", "nested.b={c:1}", "nested.b.d=[q]",
-    "nested.zz=1", "+nested.zz=1", "++nested.zz=2", "++nested.a=2", "+nested.a=3", "~nested.a", "~nested.b",
+    "nested.zz=1", "+nested.zz=1", "++nested.zz=2", "++nested.a=2", "+nested.a=3",
+    "~nested.a", "~nested.b",
     "~nested.x",
     "~lr=0.1", "~lr=0.5", "~lr", "+new=1", "+new.deep.er=2", "+new={a:{b:c}}", "++lr=4", "+lr=4", "zzz=1", "missing=1",
     "nothing=5", "ref=5", "deep=x", "when=never", "bundle.size=4", "bundle.sise=4", "+bundle.more=[1,2]",

@@ -94,7 +94,7 @@ def test_flags_of_the_interpreter_and_umask(project: Path) -> None:
         found = kept(project, sys.executable, "-X", "dev", "-W", "ignore", "train.py")
     finally:
         os.umask(old)
-    assert ["-X", "dev"] == [f for f in found["flags"] if f in ("-X", "dev")] and "-Wignore" in found["flags"]
+    assert [f for f in found["flags"] if f in ("-X", "dev")] == ["-X", "dev"] and "-Wignore" in found["flags"]
     assert found["umask"] == 0o027
 
 

@@ -1,0 +1,102 @@
+"""In a pipe one line per change; in a terminal a table that stays small; at the end every failure with its log."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.report import MANY, Reporter, _table, common_overrides, reported, shown_overrides, summary
+from hpc_hydra.launcher.watch import Watched
+from hpc_hydra.scheduler.base import JobStatus, State
+from hpc_hydra.sweep.types import Outcome
+
+from .conftest import ROOT, App
+from .fakes import plan, runs
+
+
+def watched(count: int) -> list[Watched]:
+    return [Watched(run, "job0", f"7_{run.num}") for run in runs(Path("/s"), count)]
+
+
+def test_a_change_is_one_line_with_run_state_and_id() -> None:
+    stream = io.StringIO()
+    reporter = Reporter(3, stream=stream)
+    reporter.start()
+    one, two, _ = watched(3)
+    one.status = JobStatus(State.RUNNING)
+    two.outcome = Outcome(1, "failed", 1, reason="rank 0 on n1: ValueError: boom")
+    reporter.changed([one, two])
+    reporter.show([one, two])
+    reporter.stop()
+    assert stream.getvalue().splitlines() == [
+        "run 0: running, job 7_0 [x=0]",
+        "run 1: failed, job 7_1, rank 0 on n1: ValueError: boom [x=1]",
+    ]
+
+
+def test_what_all_runs_share_is_not_repeated() -> None:
+    several = [Run(n, ("a=1", f"x={n}", "hydra.verbose=true"), plan(), Path("/s"), 0) for n in range(3)]
+    common = common_overrides(several)
+    assert [shown_overrides(r.overrides, common) for r in several] == ["x=0", "x=1", "x=2"]
+    assert shown_overrides(several[0].overrides, common_overrides(several[:1])) == "a=1 x=0"
+
+
+def test_the_table_of_many_runs_stays_small() -> None:
+    from rich.console import Console
+
+    many = watched(1000)
+    many[700].outcome = Outcome(700, "failed", 1, reason="[red]boom[/red]")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(_table(many, 1000, 61, "socket timed out", ()))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert len(text.splitlines()) < MANY + 6
+    assert "1000 runs, 1:01" in text and "999 pending" in text and "1 failed" in text
+    assert "[red]boom[/red]" in text and "socket timed out" in text
+
+
+def test_the_summary_names_run_overrides_reason_log_and_last_lines() -> None:
+    failed = [
+        (run, Outcome(run.num, "failed", 7, rank=2, reason="rank 2 on n1: boom", log="/s/r.log", last_lines=("a", "b")))
+        for run in runs(Path("/s"), 30)
+    ]
+    text = summary(failed, 100)
+    for part in ("30 of 100 runs failed", "run 4  x=4", "rank 2 on n1: boom (exit code 7)", "log: /s/r.log", "| b"):
+        assert part in text
+    assert "and 10 more: runs 20 21" in text
+
+
+def test_outside_of_a_command_line_errors_are_raised() -> None:
+    with pytest.raises(ConfigError), reported():
+        raise ConfigError("no")
+
+
+def test_a_terminal_shows_a_table_and_is_left_as_it_was(app: App) -> None:
+    app.start("launch.debug=true")  # so that the script is there
+    master, slave = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(
+        [sys.executable, "app.py", "-m", "scheduler=local", "x=1,2"],
+        cwd=app.folder, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(slave)
+        text = b""
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:
+                break
+            if not chunk:
+                break
+            text += chunk
+        assert process.wait(timeout=60) == 0, text
+    os.close(master)
+    assert b"2 runs" in text and b"running" in text
+    assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l")  # the cursor is back

@@ -1,0 +1,50 @@
+"""A directory that was used before is refused while its jobs live, and made ready when they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.errors import SweepError
+from hpc_hydra.launcher.takeover import take_over
+from hpc_hydra.scheduler.base import JobStatus, State
+from hpc_hydra.sweep.frozen import Freezer, Program
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.sweep.types import Job
+
+from .fakes import FakeSubmitter, finish, runs
+
+
+def earlier(root: Path) -> None:
+    freezer = Freezer(root, Program("script", "train.py"))
+    for run in runs(root, 2):
+        freezer.add_run(run.num, run.overrides, plan="plan0", base=0, seed=0, dir=run.dir)
+    freezer.flush()
+    manifest = Manifest(root)
+    manifest.submitting(Job("job0", "plan0", (0, 1), "t"), "slurm")
+    manifest.submitted(Job("job0", "plan0", (0, 1), "t", ("7_0", "7_1")))
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
+def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state: State) -> None:
+    earlier(tmp_path)
+    finish(runs(tmp_path, 2)[0])
+    submitter = FakeSubmitter()
+    submitter.states = {"7_1": JobStatus(state)}
+    with pytest.raises(SweepError, match="7_1") as error, take_over(tmp_path, runs(tmp_path, 2), lambda _: submitter):
+        pass
+    assert "hpc-hydra cancel" in (error.value.fix or "")
+    assert submitter.polled == [["7_1"]]
+    assert RunPaths(tmp_path / "0").outcome.exists()
+
+
+def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path) -> None:
+    earlier(tmp_path)
+    for run in runs(tmp_path, 2):
+        finish(run)
+    with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter()):
+        assert not (tmp_path / ".hpc_hydra").exists()
+    assert (tmp_path / ".hpc_hydra.1" / "manifest.jsonl").is_file()
+    assert not RunPaths(tmp_path / "0").outcome.exists()  # it would be taken for that of the new run
