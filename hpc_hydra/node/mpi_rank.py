@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import os
 import select
 import signal
 import socket
+import sys
 import time
 from typing import Any
 
@@ -155,6 +157,9 @@ def _command(part: Part) -> int:
     argv = ready(part.sweep, part.record)
     program = part.record.program
     if program.target == "python" and not program.flags:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # ranks share a console: whole lines, at once
+                stream.reconfigure(line_buffering=True, write_through=False)
         words = list(argv[1:])
         own = ["-m", "hpc_hydra.node", "script"]
         return script(words[len(own) :] if words[: len(own)] == own else ["--", *words])

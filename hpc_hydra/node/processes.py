@@ -40,6 +40,7 @@ class Signals:
         heard = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
         self._watched = {*heard, signal.SIGCHLD}
         self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
+        self.stopped_at: float | None = None  # monotonic time of the first stop signal
         self.sender = 0  # pid that sent the last signal
         self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
 
@@ -53,6 +54,8 @@ class Signals:
         self.sender = info.si_pid if info else 0
         if number is not None and number != signal.SIGCHLD:
             self.seen.append(number)
+            if number in STOP and self.stopped_at is None:
+                self.stopped_at = time.monotonic()
         return number
 
     def pause(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
 from hpc_hydra.node import environment, rendezvous
@@ -272,6 +272,9 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
         child, signals, lambda: _another_failed(seat), guardian, seat.agent.relay(child) if seat.agent else None
     )
     report = _read_report(reader)
+    failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
+    if failed_before and signum in signals.seen:
+        code, signum = 1, None  # it was on its way out with its exception
     _write_end(
         seat,
         RankEnd(
@@ -279,7 +282,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             host=seat.host,
             exit_code=code,
             signal=signum,
-            told_to_stop=signals.stop is not None or signum in signals.seen,
+            told_to_stop=not failed_before and (signals.stop is not None or signum in signals.seen),
             ended=time.time(),
             error=report.get("error"),
             traceback=report.get("traceback"),
@@ -377,7 +380,7 @@ def reporter(writer: int) -> Callable[[dict[str, str]], None]:
     def report(what: dict[str, str]) -> None:
         with contextlib.suppress(OSError):
             os.set_blocking(writer, False)
-            os.write(writer, json.dumps(what).encode()[:60_000] + b"\n")
+            os.write(writer, json.dumps({"at": time.monotonic(), **what}).encode()[:60_000] + b"\n")
 
     return report
 
@@ -450,10 +453,10 @@ def _another_failed(seat: Seat) -> bool:
     return False
 
 
-def _read_report(reader: int) -> dict[str, str]:
+def _read_report(reader: int) -> dict[str, Any]:
     os.set_blocking(reader, False)  # a helper process of the program's may still hold the other end
     try:
-        found: dict[str, str] = json.loads(os.read(reader, 65_536).split(b"\n")[0])
+        found: dict[str, Any] = json.loads(os.read(reader, 65_536).split(b"\n")[0])
     except (OSError, ValueError):
         return {}
     return found
