@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 
 from tests.cluster import fixtures
@@ -52,6 +53,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out: {number} {why}", yellow=True)
     if config.option.markexpr and terminalreporter.stats.get("deselected"):
         terminalreporter.write_line(f"left out: what -m {config.option.markexpr!r} does not choose", yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_hydra_left_over() -> None:
+    """Hydra runs once in a process; what a test before left of it is not this test's."""
+    GlobalHydra.instance().clear()
 
 
 @pytest.fixture(scope="session")

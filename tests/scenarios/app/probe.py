@@ -33,7 +33,7 @@ class Unpicklable:
 
 RETURNS = {
     "none": lambda: None,
-    "nan": lambda: float("nan"),
+    "not_a_number": lambda: float("nan"),
     "number": lambda: 41.5,
     "dict": lambda: {"acc": 0.5, "list": [1, 2]},
     "dataclass": lambda: Answer(42),
