@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from pathlib import Path
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError, SweepError
 from hpc_hydra.launcher import processes, scripts
-from hpc_hydra.launcher.group import Group, Run, group
+from hpc_hydra.launcher.group import Group, Run, group, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover, select
 from hpc_hydra.launcher.report import MANY, common_overrides, complain, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
@@ -34,6 +35,7 @@ from hpc_hydra.sweep.types import Outcome
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
+JUST_NOW = 30.0  # seconds between a launcher's last script and its first line in the manifest, at most
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ def _adopted(sweep: Sweep, views: Sequence[RunView], submitters: dict[str, Submi
 
 def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunView]:
     """The runs to submit. Raises `SweepError` where some may be in the queue without anybody knowing."""
+    if not sweep.launcher:
+        _refuse_unstarted(sweep)
     words = FAILED if wanted.failed_only else OPEN
     meant = select(views, wanted.runs)
     chosen = [view for view in meant if view.word in words]
@@ -154,6 +158,25 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
             fix="resume there, or, when you know that it has gone, add --launcher-gone",
         )
     return chosen
+
+
+def _refuse_unstarted(sweep: Sweep) -> None:
+    """Nobody has begun to submit: the scripts are for the user's own hands, or a launcher is just about to."""
+    from omegaconf import OmegaConf
+
+    with suppress(OSError):
+        if OmegaConf.select(OmegaConf.load(sweep.root / "multirun.yaml"), "launch.setup_only"):
+            raise SweepError(
+                "was only set up (launch.setup_only): its scripts are started by hand",
+                where=str(sweep.root),
+                fix=f"the scripts in {sweep.paths.jobs}",
+            )
+        if time.time() - sweep.paths.jobs.stat().st_mtime < JUST_NOW:
+            raise SweepError(
+                "was made just now: its launcher may be about to submit it",
+                where=str(sweep.root),
+                fix=f"the same command {JUST_NOW:.0f} s later, when that launcher has gone",
+            )
 
 
 def _nothing(views: Sequence[RunView], wanted: Wanted) -> int:
@@ -188,14 +211,18 @@ def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[R
 
 def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter]) -> list[tuple[Group, JobSpec, Path]]:
     """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
-    first = _next_key(sweep)
-    python = _python(sweep)
-    jobs = []
-    for number, g in enumerate(groups, start=first):
+    large: set[str] = set()
+    for g in groups:
         scheduler = g.plan.request.scheduler
         if scheduler not in submitters:
             submitters[scheduler] = registry.submitter(scheduler)
+        submitters[scheduler].dialect.check(g.plan.tasks)
         submitters[scheduler].check(g.plan.request)
+        large |= {scheduler} if len(g.runs) > MANY else set()
+    python = _python(sweep)
+    jobs = []
+    parts = split(groups, {name: submitters[name].array_limit() for name in large})
+    for number, g in enumerate(parts, start=_next_key(sweep)):
         key = f"job{number}"
         made = replace(g, plan=replace(g.plan, python=g.plan.python or python))
         spec = scripts.spec(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)

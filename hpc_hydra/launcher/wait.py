@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.launcher import ending
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, recover
 from hpc_hydra.launcher.report import common_overrides, complain, log_hint, summary
@@ -39,7 +40,8 @@ def wait(sweep: Sweep) -> int:
 
 
 def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str]) -> int:
-    """Print the summary of failures; the exit code."""
+    """Print the table of results and the summary of failures, as the launcher does; the exit code."""
+    ending.show(runs, outcomes)
     failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
     if failed:
         complain(summary(failed, len(runs), common))

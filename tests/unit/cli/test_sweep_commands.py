@@ -335,3 +335,31 @@ def test_a_second_resume_is_refused_while_one_decides(sweeps: Sweeps) -> None:
     lock.write_text(json.dumps({"host": os.uname().nodename, "pid": 2**22 + 1, "time": time.time()}))  # nobody
     sweeps.hpc("resume", code=1)
     assert not lock.exists()
+
+
+def test_a_sweep_that_was_only_set_up_is_left_to_the_user(sweeps: Sweeps) -> None:
+    assert sweeps.launch("optim.lr=1,2", "launch.setup_only=true").returncode == 0
+    assert sweeps.states() == {0: "unsubmitted", 1: "unsubmitted"}
+    assert "by hand" in sweeps.hpc("resume", code=2)
+    script = sweeps.sweep / ".hpc_hydra" / "jobs" / "job0.sh"
+    subprocess.run(["bash", str(script), "1"], env=sweeps.env, check=True, capture_output=True)
+    assert sweeps.states() == {0: "unsubmitted", 1: "completed"}
+
+
+def test_a_launcher_killed_before_it_had_written_all_is_to_be_started_again(sweeps: Sweeps) -> None:
+    assert sweeps.launch("launch.setup_only=true").returncode == 0
+    (sweeps.sweep / ".hpc_hydra" / "plans.json").unlink()
+    for verb in ("status", "resume"):
+        assert "start it again" in sweeps.hpc(verb, code=2)
+
+
+def test_a_launcher_killed_before_its_first_submission_is_completed(sweeps: Sweeps) -> None:
+    assert sweeps.launch("optim.lr=1,2").returncode == 0
+    meta = sweeps.sweep / ".hpc_hydra"
+    first, *_ = (meta / "manifest.jsonl").read_text().splitlines(keepends=True)
+    (meta / "manifest.jsonl").write_text(first)  # as it was then, its launcher gone
+    for num in (0, 1):
+        (sweeps.sweep / str(num) / "outcome.json").unlink()
+    assert sweeps.states() == {0: "unsubmitted", 1: "unsubmitted"}
+    sweeps.hpc("resume")
+    assert sweeps.states() == {0: "completed", 1: "completed"}
