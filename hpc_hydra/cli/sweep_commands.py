@@ -1,6 +1,6 @@
 """``hpc-hydra status | logs | cancel | wait | resume | results``: command lines only.
 
-What they do is in `hpc_hydra.launcher`: inspect, output, wait, resume. Must not know: files, schedulers.
+What they do is in `hpc_hydra.launcher`: inspect, choose, output, wait, resume. Must not know: files, schedulers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentPar
 
 def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
     """RUNS and the directory, in any order."""
-    from hpc_hydra.launcher.inspect import is_selection
+    from hpc_hydra.launcher.choose import is_selection
 
     runs = [word for word in words if is_selection(word)]
     dirs = [word for word in words if not is_selection(word)]
@@ -58,7 +58,8 @@ def _open(given: str | None) -> Sweep:
 
 
 def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
-    from hpc_hydra.launcher.inspect import look, recover, select
+    from hpc_hydra.launcher.choose import select
+    from hpc_hydra.launcher.inspect import look, recover
 
     recover(sweep)
     return select(look(sweep), runs)
@@ -90,7 +91,8 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
     from rich.live import Live
 
     from hpc_hydra.cli import sweep_tables
-    from hpc_hydra.launcher.inspect import look, recover, select
+    from hpc_hydra.launcher.choose import select
+    from hpc_hydra.launcher.inspect import look, recover
 
     console = Console(highlight=False)
     head = f"sweep: {sweep.root}"
@@ -206,9 +208,9 @@ def cancel(argv: Sequence[str]) -> int:
     runs, where = _split(options.words, "cancel")
     sweep = _open(where)
     views = _views(sweep, runs)
-    from hpc_hydra.launcher import inspect
+    from hpc_hydra.launcher import choose
 
-    done = inspect.cancel(sweep, views, all_runs=not runs)
+    done = choose.cancel(sweep, views, all_runs=not runs)
     print("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
     return 0
 

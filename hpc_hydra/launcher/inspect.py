@@ -7,17 +7,15 @@ Hydra, how anything is shown.
 from __future__ import annotations
 
 import os
-import re
-import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
+from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.local_outside import LocalOutside
@@ -424,93 +422,3 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus | None, silent: str 
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
     return concluded(view, replace(outcome, reason=reason or None, ended=None))
-
-
-_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-
-
-def is_selection(word: str) -> bool:
-    """Whether a word on the command line says which runs; else it is a directory."""
-    return bool(_NUMBERS.fullmatch(word)) or word in WORDS or ("=" in word and not Path(word).is_dir())
-
-
-def select(views: Sequence[RunView], words: Sequence[str]) -> list[RunView]:
-    """The runs that any of ``words`` means: ``3``, ``0-4``, ``1,5``, ``failed``, ``lr=0.1``. All where there are none.
-
-    Raises:
-        SweepError: a word means no run.
-    """
-    if not words:
-        return list(views)
-    chosen: set[int] = set()
-    for word in words:
-        chosen.update(_meant(views, word))
-    return [view for view in views if view.run.num in chosen]
-
-
-def _meant(views: Sequence[RunView], word: str) -> set[int]:
-    known = {view.run.num for view in views}
-    if _NUMBERS.fullmatch(word):
-        found: set[int] = set()
-        for part in word.split(","):
-            first, _, last = part.partition("-")
-            wanted = range(int(first), int(last or first) + 1)
-            absent = [num for num in (wanted.start, wanted.stop - 1) if num not in known]
-            if absent or not wanted:
-                shown = f"{min(known)}-{max(known)}" if known else "none"
-                raise SweepError(f"there is no run {part}", where=word, fix=f"runs are {shown}")
-            found.update(wanted)
-        return found & known
-    if word in WORDS:
-        return {view.run.num for view in views if view.word == word}
-    found = {view.run.num for view in views if any(_matches(o, word) for o in view.run.overrides)}
-    if not found:
-        raise SweepError(f"no run has the override {word}", where="RUNS", fix="hpc-hydra status shows their overrides")
-    return found
-
-
-def _matches(override: str, word: str) -> bool:
-    """``lr=0.1`` is ``optim.lr=0.1`` too, and ``debug=true`` is Hydra's ``debug=True``."""
-    (key, value), (wanted_key, wanted) = (text.lstrip("+").split("=", 1) for text in (override + "=", word + "="))
-    same = value == wanted or (value.lower() == wanted.lower() and wanted.lower() in ("true=", "false=", "null="))
-    return same and (key == wanted_key or key.endswith(f".{wanted_key}"))
-
-
-def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[str]:
-    """Cancel those that wait or run, one call a scheduler; what was done, in words.
-
-    Raises:
-        SchedulerError: some could not be cancelled; it says which.
-    """
-    done: list[str] = []
-    errors: list[HpcHydraError] = []
-    by_scheduler: dict[str, list[RunView]] = {}
-    for view in views:
-        if view.is_active and view.id:
-            by_scheduler.setdefault(view.scheduler, []).append(view)
-    if all_runs and (launcher := _launcher_to_end(sweep, by_scheduler)):
-        os.kill(launcher, 15)
-        done.append(f"its launcher (process {launcher}) was told to cancel all and end")
-        by_scheduler.pop("local", None)
-    for scheduler, mine in by_scheduler.items():
-        ids = [view.id for view in mine]
-        try:
-            sweep.submitter(scheduler).cancel(ids)
-            Manifest(sweep.root).cancelled(ids)
-        except HpcHydraError as error:
-            errors.append(error)
-        else:
-            numbers = " ".join(str(view.run.num) for view in mine)
-            done.append(f"cancelled on {scheduler}: run{'s' if len(mine) > 1 else ''} {numbers}")
-    if errors:
-        raise SchedulerError("; ".join(e.what for e in errors), where=errors[0].where, fix=errors[0].fix)
-    return done
-
-
-def _launcher_to_end(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:
-    """The launcher, where only it can end what it has: local runs that wait, jobs that it has not submitted yet."""
-    launcher = sweep.launcher
-    if launcher.get("host") != socket.gethostname() or not sweep.launcher_lives:
-        return None
-    open_ones = any(view.word == "unsubmitted" for view in look(sweep))
-    return int(launcher["pid"]) if "local" in active or open_ones else None

@@ -19,8 +19,9 @@ from pathlib import Path
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError, SweepError
 from hpc_hydra.launcher import processes, scripts
+from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, split
-from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover, select
+from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
 from hpc_hydra.launcher.report import MANY, common_overrides, complain, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
