@@ -290,6 +290,8 @@ class Session:
                 submitter.close(cancel=True)
 
     def _leave_at_once(self) -> None:
+        for submitter in self.submitters.values():
+            submitter.abandon()
         complain(f"left at once; may be running: {self._shown_ids(self._active)}\n{log_hint(self.root)}")
         if self.reporter.is_terminal:
             say("\x1b[?25h")  # the cursor, which the table hides

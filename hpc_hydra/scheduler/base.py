@@ -234,3 +234,7 @@ class Submitter(ABC):
     @abstractmethod
     def close(self, *, cancel: bool) -> None:
         """The launcher leaves; ``cancel`` ends what is still running (only a local queue needs to know)."""
+
+    def abandon(self) -> None:
+        """The launcher leaves this very moment: end what would go on as an orphan. Waits for nothing, takes no lock."""
+        return

@@ -111,6 +111,11 @@ class LocalSubmitter(Submitter):
         with self._changed:
             self._waiting.clear()
 
+    def abandon(self) -> None:
+        for run in list(self._running):
+            if run.process is not None:
+                _signal(run.process.pid, signal.SIGKILL)
+
     # what a run needs
 
     def _share(self, request: Request) -> Share:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import select
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,18 @@ def test_the_second_ctrl_c_leaves_at_once(app: App) -> None:
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     assert b"left at once" in terminal.text and b"job0.0" in terminal.text
+    end = time.monotonic() + 30
+    while running(str(app.folder)):
+        assert time.monotonic() < end, running(str(app.folder))
+        time.sleep(0.05)
+
+
+def running(where: str) -> list[str]:
+    """Processes whose command line or environment names this directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            if where.encode() in text and int(process.name) != os.getpid():
+                found.append(text.decode(errors="replace")[:100])
+    return found
