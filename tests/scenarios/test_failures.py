@@ -162,7 +162,7 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
         "note=1,2,3,4,5,6", "resources.nodes=2", "resources.exclusive=true", "sleep=300", "launch.on_interrupt=cancel"
     )
     with slurm_probe.started(argv=argv, path=shim) as launcher:
-        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
+        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 120)
         mine = ids_in_queue(slurm_probe)
         assert len(mine) == 6
         launcher.send_signal(sent)
@@ -177,7 +177,7 @@ def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: 
 def test_interrupt_can_leave_the_jobs_running(slurm_probe: Probe) -> None:
     argv = slurm_probe.argv("note=1,2", "sleep=300", "launch.on_interrupt=detach")
     with slurm_probe.started(argv=argv) as launcher:
-        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 60)
+        assert await_true(lambda: len(slurm_probe.saw()) >= 2, 120)
         mine = ids_in_queue(slurm_probe)
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=60)
@@ -211,18 +211,18 @@ def test_interrupt_of_a_local_sweep_leaves_nothing_running(probe: Probe) -> None
     else:
         argv = probe.argv("note=1,2,3", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
     with probe.started(argv=argv) as launcher:
-        assert await_true(lambda: len(probe.saw()) >= 2, 60)
+        assert await_true(lambda: len(probe.saw()) >= 2, 120)
         launcher.send_signal(signal.SIGINT)
         out, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, out
-    assert await_true(lambda: not running(str(probe.out)), 15), running(str(probe.out))
+    assert await_true(lambda: not running(str(probe.out)), 40), running(str(probe.out))
 
 
 def test_killing_the_launcher_loses_nothing(slurm_probe: Probe) -> None:
     """kill -9 of the launcher: the job ends on its own, with its outcome, and the manifest knows its id."""
     argv = slurm_probe.argv("note=1,2", "sleep=4", "ret=number")
     with subprocess.Popen(argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
-        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        assert await_true(lambda: len(slurm_probe.saw()) == 2, 120)
         launcher.kill()
     for num in (0, 1):
         outcome = slurm_probe.sweep / str(num) / "outcome.json"
