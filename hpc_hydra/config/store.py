@@ -45,13 +45,10 @@ def _schema() -> Any:
 
 def register() -> None:
     """Register the schemas in Hydra's ConfigStore, and hints in its messages; does nothing where that is done."""
-    from hydra.core.config_store import ConfigStore
+    from hpc_hydra.config import lazy
 
     install_hints()
-    store = ConfigStore.instance()
-    group = store.repo.get("hydra")
-    if not (isinstance(group, dict) and "hpc_schema.yaml" in group):
-        store.store(group="hydra", name="hpc_schema", node=_schema(), package="_global_", provider="hpc_hydra")
+    lazy.store("hpc_schema", _schema, group="hydra", package="_global_")
 
 
 @lru_cache(maxsize=1)

@@ -46,15 +46,16 @@ class HpcSweeperConf:
 
 def register() -> None:
     """Register our configurations with Hydra; harmless when done again."""
-    from hydra.core.config_store import ConfigStore
+    from hpc_hydra.config import lazy, store
 
-    from hpc_hydra.config import store
-
-    registry = ConfigStore.instance()
-    registry.store(group="hydra/launcher", name="hpc", node=HpcLauncherConf, provider="hpc_hydra")
-    registry.store(group="hydra/sweeper", name="hpc", node=HpcSweeperConf, provider="hpc_hydra")
-    registry.store(name=BUNDLE, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
+    lazy.store("hpc", HpcLauncherConf, group="hydra/launcher")
+    lazy.store("hpc", HpcSweeperConf, group="hydra/sweeper")
+    lazy.store(BUNDLE, _bundle)
     store.register()
+
+
+def _bundle() -> dict[str, Any]:
+    return {"defaults": ["hpc", "_self_"]}
 
 
 class HpcSearchPath(SearchPathPlugin):
