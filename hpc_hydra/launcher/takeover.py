@@ -5,6 +5,8 @@ Must not know: how runs are composed or submitted.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,12 +18,15 @@ from hpc_hydra.sweep.frozen import read_runs
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.manifest import read_manifest
 
+_held: dict[Path, int] = {}  # directories of this process: it may launch into one again
+
 
 @contextmanager
 def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
     """Make the directory ready for a new sweep. Raises `SweepError`, having changed nothing, while an old one lives."""
     paths = SweepPaths(root)
     _check_writable(root)
+    _lock(root)
     if paths.manifest.exists():
         _refuse_living(root, submitter)
     if paths.meta.exists():
@@ -46,6 +51,30 @@ def _check_writable(root: Path) -> None:
             where=str(root),
             fix="hydra.sweep.dir=PATH in a file system that login and compute nodes share",
         ) from error
+
+
+def _lock(root: Path) -> None:
+    """Keep other launchers out of the directory for the life of this process; the kernel lets go of it at its end."""
+    real = root.resolve()
+    if real in _held:
+        return
+    # NFS and Lustre may lock no directory, only a file that is open for writing
+    for path, flags in ((real, os.O_RDONLY), (real / ".hpc_hydra.lock", os.O_RDWR | os.O_CREAT)):
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise SweepError(
+                "another launcher is at work in this directory",
+                where=str(root),
+                fix="start again for a directory of its own, or give another hydra.sweep.dir",
+            ) from error
+        except OSError:
+            os.close(descriptor)
+            continue
+        _held[real] = descriptor
+        return
 
 
 def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:

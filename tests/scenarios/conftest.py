@@ -87,7 +87,7 @@ class Probe:
 
     def saw(self) -> dict[tuple[int, int], dict[str, Any]]:
         found = {}
-        for file in sorted(self.out.glob("*.json")) if self.out.is_dir() else []:
+        for file in sorted(self.out.glob("[0-9x]*.json")) if self.out.is_dir() else []:
             num, rank = file.name.split(".")[:2]
             found[(int(num), int(rank))] = json.loads(file.read_text())
         return found
