@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -59,6 +60,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _no_hydra_left_over() -> None:
     """Hydra runs once in a process; what a test before left of it is not this test's."""
     GlobalHydra.instance().clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_scheduler_of_this_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SLURM that happens to be up answers only the tests that ask for it: the others are alike on every machine."""
+    if not request.node.get_closest_marker("cluster"):
+        monkeypatch.setenv("SLURM_CONF", os.devnull)
 
 
 @pytest.fixture(scope="session")

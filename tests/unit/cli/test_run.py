@@ -139,7 +139,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is no key"),
         (["run", "--fill", "+rank=8", "--", "echo", "{rank}"], "filled by each rank"),
         (["run", "-m", "--fill", "+lr=1,2", "--", "echo"], "{lr} in the command"),
-        (["run", "resources.nodez=2", "--", "x"], "resources.nodes"),
+        (["run", "resources.nodez=2", "--", "x"], "nodes'?"),
         (["run", "scheduler=local", "--", "nope.py"], "no such file"),
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "Could not find 'scheduler/nope'"),
