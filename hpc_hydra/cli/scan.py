@@ -89,8 +89,11 @@ def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
             return Scanned(tuple(found), tuple(argv[at:]))
         if not word.startswith("-") or word == "-":
             return Scanned(tuple(found), tuple(argv[at - 1 :]))
-        attached: str | None
-        if word.startswith("--"):
+        attached: str | None = None
+        whole = next((option for option in options if word in option.flags), None)
+        if whole is not None:  # Hydra's -cd and -cn are not -c and another
+            option, spelling = whole, word
+        elif word.startswith("--"):
             spelling, equals, rest = word.partition("=")
             option = _long(options, spelling)
             attached = rest if equals else None

@@ -161,7 +161,7 @@ def test_a_configuration_of_ones_own(here: Path) -> None:
     (conf / "config.yaml").write_text("defaults: [hpc, _self_, model: small]\nlr: 0.5\n")
     (conf / "model" / "small.yaml").write_text("layers: 2\n")
     (conf / "model" / "big.yaml").write_text("layers: 9\n")
-    words = (*LOCAL, "--config-dir", "conf", "model=big", "--fill", "--", "echo", "{lr} {model.layers}")
+    words = (*LOCAL, "-cd", "conf", "--config-name=config", "model=big", "--fill", "--", "echo", "{lr} {model.layers}")
     assert hpc_hydra(*words, cwd=here).stdout == "0.5 9\n"
 
 
