@@ -24,8 +24,8 @@ PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scheduler" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--scheduler")
-        names = [name for name in REAL if chosen in (None, name)]
-        metafunc.parametrize("scheduler", [pytest.param(name, marks=REAL[name]) for name in names], indirect=True)
+        names = [name for name in REAL if chosen in (None, name)] or [chosen]
+        metafunc.parametrize("scheduler", [pytest.param(name, marks=REAL.get(name, ())) for name in names], indirect=True)
 
 
 @dataclass
