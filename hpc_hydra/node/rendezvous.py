@@ -108,7 +108,7 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
 
     Raises `RendezvousError` naming the host and the key or variable, where none can be reached from other nodes.
     """
-    several = info.num_nodes > 1
+    several, host_of_0 = _several_machines(info), info.master_host or socket.gethostname()
     if settings.master_addr:
         if several:
             _check_reachable(settings.master_addr, "rendezvous.master_addr")
@@ -126,15 +126,20 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
     if not several:
         return LOOPBACK  # all ranks are on this host, and it may have no name that resolves
     if settings.host_suffix:
-        host = info.master_host.split(".")[0] + settings.host_suffix
+        host = host_of_0.split(".")[0] + settings.host_suffix
         _check_reachable(host, "rendezvous.host_suffix")
         return host
-    if any(not _is_loopback(a) for a in _resolve(info.master_host)):
-        return info.master_host
+    if any(not _is_loopback(a) for a in _resolve(host_of_0)):
+        return host_of_0
     routed = _routed_address(info)  # many hosts know their own name as 127.0.1.1 only
     if routed is None:
-        _check_reachable(info.master_host, info.source or "the scheduler's name of rank 0's host")
-    return routed or info.master_host
+        _check_reachable(host_of_0, info.source or "the scheduler's name of rank 0's host")
+    return routed or host_of_0
+
+
+def _several_machines(info: RankInfo) -> bool:
+    """Whether ranks are on several machines: what a scheduler calls nodes may be parts of one."""
+    return info.num_nodes > 1 and len(set(info.hosts)) != 1
 
 
 def publish(path: Path, meeting: Meeting) -> None:
@@ -198,13 +203,13 @@ def check(meeting: Meeting, info: RankInfo, token: str) -> None:
             f"{me} counts {info.world_size} ranks, rank 0 on {meeting.host} counts {meeting.world_size}",
             where=info.source or None,
         )
-    if info.num_nodes > 1 and info.node_rank != 0:
+    if _several_machines(info) and info.node_rank != 0:
         _check_reachable(meeting.address, "MASTER_ADDR")
 
 
 def interface_for_gloo(info: RankInfo) -> str | None:
     """The interface that gloo must be told, where it would take 127.0.1.1 for the address of this host."""
-    if info.num_nodes < 2 or any(not _is_loopback(a) for a in _resolve(socket.gethostname())):
+    if not _several_machines(info) or any(not _is_loopback(a) for a in _resolve(socket.gethostname())):
         return None
     routed = _routed_address(info)
     return next((n for _, n in socket.if_nameindex() if routed and _ipv4_of(n) == routed), None)

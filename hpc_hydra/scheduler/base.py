@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Plan, RankInfo, Request
@@ -95,6 +95,7 @@ class Dialect(ABC):
     program: str = ""  # the submit command; its absence means that this scheduler is not here
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
+    variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
 
     @abstractmethod
     def check(self, request: Request) -> None:
@@ -136,6 +137,14 @@ class Dialect(ABC):
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         """Ids of the runs of ``spec`` among what `find_command` printed; empty where it was not queued."""
         return ()
+
+    def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
+        """Command that tells which of these ids is which run's, for `parse_runs`; None: they are in order."""
+        return None
+
+    def parse_runs(self, stdout: str, spec: JobSpec) -> dict[int, str]:
+        """Run → id, of the runs of ``spec`` among what `which_command` or `find_command` printed."""
+        return {}
 
     def keeps(self, request: Request) -> frozenset[str]:
         """Variables of the scheduler in the user's shell that the submit command shall see."""

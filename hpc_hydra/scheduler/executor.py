@@ -10,8 +10,9 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds before each further try, where
 SILENCE = (60.0, 600.0)  # seconds for which accounting that failed is left alone: at first, and at most
 ASKED_AGAIN = 5  # further questions for the exit code of a job that is known to have ended
 UNKNOWN = JobStatus(State.UNKNOWN)
+
+
+def environment(dialect: Dialect, keep: Collection[str] = ()) -> dict[str, str]:
+    """What a scheduler's commands see of this process's environment."""
+    return {**cleaned(os.environ, keep=keep), **dialect.variables}
 
 
 class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
@@ -88,7 +94,7 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         self._num_calls += 1
         self._message = f"{argv[0]} does not answer"
         try:
-            answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+            answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
             said = self.dialect.parse_status(argv, answer.out)
             if answer.ok or said or self.dialect.is_unknown_job(answer.err):
                 self._pauses.pop(argv[0], None)
@@ -192,7 +198,8 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             try:
                 ids += self._submit(part, script, argv)
             except SubmitError as error:
-                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=ids) from error
+                taken = ids + error.ids
+                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
         paths = [*outcomes] + [None] * (len(ids) - len(outcomes))
         return [DialectJob(self, job, spec.log, path) for job, path in zip(ids, paths, strict=True)]
 
@@ -204,13 +211,13 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
                 return self._queued(spec, script, answer)
             kind = "transient" if answer.code is None else self.dialect.classify(said)
             if kind != "transient":
-                raise SubmitError(answer.message, where=argv[0], kind=kind)
+                raise SubmitError(answer.message, where=argv[0], kind=kind, ids=self._taken(spec, script))
             if pause is None:
                 break
             self._warn(f"{argv[0]}: {answer.message}; trying again")
             self._sleep(pause)
-            if found := self.find(spec, script):  # the answer was lost, not the job
-                return found
+            if found := self._taken(spec, script) or self.find(spec, script):  # the answer was lost, not the job
+                return found + self._rest(spec, script, found)
         raise SubmitError(
             f"{answer.message} (after {len(BACK_OFF) + 1} tries)",
             where=argv[0],
@@ -222,17 +229,52 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         if answer.err.strip():
             self._warn(f"{self.dialect.program}: {answer.err.strip()}")
         try:
-            return self.dialect.parse_ids(answer.out, spec)
+            return self._in_order(self.dialect.parse_ids(answer.out, spec), spec)
         except SchedulerError as error:
             if found := self.find(spec, script):
                 return found
             said = f"{error.what}\n{answer.err.strip()}".strip()
             raise SubmitError(said, where=error.where, fix=error.fix) from error
 
+    def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:
+        """``ids`` in the order of the runs, where the submit command gives them in another."""
+        argv = self.dialect.which_command(ids, spec)
+        if argv is None:
+            return ids
+        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        runs = self.dialect.parse_runs(answer.out, spec)
+        if set(runs) == set(spec.runs):
+            return tuple(runs[run] for run in spec.runs)
+        self._warn(f"{argv[0]} does not say which job is which run's, its order is taken: {answer.message}")
+        return ids
+
+    def _taken(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Ids of the first runs of ``spec``, of which one command that failed queued several. None stays besides."""
+        argv = self.dialect.find_command(spec)
+        if argv is None or self.dialect.has_arrays or len(spec.runs) < 2:
+            return ()
+        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        found = self.dialect.parse_runs(answer.out, spec) if answer.ok else {}
+        first = tuple(found[run] for run in takewhile(found.__contains__, spec.runs))
+        self.cancel([job for job in found.values() if job not in first])
+        return first
+
+    def _rest(self, spec: JobSpec, script: Path, found: tuple[str, ...]) -> tuple[str, ...]:
+        """Submit what is left, where ``found`` are the ids of the first runs."""
+        ids: tuple[str, ...] = ()
+        left = replace(spec, runs=spec.runs[len(found) :])
+        for part, argv in self.dialect.submissions(script, left) if left.runs else ():
+            try:
+                ids += self._submit(part, script, argv)
+            except SubmitError as error:
+                taken = found + ids + error.ids
+                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
+        return ids
+
     def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
         return commands.run(
             argv,
-            env=cleaned(os.environ, keep=self.dialect.keeps(spec.plan.request)),
+            env=environment(self.dialect, keep=self.dialect.keeps(spec.plan.request)),
             timeout=SUBMIT_TIMEOUT,
             cwd=spec.workdir,
             stdin=script if self.dialect.reads_stdin else None,
@@ -252,7 +294,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         argv = self.dialect.find_command(spec)
         if argv is None:
             return ()
-        answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
         if not answer.ok:
             raise SubmitError(
                 f"nobody knows whether the job is queued: {answer.message}",
@@ -267,7 +309,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         if not ids:
             return
         argv = self.dialect.cancel_command(ids)
-        answer = commands.run(argv, env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
+        answer = commands.run(argv, env=environment(self.dialect), timeout=SUBMIT_TIMEOUT)
         if not answer.ok:
             left = [job for job, status in self.watcher.ask(ids).items() if not status.state.is_finished]
             if left:
@@ -327,7 +369,7 @@ class BatchSubmitter(Submitter):
         if argv is None:
             return None
         try:
-            answer = commands.run(argv, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+            answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
         except commands.NotHere:
             return None
         return self.dialect.parse_array_limit(answer.out) if answer.ok else None

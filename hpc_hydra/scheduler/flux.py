@@ -1,23 +1,28 @@
 """Flux: `flux batch` puts a script into the queue, `flux run` starts its ranks. As of flux-core 0.48–0.88.
 
-Sources: flux-batch(1), flux-run(1), flux-jobs(1), flux-environment(7) at flux-framework.readthedocs.io; RFC 36 for the
-directives in scripts. Flux has no arrays: each run is a job of its own. Must not know: Hydra, sweeps.
+A job is a Flux instance of its own on its nodes, in which the script runs. Flux has no arrays: each run is a job, and
+several are put into the queue by one `flux submit --cc`, which makes of each what `flux batch` does.
+Sources: flux-batch(1), flux-submit(1), flux-run(1), flux-jobs(1), flux-environment(7), flux-shell(1) at
+flux-framework.readthedocs.io. Pure. Must not know: Hydra, sweeps.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.scheduler import flux_options as options_of
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
-from hpc_hydra.scheduler.options import Option, canonical
+from hpc_hydra.scheduler.flux_options import BATCH_ONLY, RUN_ONLY, directive, merge, written
+from hpc_hydra.scheduler.flux_ranks import HOSTS, NODE
+from hpc_hydra.scheduler.options import Option, canonical, one_line
 from hpc_hydra.scheduler.shell import job_script
 
 STATES = {
@@ -28,19 +33,20 @@ STATES = {
     "CLEANUP": State.RUNNING,
     "COMPLETED": State.COMPLETED,
     "FAILED": State.FAILED,
+    "NODE_FAIL": State.FAILED,  # ours: FAILED with an exception of this kind
     "CANCELED": State.CANCELLED,
     "TIMEOUT": State.TIMEOUT,
 }
 
-ALIASES = {
-    "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive", "t": "time-limit",
-    "q": "queue", "B": "bank", "o": "setopt", "S": "setattr", "l": "label-io", "u": "unbuffered",
-}  # fmt: skip
-_REPEATED = {"setopt", "setattr", "env", "env-remove", "dependency", "requires", "rlimit", "add-file"}
-
 _ID = re.compile(r"^(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+$")
-_HOSTS = "HPC_HYDRA_FLUX_HOSTS"
-_NODE = "HPC_HYDRA_FLUX_NODE"
+_LIMIT = re.compile(
+    r"max[- _](active|running|run|jobs?)\b|max.*jobs.*(limit|exceeded)|(submission|submit).*disabled", re.IGNORECASE
+)
+_TRANSIENT = re.compile(
+    r"Unable to connect|flux_open|timed out|Connection (refused|reset)|Host is unreachable|No route to host"
+    r"|Function not implemented|Broken pipe|Resource temporarily unavailable|try again",
+    re.IGNORECASE,
+)
 
 # fields of a request that Flux has no word for: key, and what to do instead
 _NO_WORD = {
@@ -48,16 +54,23 @@ _NO_WORD = {
     "reservation": ("scheduler.reservation", "scheduler.constraint=PROPERTY, if the site gave the nodes a property"),
     "mail_type": ("scheduler.mail_type", "leave it out: Flux sends no mail"),
     "mail_user": ("scheduler.mail_user", "leave it out: Flux sends no mail"),
-    "array_parallelism": ("scheduler.array_parallelism", "leave it out: Flux has no job arrays"),
-    "cpu_bind": ("system.cpu_bind", "+scheduler.launch_extra.setopt=cpu-affinity=per-task"),
+    "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
+_NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
+_GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
+_AFFINITY = re.compile(r"on|off|per-task|map:\S+")
+_BULK = 1000  # runs that one command puts into the queue
+_LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} ${!PMIX_@}"  # of what submitted this, or is around it
 
 
 class FluxDialect(Dialect):
-    """flux batch / flux run."""
+    """flux batch (flux submit for several runs) / flux run."""
 
     name = "flux"
     program = "flux"
+    variables: ClassVar[Mapping[str, str]] = {
+        "FLUX_F58_FORCE_ASCII": "1"
+    }  # ids are f…, not ƒ…, whatever the locale; also in names of files
 
     def check(self, request: Request) -> None:
         for field, (key, fix) in _NO_WORD.items():
@@ -69,105 +82,194 @@ class FluxDialect(Dialect):
                 where="resources.mem_per_node",
                 fix="resources.exclusive=true takes whole nodes with their memory",
             )
+        if request.gpu_request not in _GPU_REQUESTS:
+            raise PlanError(
+                f"{request.gpu_request!r} is no way to ask Flux for GPUs", where="system.gpu_request",
+                fix="gpus-per-node: each rank sees all its node's GPUs of the job, or gpus-per-task: its own only",
+            )  # fmt: skip
+        for key, value in (("system.gpu_bind", request.gpu_bind), ("system.cpu_bind", request.cpu_bind)):
+            if value is not None and not _AFFINITY.fullmatch(value):
+                raise PlanError(
+                    f"{value!r} is nothing that Flux binds by", where=key, fix="on | off | per-task | map:LIST"
+                )
+        for name, value in (*request.submit_args, *request.launch_args):
+            options_of.check_option(name, value, f"scheduler.extra.{name}")
+        for args, wrong, command, key in (
+            (request.launch_args, BATCH_ONLY, "flux run", "scheduler.launch_extra"),
+            (request.submit_args, RUN_ONLY, "flux batch", "scheduler.submit_extra"),
+        ):
+            other = request.submit_args if args is request.launch_args else request.launch_args
+            for name, value in args:
+                if _long(name) in wrong and (name, value) not in other:
+                    raise PlanError(f"{command} has no --{_long(name)}", where=f"{key}.{name}", fix="scheduler.extra")
+        self.directives(request)
 
-    def directives(self, request: Request) -> Iterator[Option]:
+    def directives(self, request: Request) -> list[Option]:
         """Options of ``flux batch``."""
-        yield from _merge(self._submit_options(request), request.submit_args, request.removed_args)
+        given = [pair for pair in request.submit_args if _long(pair[0]) not in RUN_ONLY]
+        return merge(self._stated(request), given, request.removed_args)
 
-    def _submit_options(self, request: Request) -> Iterator[Option]:
-        yield from self._size(request, per="slot")
+    def _stated(self, request: Request) -> Iterator[Option]:
+        yield from self._slots(request)
         if request.exclusive:
             yield "exclusive", None
         if request.time_limit is not None:
-            yield "time-limit", f"{math.ceil(request.time_limit)}s"
+            yield "time-limit", options_of.duration(request.time_limit)
         if request.queue:
-            yield "queue", request.queue
+            yield "queue", one_line(request.queue, "scheduler.queue")
         if request.account:
-            yield "setattr", f"system.bank={request.account}"  # --bank came with 0.65
-        yield from (("dependency", one) for one in _dependencies(request.dependency))
-        required = _constraints(request)
+            yield "setattr", f"system.bank={one_line(request.account, 'scheduler.account')}"  # --bank came with 0.65
+        yield from (("dependency", one) for one in options_of.dependencies(request.dependency))
+        required = options_of.constraint(request)
         if required:
             yield "requires", required
         if request.comment:
-            yield "setattr", f"user.comment={json.dumps(request.comment)}"
+            yield "setattr", f"user.comment={json.dumps(one_line(request.comment, 'scheduler.comment'))}"
 
-    def _size(self, request: Request, *, per: str) -> Iterator[Option]:
+    @staticmethod
+    def _slots(request: Request) -> Iterator[Option]:
+        """What the job holds: a slot for each rank, or one for each node where its ranks share the GPUs."""
+        shared, cores = request.shared_gpus, request.cpus_per_proc
         yield "nodes", str(request.nodes)
-        yield ("nslots" if per == "slot" else "ntasks"), str(request.world_size)
-        if request.cpus_per_proc:
-            yield f"cores-per-{per}", str(request.cpus_per_proc)
-        if request.gpus_per_proc and request.gpu_request != "none":
-            yield f"gpus-per-{per}", str(request.gpus_per_proc)
+        yield "nslots", str(request.nodes if shared else request.world_size)
+        if shared:
+            cores = (cores or 1) * request.procs_per_node
+        if cores:
+            yield "cores-per-slot", str(cores)
+        gpus = shared or request.gpus_per_proc
+        if gpus and request.gpu_request != "none":
+            yield "gpus-per-slot", str(gpus)
 
     def launch(self, request: Request) -> list[str]:
-        options: list[Option] = list(self._size(request, per="task"))
-        if request.exclusive:
-            options.append(("exclusive", None))
-        options.append(("setopt", "exit-on-error"))  # a rank that fails takes the others with it
-        if request.gpu_bind:
-            options.append(("setopt", f"gpu-affinity={request.gpu_bind}"))
+        given = [pair for pair in request.launch_args if _long(pair[0]) not in BATCH_ONLY]
+        return ["flux", "run", *(written(n, v) for n, v in merge(self._tasks(request), given, request.removed_args))]
+
+    @staticmethod
+    def _tasks(request: Request) -> Iterator[Option]:
+        shared, asks = request.shared_gpus, request.gpu_request != "none"
+        yield "nodes", str(request.nodes)
+        yield "ntasks", str(request.world_size)
+        if request.cpus_per_proc:
+            yield "cores-per-task", str(request.cpus_per_proc)
+        if request.gpus_per_proc and asks and not shared:
+            yield "gpus-per-task", str(request.gpus_per_proc)
+        if request.exclusive or (shared and asks):  # all that the job has, GPUs too
+            yield "exclusive", None
+        yield "setopt", "exit-on-error"  # a rank that fails takes the others with it
+        yield "setopt", "exit-timeout=none"  # one that ended well may wait for slow ones
+        gpu_bind = request.gpu_bind or ("per-task" if request.gpu_request == "gpus-per-task" and not shared else None)
+        if gpu_bind:
+            yield "setopt", f"gpu-affinity={gpu_bind}"
+        if request.cpu_bind:
+            yield "setopt", f"cpu-affinity={request.cpu_bind}"
         if request.mpi:
-            options.append(("setopt", f"pmi={request.mpi}"))
-        options.append(("env", f"{_NODE}={{{{node.id}}}}"))
-        merged = _merge(options, request.launch_args, request.removed_args)
-        return ["flux", "run", *(_option(n, v) for n, v in merged)]
+            yield "setopt", f"pmi={'off' if request.mpi == 'none' else one_line(request.mpi, 'scheduler.mpi')}"
+        yield "env", f"{NODE}={{{{node.id}}}}"
 
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
-        log = spec.log / f"{spec.key}.{{{{id}}}}.log"
-        options = [*self.directives(request), ("output", str(log)), ("job-name", request.job_name)]
-        options.append(("setattr", f"user.hpc_hydra={spec.tag}"))
+        options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
+        elsewhere = ["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else []
+        before = [f"unset {_LEFTOVER}", f'export {HOSTS}="$(flux hostlist -e -d, local)"']
+        if not spec.attached:
+            before.append("exec </dev/null  # else who reads it waits for ever")
         return job_script(
             spec,
             scheduler=self.name,
             launch=self.launch(request),
             select='"${1:-${runs[0]}}"',
             job_id="${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}",
-            directives=[f"#flux: {_directive(name, value)}" for name, value in options],
-            other_nodes=self._other_nodes(request),
-            before=(f'export {_HOSTS}="$(flux hostlist -e -d, local)"',),
+            directives=[f"#flux: {directive(name, value)}" for name, value in options],
+            other_nodes=elsewhere,
+            before=before,
+            workdir="cwd" not in dict(options),
         )
 
     @staticmethod
-    def _other_nodes(request: Request) -> list[str]:
-        if request.nodes == 1:
-            return []
-        return ["flux", "exec", "-x", "0", "-r", "all"]
+    def _for_this_job(spec: JobSpec) -> Iterator[Option]:
+        log = one_line(f"{spec.log}/{spec.key}", "hydra.sweep.dir")
+        if "{{" in log or "}}" in log:
+            raise PlanError("Flux would fill {{…}} in a path", where="hydra.sweep.dir", fix="hydra.sweep.dir=PATH")
+        yield "output", f"{log}.{{{{id}}}}.log"
+        yield "setattr", f"user.hpc_hydra={spec.tag}"
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
         if attached:
-            return None
+            return self._run_script(request, [], [str(script), *args])
         options = [*self.directives(request), ("job-name", request.job_name)]
-        return ["flux", "batch", *(_option(name, value) for name, value in options), str(script), *args]
+        return ["flux", "batch", *(written(name, value) for name, value in options), str(script), *args]
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """`flux run` starts the job's own instance, attached; within an allocation its `flux run` is a part of that."""
+        if env.get("FLUX_ENCLOSING_ID"):
+            return ["bash", str(script)]
+        name = ("job-name", one_line(spec.plan.request.job_name, "scheduler.job_name"))
+        return self._run_script(spec.plan.tasks, [name], [str(script)])
+
+    def _run_script(self, request: Request, more: Sequence[Option], words: Sequence[str]) -> list[str]:
+        return ["flux", "run", *self._as_instance([*self.directives(request), *more], ["bash", *words])]
+
+    @staticmethod
+    def _as_instance(options: Sequence[Option], argv: Sequence[str]) -> list[str]:
+        """What makes of `flux run` and `flux submit` an instance that runs ``argv``, as `flux batch` does."""
+        mine = [pair for pair in options if pair[0] not in BATCH_ONLY]
+        opts = [value for name, value in options if name == "broker-opts" and value]
+        words = [written(name, value) for name, value in (*options_of.for_submit(mine), *_NESTED)]
+        return [*words, "flux", "broker", *opts, *argv]
+
+    def submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
+        """Several runs by one command each thousand, where no text in it would be filled by that."""
+        options = [*self.directives(spec.plan.tasks), *self._for_this_job(spec)]
+        name = f"{spec.plan.request.job_name}.{{cc}}.{spec.tag}"
+        texts = [str(script), spec.plan.request.job_name, *(v or "" for n, v in options)]
+        filled = any(char in text.replace("{{id}}", "") for text in texts for char in "{}")
+        if len(spec.runs) < 2 or filled or {n for n, _ in options} & (BATCH_ONLY - {"broker-opts"}):
+            return super().submissions(script, spec)
+        options.append(("job-name", one_line(name, "scheduler.job_name")))
+        words = self._as_instance(options, ["bash", str(script), "{cc}"])
+        order = sorted(spec.runs)
+        parts = [tuple(order[i : i + _BULK]) for i in range(0, len(order), _BULK)] if order == list(spec.runs) else []
+        if not parts:  # --cc takes them in the order of their numbers only
+            return super().submissions(script, spec)
+        return [(replace(spec, runs=runs), ["flux", "submit", f"--cc={_idset(runs)}", *words]) for runs in parts]
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         (run,) = spec.runs
         return ["flux", "batch", f"--job-name={_name(spec, run)}", str(script), str(run)]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        for line in reversed(stdout.split()):
-            if _ID.match(line):
-                return (_ascii(line),)
-        raise SchedulerError(f"flux batch printed no job id: {stdout.strip()!r}", where="flux batch")
+        """A line each, among what a site's wrapper says."""
+        found = [_ascii(line.strip()) for line in stdout.splitlines() if _ID.match(line.strip())]
+        if len(found) < len(spec.runs):
+            raise SchedulerError(
+                f"flux gave {len(found)} job ids for {len(spec.runs)} runs, it said: {stdout.strip() or '(nothing)'}",
+                where="flux",
+            )
+        return tuple(found[-len(spec.runs) :])
 
     def classify(self, message: str) -> Refusal:
-        text = message.lower()
-        if "unable to connect" in text or "flux_open" in text or "timed out" in text:
-            return "transient"
-        if "max-running" in text or "max jobs" in text or "is disabled" in text or "stopped" in text:
+        if _LIMIT.search(message):
             return "limit"
-        return "permanent"
+        return "transient" if _TRANSIENT.search(message) else "permanent"
 
     def find_command(self, spec: JobSpec) -> list[str]:
         return ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 
-    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+    def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
+        """The answers to one `flux submit --cc` come in no certain order."""
+        return ["flux", "jobs", "-c", "0", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
+
+    def parse_runs(self, stdout: str, spec: JobSpec) -> dict[int, str]:
         known = dict(line.split(maxsplit=1)[::-1] for line in stdout.splitlines() if len(line.split(maxsplit=1)) == 2)
-        found = [known.get(_name(spec, run)) for run in spec.runs]
-        return tuple(_ascii(one) for one in found if one)
+        found = {run: known.get(_name(spec, run)) for run in spec.runs}
+        return {run: _ascii(job) for run, job in found.items() if job}
+
+    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        runs = self.parse_runs(stdout, spec)
+        return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        return [["flux", "jobs", "--json", *ids]] if ids else []
+        return [["flux", "jobs", "--json", "-c", "0", *ids]] if ids else []
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
         start = stdout.find("{")  # what a site's wrapper says before is not ours
@@ -180,35 +282,16 @@ class FluxDialect(Dialect):
         jobs = data.get("jobs", [data])  # one id gives the bare object
         return {_ascii(job["jobid"]): _status(job) for job in jobs if "jobid" in job}
 
+    def is_unknown_job(self, message: str) -> bool:
+        return re.search(r"JobID \S+ unknown", message) is not None
+
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["flux", "cancel", *ids]
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
-        """FLUX_TASK_RANK is there in tasks only: a batch script and an interactive shell of an allocation have none."""
-        if "FLUX_TASK_RANK" not in env:
-            return None
-        rank, size = _number(env, "FLUX_TASK_RANK"), _number(env, "FLUX_JOB_SIZE")
-        nodes, local = _number(env, "FLUX_JOB_NNODES"), _number(env, "FLUX_TASK_LOCAL_ID")
-        if size % nodes:
-            raise RendezvousError(
-                f"{size} tasks are not spread evenly over {nodes} nodes", where="FLUX_JOB_SIZE, FLUX_JOB_NNODES",
-                fix="resources.procs_per_node=N: the same number of ranks on each node",
-            )  # fmt: skip
-        hosts = tuple(host for host in env.get(_HOSTS, "").split(",") if host)
-        per_node = size // nodes
-        node = _number(env, _NODE) if env.get(_NODE, "").isdigit() else rank // per_node
-        return RankInfo(
-            rank=rank,
-            local_rank=local,
-            world_size=size,
-            local_world_size=per_node,
-            node_rank=node,
-            num_nodes=nodes,
-            master_host=hosts[0] if hosts else "",
-            hosts=hosts,
-            job_id=env.get("FLUX_ENCLOSING_ID") or env.get("FLUX_JOB_ID", ""),
-            source="FLUX_TASK_RANK, FLUX_JOB_SIZE",
-        )
+        from hpc_hydra.scheduler.flux_ranks import identity
+
+        return identity(env)
 
 
 def _status(job: Mapping[str, Any]) -> JobStatus:
@@ -220,6 +303,8 @@ def _status(job: Mapping[str, Any]) -> JobStatus:
     elif native in ("DEPEND", "SCHED", "PRIORITY"):
         waiting = job.get("dependencies") or []
         reason = ", ".join(waiting) or str(job.get("annotations", {}).get("sched", {}).get("reason_pending", ""))
+    if native == "FAILED" and "node failure" in reason:
+        native = "NODE_FAIL"
     wait, code, signal = job.get("waitstatus"), job.get("returncode"), None
     if isinstance(code, int) and code > 128 and code < 160:
         signal = code - 128
@@ -236,49 +321,6 @@ def _status(job: Mapping[str, Any]) -> JobStatus:
     )
 
 
-def _dependencies(text: str | None) -> Iterator[str]:
-    """SLURM's comma list (``afterok:1:2,afterany:3``) as Flux wants it: one option for each job, all must hold."""
-    for part in (text or "").split(","):
-        kind, *jobs = part.strip().split(":")
-        if not kind:
-            continue
-        if kind == "singleton":
-            yield kind
-        elif not jobs:
-            raise PlanError(f"{part!r} names no job", where="scheduler.dependency", fix="afterok:JOBID")
-        else:
-            yield from (f"{'afterstart' if kind == 'after' else kind}:{job}" for job in jobs)
-
-
-def _constraints(request: Request) -> str:
-    parts = []
-    if request.constraint:
-        parts.append(f"({request.constraint})" if request.nodelist or request.exclude else request.constraint)
-    if request.nodelist:
-        parts.append(f"hosts:{request.nodelist}")
-    if request.exclude:
-        parts.append(f"-hosts:{request.exclude}")
-    return " and ".join(parts)
-
-
-def _merge(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
-    """The user's options over ours; those that may be repeated are added to ours."""
-    theirs = [(canonical(name, ALIASES), value) for name, value in extra]
-    given, gone = {name for name, _ in theirs} - _REPEATED, {canonical(name, ALIASES) for name in removed}
-    return [(n, v) for n, v in ours if n not in given and n not in gone] + theirs
-
-
-def _option(name: str, value: str | None) -> str:
-    dashes = "-" if len(name) == 1 else "--"
-    return f"{dashes}{name}" if value is None else f"{dashes}{name}{'=' if len(name) > 1 else ''}{value}"
-
-
-def _directive(name: str, value: str | None) -> str:
-    if value is not None and "\n" in value:
-        raise PlanError(f"{value!r} holds a line break, which a Flux directive cannot", where=f"option {name}")
-    return shlex.quote(_option(name, value)) if value is not None else _option(name, None)
-
-
 def _name(spec: JobSpec, run: int) -> str:
     return f"{spec.plan.request.job_name}.{run}.{spec.tag}"
 
@@ -287,10 +329,16 @@ def _ascii(job: str) -> str:
     return job.replace("ƒ", "f", 1)
 
 
-def _number(env: Mapping[str, str], name: str) -> int:
-    value = env.get(name, "")
-    if not value.isdigit():
-        raise RendezvousError(
-            f"is {value!r}, not a number" if name in env else "is not set, though FLUX_TASK_RANK is", where=name
-        )
-    return int(value)
+def _long(name: str) -> str:
+    return canonical(name, options_of.ALIASES)
+
+
+def _idset(numbers: Sequence[int]) -> str:
+    """``0-2,5``, from rising numbers."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in parts)

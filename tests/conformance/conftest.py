@@ -25,7 +25,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scheduler" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--scheduler")
         names = [name for name in REAL if chosen in (None, name)] or [chosen]
-        metafunc.parametrize("scheduler", [pytest.param(name, marks=REAL.get(name, ())) for name in names], indirect=True)
+        metafunc.parametrize(
+            "scheduler", [pytest.param(name, marks=REAL.get(name, ())) for name in names], indirect=True
+        )
 
 
 @dataclass
@@ -37,6 +39,11 @@ class Jobs:
     submitter: Submitter
     ids: list[str] = field(default_factory=list)
     unique: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def has_throttle(self) -> bool:
+        """Whether one may say how many runs of a submission are on at a time."""
+        return self.name != "flux"
 
     def spec(self, program: str, *, runs: Sequence[int] = (0,), key: str = "job0", **fields: Any) -> JobSpec:
         """``program`` is run by bash in each rank; the finish command passes on the exit code."""
