@@ -149,7 +149,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     command = dialect.attach_command(script, spec, os.environ)
     if command is None:
         return None
-    inside = command[:1] == ["bash"] and dialect.name != "local"
+    inside = command[:1] == ["bash"] and dialect.has_queue
     env = dict(os.environ) if inside else cleaned(os.environ, keep=dialect.keeps(plan.request))
     notes = (*prepared.notes, *dialect.notes(plan.request))
     return Attached(

@@ -89,6 +89,8 @@ class SchedulerConfig:
     array_parallelism: Optional[int] = None
     mpi: Optional[str] = None
     setup_lines: List[str] = field(default_factory=list)
+    hosts: List[str] = field(default_factory=list)  # where there is no scheduler: "node01" or "node01 slots=4"
+    hostfile: Optional[str] = None  # the same, one a line
     extra: Dict[str, Any] = field(default_factory=dict)
     remove: List[str] = field(default_factory=list)  # options taken away; as a key `~name` of `extra`
     submit_extra: Dict[str, Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.launcher.inspect import WORDS, RunView, Sweep, look
+from hpc_hydra.scheduler import registry
 from hpc_hydra.sweep.manifest import Manifest
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -81,7 +82,8 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
     if all_runs and (launcher := _launcher_to_end(sweep, by_scheduler)):
         os.kill(launcher, signal.SIGTERM)
         done.append(f"its launcher (process {launcher}) was told to cancel all and end")
-        by_scheduler.pop("local", None)
+        for name in [name for name in by_scheduler if not registry.has_queue(name)]:
+            del by_scheduler[name]
     for scheduler, mine in by_scheduler.items():
         ids = [view.id for view in mine]
         try:
@@ -98,9 +100,10 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
 
 
 def _launcher_to_end(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:
-    """The launcher, where only it can end what it has: local runs that wait, jobs that it has not submitted yet."""
+    """The launcher, where only it can end what it has: runs that wait without a scheduler, jobs not submitted yet."""
     launcher = sweep.launcher
     if launcher.get("host") != socket.gethostname() or not sweep.launcher_lives:
         return None
     open_ones = any(view.word == "unsubmitted" for view in look(sweep))
-    return int(launcher["pid"]) if "local" in active or open_ones else None
+    own = any(not registry.has_queue(name) for name in active)
+    return int(launcher["pid"]) if own or open_ones else None

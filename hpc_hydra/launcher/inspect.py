@@ -118,8 +118,8 @@ class Sweep:
 
     def submitter(self, name: str) -> Submitter:
         """For questions and cancelling. Raises `HpcHydraError` where there is no such scheduler."""
-        if name == "local":
-            return LocalOutside(self.paths.jobs, self.owners)
+        if not registry.has_queue(name):
+            return LocalOutside(name, self.paths.jobs, self.owners)
         if name not in self._submitters:
             self._submitters[name] = registry.submitter(name)
         return self._submitters[name]
@@ -224,7 +224,7 @@ def recover(sweep: Sweep, *, patient: bool = False) -> None:
             sweep.unresolved[key] = f"being submitted by process {owner.get('pid')}"
             continue
         scheduler = sweep.state.scheduler[key]
-        if scheduler == "local":  # its ids are known beforehand
+        if not registry.has_queue(scheduler):  # its ids are known beforehand
             _found(sweep, job, tuple(f"{job.key}.{num}" for num in job.runs))
             continue
         when = next(e["time"] for e in reversed(sweep.state.events) if e["event"] == "submitting" and e["job"] == key)

@@ -1,4 +1,4 @@
-"""Local runs seen by another process than the launcher that started them: their processes, where they are.
+"""Runs without a scheduler (local, ssh), seen by another process than the launcher that started them.
 
 Runs that wait belong to the launcher alone. Must not know: Hydra, the queue of the launcher.
 """
@@ -23,10 +23,13 @@ GRACE = 30.0  # seconds between the request to end and the kill
 
 
 class LocalOutside(Submitter):
-    """Asks the processes of this machine. ``owners``: key of a job → the ``started`` line of its launcher."""
+    """Asks the processes of this machine. ``owners``: key of a job → the ``started`` line of its launcher.
 
-    def __init__(self, jobs: Path, owners: Mapping[str, Mapping[str, Any]]) -> None:
-        self.dialect = registry.dialect("local")
+    ``name``: of the dialect, one without a queue: local or ssh, whose scripts run where the launcher does, too.
+    """
+
+    def __init__(self, name: str, jobs: Path, owners: Mapping[str, Mapping[str, Any]]) -> None:
+        self.dialect = registry.dialect(name)
         self.jobs, self.owners = jobs, owners
 
     def check(self, request: Request) -> None:
@@ -58,7 +61,7 @@ class LocalOutside(Submitter):
     def unanswered(self) -> str | None:
         """Why `poll` may not know a job that lives."""
         elsewhere = {str(o.get("host")) for o in self.owners.values() if processes.launcher_lives(o) is None}
-        return f"local runs belong to their launcher; ask on {', '.join(sorted(elsewhere))}" if elsewhere else None
+        return f"the runs belong to their launcher; ask on {', '.join(sorted(elsewhere))}" if elsewhere else None
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End runs that are being executed; their own scripts write how they ended. Raises `SchedulerError`."""
@@ -80,8 +83,8 @@ class LocalOutside(Submitter):
         if waiting:
             owners = {self.owners.get(id_.rpartition(".")[0], {}).get("pid") for id_ in waiting}
             raise SchedulerError(
-                f"not reached: {' '.join(waiting)}; local runs that wait are known to their launcher alone",
-                where="scheduler=local",
+                f"not reached: {' '.join(waiting)}; runs that wait are known to their launcher alone",
+                where=f"scheduler={self.dialect.name}",
                 fix="hpc-hydra cancel without RUNS ends the launcher: kill "
                 + " ".join(str(pid) for pid in owners if pid),
             )

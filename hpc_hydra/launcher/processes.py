@@ -1,4 +1,4 @@
-"""Processes on this machine, seen from outside: whether a launcher still lives, which local runs and submissions do.
+"""Processes on this machine, seen from outside: which launchers, job scripts and submit commands still live.
 
 Must not know: sweeps' contents, schedulers.
 """
@@ -51,7 +51,7 @@ def local_runs(jobs: Path) -> dict[str, int]:
     """Runs whose job scripts are being executed here: ``<job>.<run>`` → process, the leader of its group."""
     found = {}
     for pid, words in command_lines():
-        if len(words) == 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}"):
+        if len(words) >= 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}"):
             found[f"{Path(words[1]).stem}.{words[2]}"] = pid
     return found
 

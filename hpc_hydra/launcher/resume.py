@@ -60,15 +60,15 @@ def resume(root: Path, wanted: Wanted) -> int:
         common = common_overrides([view.run for view in views])
         chosen = _choose(sweep, views, wanted)
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
-        others = [v for v in others if v.scheduler != "local"]
+        others = [v for v in others if registry.has_queue(v.scheduler)]
         if not chosen:
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         jobs = _jobs(sweep, group(runs), submitters)
-        if wanted.bg and "local" in submitters:
+        if wanted.bg and any(not registry.has_queue(name) for name in submitters):
             raise ConfigError(
-                "runs on this machine are children of this command, and would end with it",
+                "runs without a scheduler are children of this command, and would end with it",
                 where="--bg",
                 fix="without --bg, with nohup and & in your shell",
             )
@@ -134,7 +134,7 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
     meant = select(views, wanted.runs)
     chosen = [view for view in meant if view.word in words]
     unknown = [view for view in meant if view.word == "unknown"]
-    if unknown and not (wanted.launcher_gone and all(v.scheduler == "local" for v in unknown)):
+    if unknown and not (wanted.launcher_gone and not any(registry.has_queue(v.scheduler) for v in unknown)):
         raise SweepError(
             f"it is not known whether {_numbered(unknown)} in the queue ({unknown[0].reason})",
             where=str(sweep.root),

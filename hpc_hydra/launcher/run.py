@@ -226,9 +226,9 @@ def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, D
 
 
 def _refuse_background(groups: Sequence[Group]) -> None:
-    if any(g.plan.request.scheduler == "local" for g in groups):
+    if any(not registry.has_queue(g.plan.request.scheduler) for g in groups):
         raise ConfigError(
-            "runs on this machine are children of this command, and would end with it",
+            "runs without a scheduler are children of this command, and would end with it",
             where="launch.bg",
             fix="launch.bg=false, with nohup and & in your shell",
         )

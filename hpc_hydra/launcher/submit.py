@@ -250,11 +250,11 @@ class Session:
         return "cancel"
 
     def _detach(self) -> None:
-        local = self.watchers.get("local")
-        if local is not None and local.active:
-            complain("runs on this machine end with this command, and are cancelled")
-            with suppress(HpcHydraError):
-                local.submitter.cancel([w.id for w in local.active])
+        for watcher in self.watchers.values():
+            if watcher.active and not watcher.submitter.dialect.has_queue:
+                complain("runs without a scheduler end with this command, and are cancelled")
+                with suppress(HpcHydraError):
+                    watcher.submitter.cancel([w.id for w in watcher.active])
         self.manifest.detached()
         complain(f"left running; {log_hint(self.root)}")
 

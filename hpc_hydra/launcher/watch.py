@@ -101,7 +101,7 @@ class Watcher:
 
     @property
     def _is_local(self) -> bool:
-        return self.submitter.dialect.name == "local"
+        return not self.submitter.dialect.has_queue
 
     def hurry(self) -> None:
         """Let the next step ask the scheduler."""

@@ -10,7 +10,9 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
-USAGE = "usage: python -m hpc_hydra.node rank | finish CODE | spawn|mpiexec [options] -- command… | script -- command…"
+USAGE = (
+    "usage: python -m hpc_hydra.node rank | finish CODE | spawn|ssh|mpiexec [options] -- command… | script -- command…"
+)
 
 
 def main(argv: list[str]) -> int:
@@ -37,6 +39,14 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.spawn import spawn
 
         return spawn(argv[1:])
+    if what == "ssh":
+        from hpc_hydra.node.ssh import ssh
+
+        return ssh(argv[1:])
+    if what == "host":
+        from hpc_hydra.node.host import host
+
+        return host()
     if what == "mpiexec":
         from hpc_hydra.errors import HpcHydraError
         from hpc_hydra.node.mpiexec import mpiexec

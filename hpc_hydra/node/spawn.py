@@ -1,6 +1,6 @@
 """Starts the ranks of a run on one machine, as a scheduler's launch command does on many.
 
-    python -m hpc_hydra.node spawn --procs N [--gpus-per-proc G] [--cpus-per-proc C] -- command args…
+    python -m hpc_hydra.node spawn --procs N [--gpus-per-proc G] [--cpus-per-proc C] [--first-rank R] -- command args…
 
 Each rank is the leader of a process group of its own. The first that fails ends the others; whatever ends this process,
 also SIGKILL, ends all. All ranks see all GPUs of the run; their local rank picks one.
@@ -50,7 +50,7 @@ def spawn(argv: Sequence[str]) -> int:
             consoles += streams
         for stream in consoles:
             stream.begin()
-        return _watch(running, signals)
+        return _watch(running, signals, options.first_rank)
     finally:
         for pid in running:
             _signal_group(pid, signal.SIGKILL)
@@ -77,6 +77,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--procs", type=int, required=True)
     parser.add_argument("--gpus-per-proc", type=int, default=0)
     parser.add_argument("--cpus-per-proc", type=int, default=None)
+    parser.add_argument("--first-rank", type=int, default=0, help="of all hosts' ranks, the first of this one")
     at = list(argv).index("--") if "--" in argv else len(argv)
     own, command = list(argv[:at]), list(argv[at + 1 :])
     options = parser.parse_args(own)
@@ -124,7 +125,7 @@ def _take_terminal() -> None:
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one rank that stops would let the others wait
 
 
-def _watch(running: dict[int, int], signals: Signals) -> int:
+def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
     code = 0
     kill_at: float | None = None
     while running:
@@ -140,7 +141,7 @@ def _watch(running: dict[int, int], signals: Signals) -> int:
             if failed and code == 0:
                 code = failed
                 how = name_of(killed) if killed else f"exit code {failed}"
-                print(f"hpc_hydra: rank {rank} ended with {how}", file=sys.stderr, flush=True)
+                print(f"hpc_hydra: rank {first_rank + rank} ended with {how}", file=sys.stderr, flush=True)
                 for other in running:
                     _signal_group(other, signal.SIGTERM)
                 kill_at = kill_at or time.monotonic() + GRACE

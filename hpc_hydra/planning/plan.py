@@ -6,7 +6,7 @@ import dataclasses
 
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning import env, options, queues
+from hpc_hydra.planning import env, hosts, options, queues
 from hpc_hydra.planning.rendezvous import logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Plan, Request
@@ -35,8 +35,10 @@ def plan(settings: Settings) -> Plan:
         notes = _launched_by_mpi(settings, merged)
     elif meet.by_agents and (settings.system.gpu_bind or settings.system.cpu_bind):
         notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
+    listed = hosts.hosts(settings.scheduler)
+    settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
-    request = _request(settings, merged, queue, sized)
+    request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
     return Plan(
@@ -109,7 +111,9 @@ def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
     )
 
 
-def _request(settings: Settings, merged: options.Merged, queue: queues.Queue, sized: Size) -> Request:
+def _request(
+    settings: Settings, merged: options.Merged, queue: queues.Queue, sized: Size, hosts: tuple[str, ...]
+) -> Request:
     system, scheduler, profile = settings.system, settings.scheduler, queue.profile
     gpus = sized.gpus_per_proc > 0
     return Request(
@@ -141,6 +145,7 @@ def _request(settings: Settings, merged: options.Merged, queue: queues.Queue, si
         gpu_bind=system.gpu_bind if gpus and sized.shared_gpus is None else None,
         cpu_bind=system.cpu_bind,
         setup_lines=tuple(scheduler.setup_lines),
+        hosts=hosts,
         submit_args=tuple(merged.submit_args),
         launch_args=tuple(merged.launch_args),
         removed_args=tuple(merged.removed),

@@ -65,6 +65,12 @@ def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "
     """Who starts the ranks: only MPI's own launcher can on this machine, where there is no scheduler."""
     if asked.name != "mpi":
         return "scheduler"
+    if scheduler == "ssh":
+        raise ConfigError(
+            "there is no scheduler, and MPI starts its ranks over ssh by itself",
+            where="rendezvous",
+            fix="rendezvous=tcp, torchrun or static; or mpiexec of your MPI with `RANK`s of its own",
+        )
     if scheduler == "local" and asked.launcher == "scheduler":
         raise ConfigError(
             "there is no scheduler on this machine (scheduler=local) that could start MPI's ranks",

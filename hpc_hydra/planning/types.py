@@ -67,6 +67,7 @@ class Request:
     gpu_bind: str | None = None
     cpu_bind: str | None = None
     setup_lines: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()  # where there is no scheduler: runs take theirs from these, in this order
     # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)
     submit_args: tuple[tuple[str, str | None], ...] = ()
     launch_args: tuple[tuple[str, str | None], ...] = ()

@@ -96,6 +96,7 @@ class Dialect(ABC):
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
+    has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
     @abstractmethod
     def check(self, request: Request) -> None:
@@ -168,6 +169,10 @@ class Dialect(ABC):
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
         """argv that submits a script of the user's own, or runs it in an allocation; None: this scheduler cannot."""
         return None
+
+    def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
+        """Hosts of the first run and the command that starts its ranks there, where it is ours to start them."""
+        return []
 
     def submitter(self) -> Submitter:
         """The doing half that belongs to this dialect."""

@@ -37,6 +37,7 @@ class LocalDialect(Dialect):
 
     name = "local"
     program = "bash"
+    has_queue = False
 
     def check(self, request: Request) -> None:
         if request.nodes > 1:

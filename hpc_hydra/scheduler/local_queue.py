@@ -51,11 +51,14 @@ class Run:
     process: subprocess.Popen[bytes] | None = None
     gpus: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
     stopped: State | None = None  # why it was told to end: cancelled, or its time was over
 
 
 class LocalSubmitter(Submitter):
     """Starts scripts on this machine, in the order of submission, as many at once as it has room for."""
+
+    _stdin = subprocess.DEVNULL  # of the scripts
 
     def __init__(self, dialect: Dialect, machine: Callable[[], Machine] = this_machine, grace: float = GRACE) -> None:
         self.dialect, self.grace = dialect, grace
@@ -156,23 +159,34 @@ class LocalSubmitter(Submitter):
             limit = run.spec.plan.request.array_parallelism
             if limit is not None and sum(other.spec is run.spec for other in self._running) >= limit:
                 continue
-            if not self._fits(run.share):
+            if not self._fits(run):
                 return  # in order: a small run does not overtake a large one
             self._waiting.remove(run)
             self._start(run)
 
-    def _fits(self, share: Share) -> bool:
+    def _fits(self, run: Run) -> bool:
+        share = run.share
         if any(run.share.alone for run in self._running) or (share.alone and self._running):
             return False
         if share.alone:
             return True
         return share.gpus <= len(self._gpus) and share.cpus <= len(self._cpus) and share.memory <= self._memory
 
-    def _start(self, run: Run) -> None:
+    def _take(self, run: Run) -> None:
+        """Give a run what it needs; it fits."""
         share = run.share
         run.gpus, self._gpus = tuple(self._gpus[: share.gpus]), self._gpus[share.gpus :]
         run.cpus, self._cpus = tuple(self._cpus[: share.cpus]), self._cpus[share.cpus :]
         self._memory -= share.memory
+
+    def _give_back(self, run: Run) -> None:
+        gpus, cpus = {*self._gpus, *run.gpus}, {*self._cpus, *run.cpus}
+        self._gpus = [gpu for gpu in self.machine.gpus.ids if gpu in gpus]
+        self._cpus = [cpu for cpu in self.machine.cpus if cpu in cpus]
+        self._memory += run.share.memory
+
+    def _start(self, run: Run) -> None:
+        self._take(run)
         self._running.append(run)
         run.status = JobStatus(State.RUNNING, "RUNNING", start=time.time())
         threading.Thread(target=self._attend, args=(run,), name=f"hpc_hydra {run.id}", daemon=True).start()
@@ -180,10 +194,7 @@ class LocalSubmitter(Submitter):
     def _release(self, run: Run, status: JobStatus) -> None:
         run.status = replace(status, start=run.status.start)
         self._running.remove(run)
-        gpus, cpus = {*self._gpus, *run.gpus}, {*self._cpus, *run.cpus}
-        self._gpus = [gpu for gpu in self.machine.gpus.ids if gpu in gpus]
-        self._cpus = [cpu for cpu in self.machine.cpus if cpu in cpus]
-        self._memory += run.share.memory
+        self._give_back(run)
         if not self._closed:
             self._start_those_that_fit()
         self._changed.notify_all()
@@ -214,10 +225,10 @@ class LocalSubmitter(Submitter):
             if run.stopped:
                 return JobStatus(run.stopped, run.stopped.name)
             process = run.process = subprocess.Popen(
-                ["bash", str(run.script), str(run.num)],
+                self._command(run),
                 cwd=run.spec.workdir,
                 env=self._environment(run),
-                stdin=subprocess.DEVNULL,
+                stdin=self._stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -229,14 +240,19 @@ class LocalSubmitter(Submitter):
             timer.start()
         _await_end(process)
         timer.cancel()
+        if process.stdin is not None:
+            process.stdin.close()
         if run.stopped is None:
             _signal(process.pid, signal.SIGTERM)  # what it left in the background
         code = process.wait()
         self._await_group(process.pid)
         if run.stopped is not None:
-            return JobStatus(run.stopped, run.stopped.name, *_exit(code))
+            return JobStatus(run.stopped, run.stopped.name, *self._exit(code))
         state = State.FAILED if code else State.COMPLETED
-        return JobStatus(state, state.name, *_exit(code))
+        return JobStatus(state, state.name, *self._exit(code))
+
+    def _command(self, run: Run) -> list[str]:
+        return ["bash", str(run.script), str(run.num)]
 
     def _environment(self, run: Run) -> dict[str, str]:
         env = cleaned(os.environ)
@@ -246,6 +262,11 @@ class LocalSubmitter(Submitter):
         elif variable in os.environ:
             env[variable] = os.environ[variable]
         return env
+
+    @staticmethod
+    def _exit(code: int) -> tuple[int, int | None]:
+        """Exit code and signal of a script."""
+        return (128 - code, -code) if code < 0 else (code, None)
 
     def _time_is_over(self, run: Run) -> None:
         with self._changed:
@@ -297,7 +318,3 @@ def _await_end(process: subprocess.Popen[bytes]) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()
-
-
-def _exit(code: int) -> tuple[int, int | None]:
-    return (128 - code, -code) if code < 0 else (code, None)

@@ -16,6 +16,7 @@ BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
     "flux": "hpc_hydra.scheduler.flux:FluxDialect",
     "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
+    "ssh": "hpc_hydra.scheduler.ssh:SshDialect",
 }
 
 
@@ -45,6 +46,11 @@ def dialect(name: str) -> Dialect:
         raise SchedulerError(
             f"scheduler {name!r} of another package cannot be loaded: {error}", where=others[name].value
         ) from error
+
+
+def has_queue(name: str) -> bool:
+    """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
+    return dialect(name).has_queue
 
 
 def submitter(name: str) -> Submitter:

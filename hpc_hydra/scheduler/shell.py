@@ -65,6 +65,7 @@ def job_script(
     directives: Iterable[str] = (),
     other_nodes: Sequence[str] = (),
     workdir: bool = True,
+    setup: bool = True,
     notes: Iterable[str] = (),
     before: Iterable[str] = (),
 ) -> str:
@@ -78,6 +79,7 @@ def job_script(
         directives: lines that the scheduler reads, as they stand.
         other_nodes: starts one process on each node but the first, for the setup lines; empty: there is one node.
         workdir: the script changes to where the user's command was given.
+        setup: the script runs the setup lines; else the launch command does.
         notes: said in the script's head.
         before: lines of shell of the dialect's own, run before the setup lines.
     """
@@ -90,7 +92,7 @@ def job_script(
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_run(spec, scheduler, select, job_id), *before]
-    if spec.plan.request.setup_lines:
+    if setup and spec.plan.request.setup_lines:
         lines += ["", *_setup(spec, other_nodes)]
     lines += _exports(spec)
     lines += ["", *_wrapped(_starter(spec, launch), command(spec.rank_command)), "code=$?"]
@@ -142,6 +144,15 @@ type module >/dev/null 2>&1 || for hpc_hydra_profile in ~/.bash_profile ~/.bash_
   [ ! -r "$hpc_hydra_profile" ] || { . "$hpc_hydra_profile"; break; }
 done
 """
+SETUP_THEN = (
+    'HOSTNAME=$(uname -n); hpc_hydra_setup=("${@:2:$1}"); hpc_hydra_command=("${@:$(($1 + 2))}"); '
+    "hpc_hydra_num=0; hpc_hydra_code=0; set --\n"
+    f"{_LOGIN}{_EACH_LINE}\n"
+    'set +eu; [ "$hpc_hydra_code" = 0 ] || '
+    '{ echo "$hpc_hydra_line" >&"$HPC_HYDRA_SETUP_FD"; exit "$hpc_hydra_code"; }\n'
+    'exec "${hpc_hydra_command[@]}"'
+)
+"""For ``bash -c``: runs setup lines and then a command, given as: how many lines there are, the lines, the command."""
 _ELSEWHERE = (
     """bash -c 'HOSTNAME=$(uname -n); hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' setup """
     """"${hpc_hydra_setup[@]}" || { hpc_hydra_code=$?; hpc_hydra_line="on another node"; }"""

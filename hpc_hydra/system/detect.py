@@ -17,7 +17,7 @@ from typing import Any
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import PlanError
-from hpc_hydra.system import defaults, index, sinfo
+from hpc_hydra.system import defaults, hostfile, index, sinfo
 from hpc_hydra.system.probe import Probe, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
@@ -72,7 +72,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
     if is_probed:
         done = dataclasses.replace(done, system=_probed(done, probe))
-    return done
+    return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
 
 
 def machine(probe: Probe | None = None) -> Detection:

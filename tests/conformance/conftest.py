@@ -16,8 +16,8 @@ from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
 from hpc_hydra.scheduler.registry import submitter
 
 ROOT = Path(__file__).parents[2]
-REAL = {"local": (), "slurm": (pytest.mark.cluster,)}  # scheduler → what it needs
-FIXTURES = {"slurm": "slurm_cluster"}
+REAL = {"local": (), "slurm": (pytest.mark.cluster,), "ssh": (pytest.mark.cluster,)}  # scheduler → what it needs
+FIXTURES = {"slurm": "slurm_cluster", "ssh": "ssh_hosts"}
 PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
 
 
@@ -39,6 +39,7 @@ class Jobs:
     submitter: Submitter
     ids: list[str] = field(default_factory=list)
     unique: str = field(default_factory=lambda: uuid.uuid4().hex)
+    defaults: dict[str, Any] = field(default_factory=dict)  # what every request of this scheduler has
 
     @property
     def has_throttle(self) -> bool:
@@ -47,7 +48,8 @@ class Jobs:
 
     def spec(self, program: str, *, runs: Sequence[int] = (0,), key: str = "job0", **fields: Any) -> JobSpec:
         """``program`` is run by bash in each rank; the finish command passes on the exit code."""
-        asked = Request(**{"scheduler": self.name, "nodes": 1, "procs_per_node": 1, "time_limit": 300, **fields})
+        usual = {"scheduler": self.name, "nodes": 1, "procs_per_node": 1, "time_limit": 300}
+        asked = Request(**(usual | self.defaults | fields))
         log = self.root / ".hpc_hydra" / "jobs"
         log.mkdir(parents=True, exist_ok=True)
         return JobSpec(
@@ -114,11 +116,19 @@ def scheduler(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def defaults(scheduler: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Fields that every request of a scheduler needs."""
+    if scheduler != "ssh":
+        return {}
+    hosts = request.getfixturevalue("ssh_hosts")
+    return {"hosts": hosts.names[:2], "launch_args": hosts.options}
+
+
 @pytest.fixture
-def jobs(scheduler: str, tmp_path: Path) -> Iterator[Jobs]:
+def jobs(scheduler: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     root = tmp_path / "it's a sweep, 100%j (new)"
     root.mkdir()
-    made = Jobs(scheduler, root, submitter(scheduler))
+    made = Jobs(scheduler, root, submitter(scheduler), defaults=defaults(scheduler, request))
     yield made
     said = made.submitter.poll(made.ids)
     made.submitter.cancel([job for job, status in said.items() if not status.state.is_finished])

@@ -1,0 +1,83 @@
+"""Hosts of machines without a scheduler: what `scheduler.hosts` and a host file say. Pure.
+
+Must not know: ssh, where the text comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpc_hydra.config.schema import ResourcesConfig, SchedulerConfig
+from hpc_hydra.errors import ConfigError, PlanError
+
+# Names, addresses (also IPv6), aliases of an ssh configuration, `user@` before them; nothing that is an option.
+_NAME = re.compile(r"([\w.][\w.-]*@)?[\w:][\w.:%-]*", re.ASCII)
+_SLOTS = re.compile(r"slots=(\d+)", re.ASCII)
+WITH_QUEUES = ("flux", "local", "lsf", "slurm")  # these find hosts themselves
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host, and how many ranks it takes at once; None: nobody said."""
+
+    name: str
+    slots: int | None = None
+
+
+def read(lines: Iterable[str], where: str) -> tuple[Host, ...]:
+    """Hosts in their order, from lines such as ``node01 slots=4  # rack 2``; empty lines are left out.
+
+    Raises:
+        ConfigError: a line is no host, or names one for the second time.
+    """
+    found: dict[str, Host] = {}
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name, rest = words[0], words[1:]
+        slots = _SLOTS.fullmatch(rest[0]) if len(rest) == 1 else None
+        if not _NAME.fullmatch(name) or (rest and (slots is None or int(slots[1]) < 1)):
+            raise ConfigError(f"{line.strip()!r} is no host", where=where, fix="node01, or node01 slots=4; one a line")
+        if name in found:
+            raise ConfigError(f"{name} stands there twice", where=where, fix=f"{name} slots=2 for two ranks on it")
+        found[name] = Host(name, int(slots[1]) if slots else None)
+    return tuple(found.values())
+
+
+def hosts(scheduler: SchedulerConfig) -> tuple[Host, ...]:
+    """The hosts of a configuration whose host file has been read. Raises `ConfigError`."""
+    if not scheduler.hosts and scheduler.hostfile is None:
+        return ()
+    key = "scheduler.hosts" if scheduler.hosts else "scheduler.hostfile"
+    if scheduler.name in WITH_QUEUES:
+        raise ConfigError(
+            f"scheduler={scheduler.name} chooses hosts itself",
+            where=key,
+            fix="scheduler=ssh, or scheduler.nodelist=HOSTS where the scheduler knows them",
+        )
+    found = read(scheduler.hosts, key)
+    if not found:
+        raise ConfigError("names no host", where=key, fix="scheduler.hosts='[node01,node02]'")
+    return found
+
+
+def filled(asked: ResourcesConfig, hosts: Iterable[Host]) -> ResourcesConfig:
+    """``resources`` with as many ranks a node as its hosts have slots, where the user says nothing.
+
+    Raises `PlanError` for more ranks than slots, unless the ranks may share (``resources.oversubscribe``).
+    """
+    slots = min((host.slots for host in hosts if host.slots is not None), default=None)
+    if slots is None or asked.gpus_at_least is not None or asked.gpumem_at_least is not None:
+        return asked
+    if asked.procs_per_node is None:
+        return replace(asked, procs_per_node=slots)
+    if asked.procs_per_node > slots and not asked.oversubscribe:
+        raise PlanError(
+            f"{asked.procs_per_node} ranks on a host that has {slots} slots",
+            where="resources.procs_per_node",
+            fix=f"resources.procs_per_node={slots}, or resources.oversubscribe=true",
+        )
+    return asked
