@@ -45,9 +45,10 @@ def _schema() -> Any:
 
 def register() -> None:
     """Register the schemas in Hydra's ConfigStore, and hints in its messages; does nothing where that is done."""
-    from hpc_hydra.config import lazy
+    from hpc_hydra.config import lazy, remembered
 
     install_hints()
+    remembered.install()
     lazy.store("hpc_schema", _schema, group="hydra", package="_global_")
 
 

@@ -16,7 +16,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import defaults_order, sexagesimal
+from hpc_hydra.config import defaults_order, remembered, sexagesimal
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.scheduler import registry
@@ -30,7 +30,7 @@ def rank_of(env: Mapping[str, str]) -> str | None:
         return f"HPC_HYDRA_RUN={env['HPC_HYDRA_RUN']} is set"
     if env.get("RANK") and env.get("WORLD_SIZE"):
         return f"RANK={env['RANK']} and WORLD_SIZE={env['WORLD_SIZE']} are set"
-    for name in registry.names():
+    for name in registry.of_ranks(env):
         info = _identity(name, env)
         if info is not None and info.world_size > 1:
             return f"it is task {info.rank} of {info.world_size} of {name} job {info.job_id}"
@@ -57,12 +57,14 @@ def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
 
 def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
     """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
-    mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
     sexagesimal.check_overrides(overrides)
     name = config.hydra.job.config_name
     if name is None:
         return
-    found = loader.compute_defaults_list(name, list(overrides), mode).defaults
+    found = remembered.defaults(loader, name, overrides)
+    if found is None:
+        mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
+        found = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(found, _choices(config))
     sexagesimal.check(_texts(loader, found))
 

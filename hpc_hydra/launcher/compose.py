@@ -21,7 +21,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from hpc_hydra.sweep.frozen import apply_overrides, parse_override
+from hpc_hydra.sweep.frozen import apply_overrides, parse_override, record_overrides
 
 _NOW = re.compile(r"\$\{now:([^{}]*)\}")
 
@@ -32,11 +32,18 @@ class Base:
 
     cfg: DictConfig  # never handed out: copies are
     applied: tuple[str, ...]
+    given: tuple[str, ...] | None = None  # the overrides as Hydra was given them, where they are spelt otherwise
 
     def copy(self) -> DictConfig:
         """A copy of all of it."""
         cfg = self._loaded(self._whole)
         return copy.deepcopy(self.cfg) if cfg is None else cfg
+
+    @property
+    def text(self) -> str:
+        """Something that holds all strings of the configuration."""
+        data = self._whole
+        return str(OmegaConf.to_container(self.cfg, resolve=False)) if data is None else data.decode("utf-8", "replace")
 
     def copy_of_task(self) -> DictConfig:
         """A copy for a moment: its ``hydra`` node, the larger part, is the same object in all of them."""
@@ -96,6 +103,7 @@ class Composer:
         self._loader, self._master = loader, master
         self._bases: dict[tuple[str, ...], Base] = {}
         self._is_choice: dict[str, bool | None] = {}
+        self._of_master: Base | None = None
 
     def compose(self, overrides: Sequence[str], *, brief: Callable[[Base], bool] = lambda _: False) -> Composed:
         """The configuration that Hydra's ``load_sweep_config`` gives for these overrides. Raises what it raises.
@@ -103,6 +111,9 @@ class Composer:
         ``brief`` says of a base whether nobody will look at ``hydra`` of its runs: it may then be that of another run.
         """
         self.fix_now(overrides)
+        base = self._master_base(tuple(overrides))
+        if base is not None:
+            return Composed(base.cfg if brief(base) else base.copy(), base)  # one run: it may be looked at
         kinds = [self._kind(o) for o in overrides]
         if None in kinds:
             base = self._base(tuple(overrides))
@@ -121,6 +132,34 @@ class Composer:
         """Take the master itself for the composition without overrides: it holds ``applied``, none of which sweeps."""
         self.fix_now(_strings(OmegaConf.to_container(self._master, resolve=False)))
         self._bases[()] = Base(self._master, tuple(applied))
+
+    def _master_base(self, overrides: tuple[str, ...]) -> Base | None:
+        """The master as a base, where these are all overrides of the command line: Hydra has composed this run."""
+        if overrides != self._whole_command:
+            return None
+        if self._of_master is None:
+            self.fix_now([Base(self._master, ()).text])
+            cfg = Base(self._master, ()).copy()  # with the values just fixed
+            record_overrides(cfg, overrides)
+            self._of_master = Base(cfg, overrides, tuple(raw_list(self._master.hydra.overrides.task)))
+        return self._of_master
+
+    @cached_property
+    def _whole_command(self) -> tuple[str, ...] | None:
+        """The overrides of the only run of a command line that sweeps nothing, as a sweeper spells them.
+
+        None where the master is not what Hydra would compose for that run: it left out a choice that is still to be
+        made (`???`), or callbacks of the user's own may have changed it.
+        """
+        hydra = self._master.hydra
+        plain = OmegaConf.to_container(hydra.callbacks, resolve=False)
+        choices = OmegaConf.to_container(hydra.runtime.choices, resolve=False)
+        assert isinstance(choices, dict)
+        if type(self._loader) is not ConfigLoaderImpl or set(plain or ()) - {"hpc"} or "???" in choices.values():
+            return None
+        parsed = [parse_override(text) for text in raw_list(hydra.overrides.task)]
+        texts = {p.get_key_element(): p.get_value_element_as_str() for p in parsed if not p.is_sweep_override()}
+        return tuple(f"{key}={value}" for key, value in texts.items()) if len(texts) == len(parsed) else None
 
     def fix_now(self, texts: Iterable[str]) -> None:
         """Resolve every ``${now:…}`` in these texts, once for all runs: the frozen cache keeps its value."""

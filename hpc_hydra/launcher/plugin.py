@@ -64,7 +64,7 @@ class HpcSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         from hpc_hydra.config.store import conf_dir
 
-        search_path.append(provider="hpc_hydra", path=f"file://{conf_dir()}")
+        search_path.append(provider="hpc_hydra", path=f"hpc_hydra://{conf_dir()}")
 
 
 class HpcLauncher(Launcher):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -95,6 +94,8 @@ def package_path() -> tuple[str, ...]:
     root = Path(hpc_hydra.__file__).resolve().parents[1]
     if {"site-packages", "dist-packages"} & set(root.parts):
         return ()
+    from importlib import metadata
+
     try:
         metadata.distribution("hpc-hydra")
     except metadata.PackageNotFoundError:

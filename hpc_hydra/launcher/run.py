@@ -11,27 +11,27 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from hpc_hydra.config import sexagesimal
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import checks, debug, dry_run, ending, program, scripts
+from hpc_hydra.launcher import checks, dry_run, program, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.group import Group, Run, group, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
-from hpc_hydra.launcher.results import RunReturn
-from hpc_hydra.launcher.submit import Session
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec, Submitter
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Outcome
+
+if TYPE_CHECKING:
+    from hpc_hydra.sweep.types import Outcome
 
 _MANY = 100  # runs of one job; with more, the scheduler is asked how many it takes
 _OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
@@ -74,6 +74,8 @@ class Launch:
         launch = prepared.settings.launch
         self._refuse_without_results(prepared)
         if launch.debug:
+            from hpc_hydra.launcher import debug
+
             return debug.run_all(self.context, self.function, preparer, prepared.runs)
         groups = group(prepared.runs)
         dialects = {name: registry.dialect(name) for name in {g.plan.request.scheduler for g in groups}}
@@ -103,8 +105,10 @@ class Launch:
 
     def _check_files(self, prepared: Prepared) -> None:
         of_hydra = raw_list(self.master.hydra.overrides.hydra)
+        sexagesimal.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
-            checks.check_files(self.context.config_loader, base.cfg, [*of_hydra, *base.applied], sweeping=False)
+            overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
+            checks.check_files(self.context.config_loader, base.cfg, overrides, sweeping=False)
 
     def _refuse_without_results(self, prepared: Prepared) -> None:
         sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))
@@ -195,6 +199,10 @@ class Launch:
     # submission and after
 
     def _run(self, prepared: Prepared, jobs: Sequence[tuple[Group, JobSpec, Path]], root: Path) -> Sequence[JobReturn]:
+        from hpc_hydra.launcher import ending  # a dry run does without
+        from hpc_hydra.launcher.submit import Session
+        from hpc_hydra.sweep.manifest import Manifest
+
         launch = prepared.settings.launch
         manifest = Manifest(root)
         manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
@@ -213,6 +221,8 @@ class Launch:
         return [self._result(root, run, outcomes[run.num]) for run in prepared.runs]
 
     def _result(self, root: Path, run: Run, outcome: Outcome) -> JobReturn:
+        from hpc_hydra.launcher.results import RunReturn
+
         assert self._program is not None
         name = str(self.master.hydra.job.name)
         return RunReturn(root, run, outcome, task_name=name, program_kind=self._program.kind)

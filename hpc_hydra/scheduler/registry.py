@@ -5,6 +5,8 @@ Must not know: any scheduler; each is imported when it is asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -19,10 +21,19 @@ BUILT_IN = {
     "ssh": "hpc_hydra.scheduler.ssh:SshDialect",
 }
 
+# Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
+_PREFIXES = {"local": "HPC_HYDRA_", "flux": "FLUX_", "slurm": "SLURM_"}
+
 
 def names() -> tuple[str, ...]:
     """All valid names of schedulers, sorted."""
     return tuple(sorted({*BUILT_IN, *_others()}))
+
+
+def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the schedulers that may know the process with this environment as a rank."""
+    found = [name for name in names() if any(key.startswith(_PREFIXES.get(name, "")) for key in env)]
+    return tuple(found)
 
 
 def dialect(name: str) -> Dialect:
@@ -67,4 +78,9 @@ def _made(value: Any) -> Dialect:
 def _others() -> dict[str, Any]:
     from importlib.metadata import entry_points  # slow to import, and rarely needed
 
+    return _found(entry_points)
+
+
+@lru_cache(maxsize=1)  # every installed distribution is looked at
+def _found(entry_points: Callable[..., Any]) -> dict[str, Any]:
     return {point.name: point for point in entry_points(group=GROUP)}

@@ -1,6 +1,7 @@
 """Where Hydra discovers the plugins. Thin subclasses only: Hydra registers every plugin class that it sees here by this
 module's name, and may execute the module twice. It is imported at every start of every Hydra application."""
 
+from hpc_hydra.config import source
 from hpc_hydra.launcher import plugin
 
 
@@ -14,6 +15,10 @@ class HpcSweeper(plugin.HpcSweeper):
 
 class HpcSearchPath(plugin.HpcSearchPath):
     """Lets every application compose our configuration groups."""
+
+
+class HpcConfigSource(source.HpcConfigSource):
+    """Reads these groups."""
 
 
 plugin.register()

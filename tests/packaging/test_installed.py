@@ -18,14 +18,14 @@ def test_it_comes_from_where_it_was_installed(installed: Installed) -> None:
 
 def test_hydra_finds_the_plugins(installed: Installed) -> None:
     out = installed.run("train.py", "--info", "plugins")
-    assert sorted(re.findall(r"\bHpc\w+", out)) == ["HpcLauncher", "HpcSearchPath", "HpcSweeper"]
+    assert sorted(re.findall(r"\bHpc\w+", out)) == ["HpcConfigSource", "HpcLauncher", "HpcSearchPath", "HpcSweeper"]
 
 
 def test_hydra_finds_the_config_groups_once(installed: Installed) -> None:
     out = installed.run("train.py", "--info", "searchpath")
     providers = [line for line in out.splitlines() if line.startswith("| hpc_hydra")]
     conf = ROOT / "conf" if installed.home == ROOT else installed.home / "hpc_hydra" / "conf"
-    assert [line.split("|")[2].strip() for line in providers] == [f"file://{conf}"]
+    assert [line.split("|")[2].strip() for line in providers] == [f"hpc_hydra://{conf}"]
 
 
 def test_help_shows_the_groups(installed: Installed) -> None:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
-from hpc_hydra.launcher.compose import Composer
-from hpc_hydra.sweep.frozen import Freezer, Program, read_run, thaw
+from hpc_hydra.config import remembered
+from hpc_hydra.launcher.compose import Composer, raw_list
+from hpc_hydra.sweep.frozen import Freezer, Program, parse_override, read_run, thaw
 
 FILES = {
     "config.yaml": """
@@ -198,3 +201,98 @@ def test_runs_do_not_share_their_values(hydra: tuple[Any, DictConfig]) -> None:
     first, second = composer.compose(["+nested.x=1"]).cfg, composer.compose(["lr=2"]).cfg
     assert "x" not in second.nested and first.lr == 0.1
     assert os.environ.get("PATH")
+
+
+def again(loader: Any) -> Hydra:
+    return Hydra(task_name="app", config_loader=loader)
+
+
+def multirun(app: Any, overrides: list[str]) -> DictConfig:
+    master: DictConfig = app.compose_config("config", [*overrides, "hydra.mode=MULTIRUN"], run_mode=RunMode.MULTIRUN)
+    return master
+
+
+def spelt(master: DictConfig) -> list[str]:
+    """The overrides of the only run, as the sweeper hands them to the launcher."""
+    parsed = [parse_override(text) for text in raw_list(master.hydra.overrides.task)]
+    [[run]] = BasicSweeper.split_arguments(parsed, None)
+    return list(run)
+
+
+@pytest.mark.parametrize("overrides", [[], *CASES[::7]], ids=lambda o: " ".join(o))
+def test_the_only_run_of_a_command_is_what_hydra_composed_already(
+    hydra: tuple[Any, DictConfig], overrides: list[str]
+) -> None:
+    how, master = outcome(lambda: multirun(again(hydra[0]), overrides))
+    if how == "refused" or any(parse_override(o).is_sweep_override() for o in overrides):
+        return
+    loader, run = hydra[0], spelt(master)
+    composer = Composer(loader, master)
+    composed = composer.compose(run)
+    expected = loader.load_sweep_config(master, run)
+    assert_same(composed.cfg, expected)
+    assert flags(composed.cfg) == flags(expected)
+
+
+def flags(cfg: DictConfig) -> list[Any]:
+    return [cfg._metadata.flags, cfg.hydra._metadata.flags, cfg._get_flag("struct"), cfg.hydra._get_flag("readonly")]
+
+
+@pytest.mark.parametrize(
+    ("primary", "own"),
+    [("defaults:\n- data: ???\n", []), ("", ["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"])],
+    ids=["a choice that is still to be made", "callbacks that may have changed it"],
+)
+def test_what_is_not_what_hydra_would_compose_for_the_run_is_composed_anew(
+    hydra: tuple[Any, DictConfig], primary: str, own: list[str]
+) -> None:
+    loader = hydra[0]
+    folder = next(Path(s.path) for s in loader.get_sources() if s.provider == "main")
+    if primary:
+        (folder / "other.yaml").write_text(primary)
+    app = again(loader)
+    name = "other" if primary else "config"
+    master = app.compose_config(name, [*own, "hydra.mode=MULTIRUN"], run_mode=RunMode.MULTIRUN)
+    how, found = outcome(lambda: Composer(loader, master).compose(spelt(master)).cfg)
+    expected, theirs = outcome(lambda: loader.load_sweep_config(master, spelt(master)))
+    assert how == expected == ("refused" if primary else "composed")
+    assert found == theirs
+
+
+def test_a_defaults_list_is_remembered_as_hydra_would_compute_it(hydra: tuple[Any, DictConfig]) -> None:
+    loader, overrides = hydra[0], ["model=cnn", "+exp=two", "lr=3", "hydra/job_logging=disabled"]
+    master = multirun(again(hydra[0]), overrides)
+    found = remembered.defaults(loader, "config", [*raw_list(master.hydra.overrides.hydra), *overrides[:3]])
+    assert found is not None
+    assert list(found) == loader.compute_defaults_list("config", overrides, RunMode.RUN).defaults
+
+
+@pytest.mark.parametrize("given", [["lr=1,2"], ["model=cnn,mlp", "lr=3"], ["hydra.mode=MULTIRUN"], []])
+def test_the_composition_that_only_asked_for_the_mode_is_the_one_that_is_used(
+    hydra: tuple[Any, DictConfig], given: list[str]
+) -> None:
+    app: Any = again(hydra[0])
+    given = [*given, "hydra/launcher=hpc"]
+    added = [] if "hydra.mode=MULTIRUN" in given else ["hydra.mode=MULTIRUN"]
+    expected = app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN)
+    first = app.config_loader.load_configuration(
+        "config", overrides=given, run_mode=RunMode.MULTIRUN, validate_sweep_overrides=False
+    )
+    with flag_override(expected, ["struct", "readonly"], False), flag_override(first, "struct", False):
+        moment = Composer(app.config_loader, expected)
+        moment.fix_now(["${now:%Y-%m-%d %H:%M:%S.%f}"])
+    second = app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN)
+    assert second is first
+    OmegaConf.copy_cache(from_config=expected, to_config=second)
+    assert_same(second, expected)
+    assert app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN) is not first
+
+
+def test_sweeps_over_hydras_own_keys_are_refused_although_the_mode_was_asked_for(hydra: tuple[Any, DictConfig]) -> None:
+    app: Any = again(hydra[0])
+    given = ["hydra/launcher=hpc", "hydra.verbose=a,b"]
+    app.config_loader.load_configuration(
+        "config", overrides=given, run_mode=RunMode.MULTIRUN, validate_sweep_overrides=False
+    )
+    with pytest.raises(ConfigCompositionException, match="Sweeping over Hydra's configuration"):
+        multirun(app, given)

@@ -1,0 +1,89 @@
+"""Hydra's source of the configuration files that ship with this package: `hpc_hydra://FOLDER`.
+
+Hydra reads each file several times at every start, and OmegaConf 2.3 parses YAML in pure Python. Here a file is parsed
+once in a process, by libyaml where PyYAML has it. What is composed is the same as from ``file://``.
+Light: imported where Hydra scans plugins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, List  # noqa: UP035  (a method of Hydra's interface is called `list`)
+
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+
+
+class HpcConfigSource(ConfigSource):
+    """A folder of YAML files, as Hydra's own ``file://``."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider=provider, path=path if "://" in path else f"{self.scheme()}://{path}")
+
+    @staticmethod
+    def scheme() -> str:
+        """What the search path shows before ``://``."""
+        return "hpc_hydra"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Raises `ConfigLoadError` where the file is not there, and what PyYAML raises."""
+        path = self._file(config_path)
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise ConfigLoadError(f"Config not found : {path}") from error
+        content, header = _read(path, found.st_mtime_ns, found.st_size)
+        return ConfigResult(
+            config=pickle.loads(content), path=self.full_path(), provider=self.provider, header=dict(header)
+        )
+
+    def available(self) -> bool:
+        """Whether the folder is there."""
+        return os.path.isdir(self.path)
+
+    def is_group(self, config_path: str) -> bool:
+        return os.path.isdir(os.path.join(self.path, config_path))
+
+    def is_config(self, config_path: str) -> bool:
+        return os.path.isfile(self._file(config_path))
+
+    def list(self, config_path: str, results_filter: Any) -> List[str]:  # noqa: UP006
+        found: List[str] = []  # noqa: UP006
+        for name in os.listdir(os.path.join(self.path, config_path)):
+            self._list_add_result(found, os.path.join(config_path, name), name, results_filter)
+        return sorted(set(found))
+
+    def _file(self, config_path: str) -> str:
+        return os.path.join(self.path, self._normalize_file_name(config_path))
+
+
+@lru_cache(maxsize=256)
+def _read(path: str, mtime: int, size: int) -> tuple[bytes, dict[str, str | None]]:
+    """The content of a file, pickled (a copy of a configuration costs more), and its ``@package`` line."""
+    import yaml
+    from omegaconf import OmegaConf
+
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    content = yaml.load(text, Loader=_loader())
+    config = OmegaConf.create({} if content is None else content)
+    return pickle.dumps(config, protocol=pickle.HIGHEST_PROTOCOL), ConfigSource._get_header_dict(text[:512])
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """A loader on libyaml that reads scalars as OmegaConf's does: `1e3` is a number, dates are text."""
+    import yaml
+
+    fast = getattr(yaml, "CSafeLoader", None)
+    for module in ("omegaconf._utils", "omegaconf._yaml"):  # 2.3, 2.4
+        with suppress(ImportError, AttributeError):
+            its: Any = importlib.import_module(module).get_yaml_loader()
+            if fast is None or issubclass(its, fast):
+                return its
+            same = {name: getattr(its, name) for name in ("yaml_implicit_resolvers", "yaml_constructors")}
+            return type("Loader", (fast,), same)
+    return yaml.SafeLoader
