@@ -8,10 +8,10 @@ Light: imported where Hydra scans plugins.
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, List  # noqa: UP035  (a method of Hydra's interface is called `list`)
 
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
@@ -32,7 +32,7 @@ class HpcConfigSource(ConfigSource):
         """Raises `ConfigLoadError` where the file is not there, and what PyYAML raises."""
         path = self._file(config_path)
         try:
-            found = os.stat(path)
+            found = path.stat()
         except OSError as error:
             raise ConfigLoadError(f"Config not found : {path}") from error
         content, header = _read(path, found.st_mtime_ns, found.st_size)
@@ -42,32 +42,31 @@ class HpcConfigSource(ConfigSource):
 
     def available(self) -> bool:
         """Whether the folder is there."""
-        return os.path.isdir(self.path)
+        return Path(self.path).is_dir()
 
     def is_group(self, config_path: str) -> bool:
-        return os.path.isdir(os.path.join(self.path, config_path))
+        return Path(self.path, config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        return os.path.isfile(self._file(config_path))
+        return self._file(config_path).is_file()
 
     def list(self, config_path: str, results_filter: Any) -> List[str]:  # noqa: UP006
         found: List[str] = []  # noqa: UP006
-        for name in os.listdir(os.path.join(self.path, config_path)):
-            self._list_add_result(found, os.path.join(config_path, name), name, results_filter)
+        for path in Path(self.path, config_path).iterdir():
+            self._list_add_result(found, str(path.relative_to(self.path)), path.name, results_filter)
         return sorted(set(found))
 
-    def _file(self, config_path: str) -> str:
-        return os.path.join(self.path, self._normalize_file_name(config_path))
+    def _file(self, config_path: str) -> Path:
+        return Path(self.path, self._normalize_file_name(config_path))
 
 
 @lru_cache(maxsize=256)
-def _read(path: str, mtime: int, size: int) -> tuple[bytes, dict[str, str | None]]:
+def _read(path: Path, mtime: int, size: int) -> tuple[bytes, dict[str, str | None]]:
     """The content of a file, pickled (a copy of a configuration costs more), and its ``@package`` line."""
     import yaml
     from omegaconf import OmegaConf
 
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+    text = path.read_text(encoding="utf-8")
     content = yaml.load(text, Loader=_loader())
     config = OmegaConf.create({} if content is None else content)
     return pickle.dumps(config, protocol=pickle.HIGHEST_PROTOCOL), ConfigSource._get_header_dict(text[:512])

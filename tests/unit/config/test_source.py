@@ -76,5 +76,5 @@ def test_every_load_is_a_configuration_of_its_own_and_a_changed_file_is_read_aga
     file.write_text("x: 2\n")
     os.utime(file, ns=(1, 1))
     assert source.load_config("a").config == {"x": 2}
-    with pytest.raises(ConfigLoadError, match="b.yaml"):
+    with pytest.raises(ConfigLoadError, match=r"b\.yaml"):
         source.load_config("b")
