@@ -60,6 +60,7 @@ class SystemConfig:
     gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
     gpu_bind: Optional[str] = None
     cpu_bind: Optional[str] = None
+    flavour: Optional[str] = None  # of its scheduler; LSF: standard | csm
     denied_flags: List[str] = field(default_factory=list)  # options that the site's scheduler rejects
     submit_args: Dict[str, Any] = field(default_factory=dict)  # always on the submit command
     launch_args: Dict[str, Any] = field(default_factory=dict)  # always on the launch command
@@ -88,6 +89,9 @@ class SchedulerConfig:
     comment: Optional[str] = None
     array_parallelism: Optional[int] = None
     mpi: Optional[str] = None
+    project: Optional[str] = None  # LSF
+    user_group: Optional[str] = None  # LSF
+    flavour: Optional[str] = None  # LSF: standard | csm; null: the system's
     setup_lines: List[str] = field(default_factory=list)
     hosts: List[str] = field(default_factory=list)  # where there is no scheduler: "node01" or "node01 slots=4"
     hostfile: Optional[str] = None  # the same, one a line

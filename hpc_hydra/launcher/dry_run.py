@@ -60,7 +60,7 @@ def _job(dialect: Dialect, group: Group, spec: JobSpec, path: Path) -> str:
     memory = "" if request.mem_per_node is None else f", {size_text(request.mem_per_node)} of memory per node"
     title = f"{spec.key}: {len(group.runs)} run{'s' if len(group.runs) != 1 else ''} on {dialect.name}{memory}"
     rule = "─" * min(len(title), 100)
-    commands = [shlex.join(argv) for _, argv in dialect.submissions(path, spec)]
+    commands = by_hand(dialect, spec, path)
     shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
     parts = [f"{title}\n{rule}", f"# {path}\n{dialect.script(spec).rstrip()}", "submitted by:\n  " + "\n  ".join(shown)]
     if group.plan.env:
@@ -80,4 +80,5 @@ def _preset(var: EnvVar) -> str:
 
 def by_hand(dialect: Dialect, spec: JobSpec, script: Path) -> list[str]:
     """Commands that start each run of a script by hand."""
-    return [shlex.join(argv) for _, argv in dialect.submissions(script, spec)]
+    stdin = f" < {shlex.quote(str(script))}" if dialect.reads_stdin else ""
+    return [shlex.join(argv) + stdin for _, argv in dialect.submissions(script, spec)]

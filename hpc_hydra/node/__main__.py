@@ -1,4 +1,4 @@
-"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn … | mpiexec …``.
+"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn … | mpiexec … | …``.
 
 Light: a rank's supervisor is one per rank, and forks before anything heavy is imported.
 """
@@ -10,9 +10,8 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
-USAGE = (
-    "usage: python -m hpc_hydra.node rank | finish CODE | spawn|ssh|mpiexec [options] -- command… | script -- command…"
-)
+USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | script -- command…
+       python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard [options] -- command…"""
 
 
 def main(argv: list[str]) -> int:
@@ -47,11 +46,20 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.host import host
 
         return host()
-    if what == "mpiexec":
+    if what == "guard":
+        from hpc_hydra.node.guard import guard
+
+        return guard(argv[1:])
+    if what in ("blaunch", "mpiexec"):
         from hpc_hydra.errors import HpcHydraError
-        from hpc_hydra.node.mpiexec import mpiexec
 
         try:
+            if what == "blaunch":
+                from hpc_hydra.node.blaunch import blaunch
+
+                return blaunch(argv[1:])
+            from hpc_hydra.node.mpiexec import mpiexec
+
             return mpiexec(argv[1:])
         except HpcHydraError as error:
             print(f"hpc_hydra: {error}", file=sys.stderr)

@@ -53,10 +53,10 @@ def mpiexec(argv: Sequence[str]) -> int:
             print(f"hpc_hydra: {program}: {error.strerror}", file=sys.stderr, flush=True)
         finally:
             os._exit(127)
-    return _watch(child, signals, _failures())
+    return watch(child, signals, failures())
 
 
-def _watch(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> int:
+def watch(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> int:
     kill_at: float | None = None
     told = False
     while True:
@@ -73,7 +73,7 @@ def _watch(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> i
             told, kill_at = True, time.monotonic() + GRACE
 
 
-def _failures() -> Callable[[], bool]:
+def failures() -> Callable[[], bool]:
     """Tells whether a rank of this attempt has failed by itself."""
     try:
         execution = Execution.read(os.environ)

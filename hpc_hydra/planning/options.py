@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hpc_hydra.config.load import check_value
-from hpc_hydra.config.schema import Settings
+from hpc_hydra.config.schema import SchedulerConfig, Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import mebibytes, seconds
@@ -110,7 +110,38 @@ SPELLINGS: dict[str, Spellings] = {
         memory=frozenset(),
         launch=frozenset({"gpus-per-task", "cores-per-task"}),
     ),
+    # IBM Spectrum LSF 10.1, bsub; -W and -m are left to it, as they are not written like our keys
+    "lsf": Spellings(
+        keys={
+            "nnodes": "resources.nodes",
+            "q": "scheduler.queue",
+            "P": "scheduler.project",
+            "G": "scheduler.user_group",
+            "U": "scheduler.reservation",
+            "w": "scheduler.dependency",
+            "J": "scheduler.job_name",
+            "u": "scheduler.mail_user",
+        },
+        short={},
+        refused={
+            "n": "resources.nodes and resources.procs_per_node",
+            "o": "logging.out",
+            "oo": "logging.out",
+            "e": "logging.err",
+            "eo": "logging.err",
+            "cwd": "give the command in that directory",
+            "I": "hpc-hydra run, which waits",
+            "Is": "hpc-hydra run, which waits",
+            "K": "hpc-hydra wait",
+        },
+        gpus=frozenset({"gpu"}),
+        memory=frozenset({"M"}),
+        launch=frozenset(),
+    ),
 }  # fmt: skip
+OWN_KEYS = {"project": ("lsf",), "user_group": ("lsf",), "flavour": ("lsf",)}
+"""Keys of `scheduler` that only these schedulers have, or schedulers of other packages."""
+_WITHOUT = ("local", "slurm", "flux", "lsf", "ssh")
 NO_SPELLINGS = Spellings({}, {}, {}, frozenset(), frozenset(), frozenset())
 GPU_REQUESTS = ("gpus-per-task", "gpus-per-node", "gres")
 _UNITS = {"resources.time_limit": seconds, "resources.mem_per_node": mebibytes}
@@ -159,6 +190,7 @@ class _Merge:
 
     def run(self) -> Merged:
         system, scheduler = self.done.settings.system, self.done.settings.scheduler
+        _refuse_foreign_keys(scheduler)
         for source, args, commands in (
             ("system.submit_args", system.submit_args, ("submit",)),
             ("system.launch_args", system.launch_args, ("launch",)),
@@ -258,6 +290,18 @@ class _Merge:
                     where=full,
                     fix=f"leave it out: {full}={'false' if value is True else 'null'} (system.denied_flags)",
                 )
+
+
+def _refuse_foreign_keys(scheduler: SchedulerConfig) -> None:
+    """A key of one scheduler means nothing to another."""
+    for key, owners in OWN_KEYS.items():
+        value = getattr(scheduler, key)
+        if value is not None and scheduler.name in _WITHOUT and scheduler.name not in owners:
+            raise PlanError(
+                f"{value!r} is for scheduler={' or '.join(owners)}, and this is {scheduler.name}",
+                where=f"scheduler.{key}",
+                fix=f"scheduler.{key}=null",
+            )
 
 
 def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:

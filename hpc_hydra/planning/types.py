@@ -66,6 +66,9 @@ class Request:
     gpu_request: str | None = None  # spelling of GPUs on this system: gpus-per-task, gpus-per-node, gres, none
     gpu_bind: str | None = None
     cpu_bind: str | None = None
+    project: str | None = None  # LSF: what the job is accounted to
+    user_group: str | None = None  # LSF: whose share it takes
+    flavour: str | None = None  # LSF: standard, csm
     setup_lines: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()  # where there is no scheduler: runs take theirs from these, in this order
     # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)

@@ -70,6 +70,15 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class Allocation:
+    """What a job holds, as its own processes see it: hosts in the scheduler's order, and the slots of each."""
+
+    job_id: str
+    hosts: tuple[str, ...]
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """All that a dialect needs to write one script."""
 
@@ -184,6 +193,9 @@ class Dialect(ABC):
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """Ids of the runs of ``spec``, in order, from what the submit command printed. Raises `SchedulerError`."""
 
+    status_forms: int = 1
+    """How many of `status_commands`, from the first, ask the queue the same in other words: one answer will do."""
+
     @abstractmethod
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         """Commands to ask for the state of all these jobs at once, best first; each may fail or know only some."""
@@ -200,9 +212,20 @@ class Dialect(ABC):
         """Whether a status command failed only because none of the jobs is known any more."""
         return False
 
+    def warning_command(self, ids: Sequence[str]) -> list[str] | None:
+        """Command that tells running jobs to end, where `cancel_command` would kill them at once. None: it tells."""
+        return None
+
     @abstractmethod
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         """One command that cancels all these jobs."""
+
+    def allocation(self, env: Mapping[str, str]) -> Allocation | None:
+        """The allocation that a process with these variables is in; None: in none, or this scheduler does not say.
+
+        Raises `RendezvousError` naming a variable that is malformed.
+        """
+        return None
 
     @abstractmethod
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:

@@ -57,7 +57,7 @@ _LEFTOVER = re.compile(
     (SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_
     | PMI_ | PMI2_ | PMIX_ | PALS_ | ALPS_ | PRTE_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
     | OMPI_(?!MCA_) | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|initial|num_procs|shmem_RUNTIME)
-    | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T) | JSM_ | BSUB_
+    | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID
     | TORCHELASTIC_ | SUBMITIT_ | HPC_HYDRA_
     """,
     re.VERBOSE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -33,6 +34,8 @@ ASK_TIMEOUT = 20.0  # seconds for a status command
 BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds before each further try, where the scheduler could not be asked
 SILENCE = (60.0, 600.0)  # seconds for which accounting that failed is left alone: at first, and at most
 ASKED_AGAIN = 5  # further questions for the exit code of a job that is known to have ended
+LAST_WORDS = 10.0  # seconds that jobs which were told to end may take for it
+_KILLED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 UNKNOWN = JobStatus(State.UNKNOWN)
 
 
@@ -54,17 +57,18 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         self._clock = clock
         self._message = ""
         self._pauses: dict[str, tuple[float, float]] = {}  # program that failed → (until, how long)
+        self._form = 0  # of the questions to the queue, which the scheduler understands
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
         """States of all ``ids``, in their order; at most one run of each of the dialect's status commands."""
         ids = list(dict.fromkeys(ids))
         found = {job: self._final.get(job, UNKNOWN) for job in ids}
         wanted = [job for job in ids if job not in self._final]
-        queue = self._run(wanted, 0) if wanted else None
+        queue = self._ask_queue(wanted) if wanted else None
         self.silent = self._message if wanted and queue is None else None
         for job in wanted:
             found[job] = self.dialect.status_of(job, queue or {}) or UNKNOWN
-        index = 1
+        index = self.dialect.status_forms
         while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
             if index >= len(self.dialect.status_commands(missing)):
                 break
@@ -73,8 +77,8 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
                 found[job] = _joined(found[job], self.dialect.status_of(job, history), in_queue=queue is None)
             index += 1
         for job in wanted:
-            if queue is not None and job in self.cancelled and found[job].state is State.UNKNOWN:
-                found[job] = JobStatus(State.CANCELLED, "CANCELLED")
+            if job in self.cancelled:
+                found[job] = _as_cancelled(found[job], queue is not None)
             self._remember(job, found[job])
         return found
 
@@ -85,11 +89,20 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         if _is_settled(status) or self._asked[job] > ASKED_AGAIN:
             self._final[job] = status
 
+    def _ask_queue(self, ids: Sequence[str]) -> dict[str, JobStatus] | None:
+        """What the queue says, in the first form that it understands; from then on it is asked in that one."""
+        for form in range(self._form, self.dialect.status_forms):
+            if (said := self._run(ids, form)) is not None:
+                self._form = form
+                return said
+        self._form = 0
+        return None
+
     def _run(self, ids: Sequence[str], index: int) -> dict[str, JobStatus] | None:
         """What a status command says; None where it cannot be asked, which is said once until it answers again."""
         argv = self.dialect.status_commands(ids)[index]
         until, pause = self._pauses.get(argv[0], (0.0, 0.0))
-        if index and self._clock() < until:  # accounting is optional; the queue is asked each time
+        if index >= self.dialect.status_forms and self._clock() < until:  # the queue is asked each time
             return None
         self._num_calls += 1
         self._message = f"{argv[0]} does not answer"
@@ -100,8 +113,10 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
                 self._pauses.pop(argv[0], None)
                 return said
             message = answer.message
-        except commands.NotHere as error:
+        except SchedulerError as error:  # no such command, or an answer that is none
             message = error.what
+        if index < self.dialect.status_forms - 1:
+            return None  # there is another form to ask in
         self._message = f"{argv[0]} does not answer: {message}"
         if not pause:
             log.warning("%s does not say how the jobs are, going on without it: %s", argv[0], message)
@@ -131,6 +146,15 @@ def _is_open(status: JobStatus) -> bool:
 
 def _is_settled(status: JobStatus) -> bool:
     return status.state is State.CANCELLED or (status.state.is_finished and status.exit_code is not None)
+
+
+def _as_cancelled(status: JobStatus, queue_answers: bool) -> JobStatus:
+    """The state of a job that we have cancelled: gone from the queue, or killed by the signals that this sent."""
+    if status.state is State.UNKNOWN and queue_answers:
+        return JobStatus(State.CANCELLED, "CANCELLED")
+    if status.state is State.FAILED and status.exit_code in (*_KILLED, None):
+        return replace(status, state=State.CANCELLED)
+    return status
 
 
 def _joined(before: JobStatus, now: JobStatus | None, *, in_queue: bool) -> JobStatus:
@@ -306,6 +330,16 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel all in one command. Raises `SchedulerError` naming those that are still there if it failed."""
+        running: list[str] = []
+        if ids and self.dialect.warning_command(ids) is not None:
+            running = [job for job, status in self.watcher.ask(ids).items() if status.state is State.RUNNING]
+        self._kill([job for job in ids if job not in running])  # at first those that would take the others' place
+        if running and (warning := self.dialect.warning_command(running)):
+            commands.run(warning, env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
+            self.watcher.cancelled.update(running)
+            self._kill(self._left(running))
+
+    def _kill(self, ids: Sequence[str]) -> None:
         if not ids:
             return
         argv = self.dialect.cancel_command(ids)
@@ -315,6 +349,15 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             if left:
                 raise SchedulerError(f"{answer.message}; not cancelled: {' '.join(left)}", where=argv[0])
         self.watcher.cancelled.update(ids)
+
+    def _left(self, ids: Sequence[str]) -> list[str]:
+        """Those that have not ended, once none of them runs or they had their time to end by themselves."""
+        end = time.monotonic() + LAST_WORDS
+        while True:
+            said = self.watcher.ask(ids)
+            if time.monotonic() > end or not any(status.state is State.RUNNING for status in said.values()):
+                return [job for job, status in said.items() if not status.state.is_finished]
+            self._sleep(0.5)
 
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[core.Job[Any]]:
         raise NotImplementedError("this executor submits scripts (launch), not functions")

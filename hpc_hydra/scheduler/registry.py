@@ -17,6 +17,7 @@ GROUP = "hpc_hydra.schedulers"  # an entry point's value is a subclass of Dialec
 BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
     "flux": "hpc_hydra.scheduler.flux:FluxDialect",
+    "lsf": "hpc_hydra.scheduler.lsf:LsfDialect",
     "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
     "ssh": "hpc_hydra.scheduler.ssh:SshDialect",
 }

@@ -68,6 +68,7 @@ def job_script(
     setup: bool = True,
     notes: Iterable[str] = (),
     before: Iterable[str] = (),
+    head: Iterable[str] = (),
 ) -> str:
     """The whole script of a job.
 
@@ -82,11 +83,13 @@ def job_script(
         setup: the script runs the setup lines; else the launch command does.
         notes: said in the script's head.
         before: lines of shell of the dialect's own, run before the setup lines.
+        head: the same, run before everything else.
     """
     lines = ["#!/bin/bash", *directives]
     lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
     lines += [comment(text) for text in (spec.comment, *notes) if text]
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += head
     if spec.attached:
         lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
     if workdir:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.base import JobStatus, State, SubmitError
 from hpc_hydra.scheduler.devices import Gpus, Machine
@@ -186,7 +187,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "exclusive", "job_name", "comment", "array_parallelism", "gpu_request", "setup_lines",
         "hosts",  # planning refuses them
     }  # fmt: skip
-    for name in Request.__dataclass_fields__.keys() - used:
+    for name in Request.__dataclass_fields__.keys() - used - OWN_KEYS.keys():
         value: Any = 2 if name == "nodes" else (("x", "1"),) if name.endswith("_args") else "x"
         asked = request(scheduler="local", **{name: value})
         if not DIALECT.notes(asked):

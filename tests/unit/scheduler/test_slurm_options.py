@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.slurm import SlurmDialect, time_limit
 from tests.unit.scheduler.specs import request, spec
@@ -62,7 +63,10 @@ OTHER_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Request) if f.name not in ("scheduler", "hosts")])
+FIELDS = [f.name for f in dataclasses.fields(Request) if f.name not in ("scheduler", "hosts", *OWN_KEYS)]
+
+
+@pytest.mark.parametrize("field", FIELDS)
 def test_no_field_of_a_request_is_dropped(field: str) -> None:
     base = request(gpus_per_proc=1)
     asked = dataclasses.replace(base, **{field: OTHER_VALUES.get(field, f"some-{field}")})
