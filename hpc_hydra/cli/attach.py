@@ -28,7 +28,7 @@ from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import complain, say
 from hpc_hydra.launcher.takeover import take_over
 from hpc_hydra.planning.types import Logging
-from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.sweep.files import read_json
@@ -176,7 +176,9 @@ def _show(todo: Attached) -> None:
     path = SweepPaths(todo.spec.sweep).script(JOB)
     notes = [f"note: {note}" for note in todo.notes]
     table = runs_table([(Group(todo.run.plan, (todo.run,)), todo.spec, path)])
-    parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}", f"run by:\n  {shlex.join(todo.command)}"]
+    parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}"]
+    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(todo.spec).items()]
+    parts.append(f"run by:\n  {shlex.join(todo.command)}")
     say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 

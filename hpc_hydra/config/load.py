@@ -64,7 +64,7 @@ NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def settings(cfg: DictConfig) -> Settings:
-    """Take our six groups out of a composed configuration, resolve and check them.
+    """Take our groups out of a composed configuration, resolve and check them.
 
     Raises `ConfigError`, with the full key in ``where``.
     """
@@ -105,8 +105,9 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
     done = Settings(**built)
     _check_names(done)
-    for name, value in done.launch.env.items():
-        done.launch.env[name] = _variable(name, value)
+    for group, env in (("launch", done.launch.env), ("container", done.container.env)):
+        for name, value in env.items():
+            env[name] = _variable(name, value, f"{group}.env.{name}")
     return done
 
 
@@ -167,6 +168,8 @@ def _check_names(done: Settings) -> None:
         ("scheduler", done.scheduler.name, done.scheduler.kind),
         ("system", done.system.name, done.system.kind),
         ("rendezvous", done.rendezvous.name, None),
+        ("container", done.container.name, None),
+        ("monitor", done.monitor.name, None),
     ):
         if name in (MISSING, ""):
             raise ConfigError("has no value", where=f"{group}.name", fix=f"choose with {group}={shipped(group)[0]}")
@@ -203,7 +206,7 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
             return None
         return _convert(value, next(arg for arg in args if arg is not type(None)), key)
     if origin is list:
-        return _list(value, key)
+        return _list(value, key, args[0])
     if origin is dict:
         return _dict(value, args[1], key)
     if dataclasses.is_dataclass(hint):
@@ -213,7 +216,9 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
     return _SCALARS[hint](value, key)
 
 
-def _list(value: Any, key: str) -> list[str]:
+def _list(value: Any, key: str, item: Any = str) -> list[Any]:
+    if isinstance(value, (list, tuple)) and item is Any:
+        return list(value)
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise ConfigError(f"{value!r} is not a list of texts", where=key, fix=f"""{key}='["first","second"]'""")
     return list(value)
@@ -293,9 +298,8 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _variable(name: str, value: Any) -> str:
-    """A value of launch.env, byte for byte: what Hydra has already turned into something else is refused."""
-    key = f"launch.env.{name}"
+def _variable(name: str, value: Any, key: str) -> str:
+    """A value of launch.env or container.env, byte for byte: what Hydra has turned into something else is refused."""
     if not NAME_OF_VARIABLE.fullmatch(name):
         fix = "letters, digits and _ only, no digit first"
         raise ConfigError(f"{name!r} cannot be the name of a variable", where=key, fix=fix)

@@ -147,8 +147,39 @@ class LoggingConfig:
     color_stderr: bool = False
     nccl_debug: Optional[str] = None
     torch_distributed_debug: Optional[str] = None
+    nccl_debug_subsys: Optional[str] = None
     faulthandler: bool = False
     cuda_launch_blocking: bool = False
+    cpp_stacktraces: bool = False
+    debug: Optional[bool] = None  # null: what DEBUG says in the shell of the launcher
+    trace: bool = False  # set -x in the job script
+    timestamps: Any = None  # seconds between two stamps in the ranks' logs, or with a unit; null: none
+    rank_prefix: bool = False
+
+
+@dataclass
+class ContainerConfig:
+    """The container that the ranks run in. Null leaves it to the runtime."""
+
+    name: str = "none"
+    image: Optional[str] = None
+    mounts: List[Any] = field(default_factory=list)  # "SOURCE[:TARGET][:ro]" or {source, target, read_only}
+    workdir: Optional[str] = None
+    mount_home: Optional[bool] = None
+    remap_root: Optional[bool] = None
+    writable: Optional[bool] = None
+    env: Dict[str, Any] = field(default_factory=dict)  # variables set inside
+    extra: Dict[str, Any] = field(default_factory=dict)  # options of the runtime, by their own names
+    gpu: Optional[bool] = None  # null: where the ranks have GPUs
+
+
+@dataclass
+class MonitorConfig:
+    """What is measured on each node while ranks run there."""
+
+    name: str = "none"
+    interval: Any = "15s"
+    dmon: bool = True  # also a text as of `nvidia-smi dmon`
 
 
 @dataclass
@@ -179,6 +210,8 @@ class Settings:
     rendezvous: RendezvousConfig
     logging: LoggingConfig
     launch: LaunchConfig
+    container: ContainerConfig = field(default_factory=ContainerConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
 
 
 GROUPS: dict[str, type[Any]] = {
@@ -188,4 +221,6 @@ GROUPS: dict[str, type[Any]] = {
     "rendezvous": RendezvousConfig,
     "logging": LoggingConfig,
     "launch": LaunchConfig,
+    "container": ContainerConfig,
+    "monitor": MonitorConfig,
 }

@@ -18,6 +18,7 @@ from hpc_hydra.errors import ConfigError
 
 # Mappings that take any key without `+` on the command line.
 OPEN = {
+    "container": ("env", "extra"),
     "launch": ("env",),
     "scheduler": ("extra", "submit_extra", "launch_extra"),
     "system": ("env", "queues", "submit_args", "launch_args", "site_env", "site_file"),

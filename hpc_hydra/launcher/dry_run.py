@@ -13,6 +13,7 @@ from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.report import common_overrides, shown_overrides
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
+from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
@@ -62,7 +63,9 @@ def _job(dialect: Dialect, group: Group, spec: JobSpec, path: Path) -> str:
     rule = "─" * min(len(title), 100)
     commands = by_hand(dialect, spec, path)
     shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
-    parts = [f"{title}\n{rule}", f"# {path}\n{dialect.script(spec).rstrip()}", "submitted by:\n  " + "\n  ".join(shown)]
+    parts = [f"{title}\n{rule}", f"# {path}\n{dialect.script(spec).rstrip()}"]
+    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(spec).items()]
+    parts.append("submitted by:\n  " + "\n  ".join(shown))
     if group.plan.env:
         parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.env)))
     return "\n\n".join(parts)

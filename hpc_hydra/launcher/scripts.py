@@ -11,10 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import hpc_hydra
+from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.dry_run import by_hand as commands_by_hand
 from hpc_hydra.launcher.group import Group
 from hpc_hydra.launcher.report import say
+from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.sweep.files import write_bytes
 from hpc_hydra.sweep.frozen import Program
@@ -25,8 +28,10 @@ Jobs = Sequence[tuple[Group, JobSpec, Path]]
 
 def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
     """All that a dialect needs to write the script of a group."""
-    python = group.plan.python or sys.executable
-    node = (python, *program.flags, "-m", "hpc_hydra.node")
+    python = group.plan.python
+    outside, inside = (sys.executable, python or container.PYTHON) if group.plan.container else (python, python)
+    outside, inside = outside or sys.executable, inside or sys.executable
+    node = (*program.flags, "-m", "hpc_hydra.node")
     return JobSpec(
         key=key,
         plan=group.plan,
@@ -35,11 +40,23 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
         workdir=Path(program.cwd),
         tag=tag(key),
         log=SweepPaths(root).jobs,
-        rank_command=(*node, "rank"),
-        finish_command=(*node, "finish"),
+        rank_command=(inside, *node, "rank"),
+        finish_command=(outside, *node, "finish"),
         environ={"HPC_HYDRA_PLAN": plan_key},
         pythonpath=program.pythonpath,
+        needs=_needs(group, root, program),
+        home=str(Path.home()),
     )
+
+
+def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
+    """Directories that a container has to have besides the sweep and the current directory."""
+    found = {str(run.dir) for run in group.runs if not run.dir.is_relative_to(root)}
+    if program.kind == "script":
+        found.add(str(Path(program.target).parent))
+    if program.sys_path0 and program.kind != "command":
+        found.add(program.sys_path0)
+    return tuple(sorted(found))
 
 
 def tag(key: str) -> str:
@@ -59,7 +76,15 @@ def check_output(pattern: str | None, jobs: Jobs) -> None:
 
 
 def write(jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None) -> None:
-    """Write the scripts into the sweep, and where ``launch.output_script`` says."""
+    """Write the scripts into the sweep, and where ``launch.output_script`` says. Raises `ConfigError`."""
+    containers = [spec for group, spec, _ in jobs if group.plan.container]
+    for spec in containers:
+        check_container(spec)
+    if containers:
+        write_library(SweepPaths(containers[0].sweep).lib)
+    for spec in containers:
+        for path, text in container.files(spec).items():
+            write_bytes(path, text.encode())
     for number, (group, spec, path) in enumerate(jobs):
         text = dialects[group.plan.request.scheduler].script(spec)
         _write(path, text)
@@ -69,6 +94,39 @@ def write(jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None) -> N
             target = Path(pattern.replace("{num}", str(number))).absolute()
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(target, text)
+
+
+def check_container(spec: JobSpec) -> None:
+    """Refuse, before anything is queued, an image or a mount that is a path and not there. Raises `ConfigError`."""
+    box = spec.plan.container
+    if box is None:
+        return
+    if box.image.startswith(("/", "./", "../", "~")):
+        path = Path(spec.workdir, box.image).expanduser()
+        if not path.exists():
+            raise ConfigError("there is no such image", where=f"container.image={box.image}", fix="its absolute path")
+        if not os.access(path, os.R_OK):
+            raise ConfigError("cannot be read", where=f"container.image={box.image}", fix=f"chmod a+r {path}")
+    for number, mount in enumerate(box.mounts):
+        if not Path(mount.source).exists():
+            raise ConfigError(
+                f"there is no {mount.source}", where=f"container.mounts[{number}]", fix="a path of this machine's"
+            )
+
+
+def write_library(lib: Path) -> None:
+    """What ranks in a container need of this package: the host's Python is not theirs. Written where it differs."""
+    package = Path(hpc_hydra.__file__).parent
+    sources = {path.relative_to(package.parent): path for path in sorted(package.rglob("*.py"))}
+    conf = conf_dir()
+    sources |= {Path("hpc_hydra/conf", path.relative_to(conf)): path for path in sorted(conf.rglob("*.yaml"))}
+    wanted = {name: path.read_bytes() for name, path in sources.items() if "cli" not in name.parts}
+    wanted[Path(container.ENTER)] = container.ENTER_SCRIPT.encode()
+    for name, text in wanted.items():
+        target = lib / name
+        if not target.exists() or target.read_bytes() != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(target, text)
 
 
 def by_hand(jobs: Jobs, dialects: Mapping[str, Dialect]) -> str:

@@ -67,12 +67,15 @@ def rank_environment(
     """
     env = dict(base)
     here = Surroundings(info, host)
+    if plan.container is not None:
+        env.update(plan.container.env)
     for variable in plan.env:
         apply_variable(env, variable, here)
     if plan.gpu_vendor != "nvidia" and not plan.rendezvous.unswap_rocr_hip_vis_dev:
         here.notes += move_rocr_to_hip(env)
     env.update(identity_variables(info, address, port))
     env[MARK] = "1"
+    _keep_library(env)
     env["HPC_HYDRA_SEED"] = str(seed)
     env["HPC_HYDRA_MASTER_HOST"] = master_host
     env["HPC_HYDRA_GPUS_PER_PROC"] = str(plan.request.gpus_per_proc)
@@ -88,6 +91,13 @@ def rank_environment(
         if value is not None:
             env[name] = str(value)
     return env, here.notes
+
+
+def _keep_library(env: MutableMapping[str, str]) -> None:
+    """In a container this package is where the sweep is, whatever somebody set PYTHONPATH to."""
+    lib, path = env.get("HPC_HYDRA_LIB"), env.get("PYTHONPATH", "")
+    if lib and lib not in path.split(":"):
+        env["PYTHONPATH"] = f"{lib}:{path}" if path else lib
 
 
 def identity_variables(info: RankInfo, address: str, port: int) -> dict[str, str]:

@@ -327,11 +327,12 @@ def become(
     os.environ.clear()
     os.environ.update(env)
     program = seat.record.program
-    if program.cwd:
+    cwd = (seat.plan.container and seat.plan.container.workdir) or program.cwd
+    if cwd:
         try:
-            os.chdir(program.cwd)
+            os.chdir(cwd)
         except OSError as error:
-            return _complain(f"{program.cwd}: {error.strerror} on {seat.host}", writer)
+            return _complain(f"{cwd}: {error.strerror} on {seat.host}", writer)
     part = Part(
         seat.execution.sweep, seat.record, seat.execution.attempt, seat.info.rank,
         seat.info.job_id or seat.execution.job_id, reporter(writer),

@@ -82,16 +82,33 @@ def _threads(cpus_per_proc: int | None) -> list[EnvVar]:
     return [EnvVar("OMP_NUM_THREADS", str(cpus_per_proc), "default", "resources.cpus_per_proc", why)]
 
 
+DEBUG = {
+    "nccl_debug": "WARN",
+    "nccl_debug_subsys": "INIT,NET",
+    "torch_distributed_debug": "INFO",
+    "faulthandler": True,
+    "cpp_stacktraces": True,
+}
+"""What `logging.debug` stands for; a key of its own wins. What changes how a program runs is not among it."""
+
+
 def _logging(logging: LoggingConfig) -> list[EnvVar]:
-    values = {
-        "nccl_debug": ("NCCL_DEBUG", logging.nccl_debug),
-        "torch_distributed_debug": ("TORCH_DISTRIBUTED_DEBUG", logging.torch_distributed_debug),
-        "faulthandler": ("PYTHONFAULTHANDLER", "1" if logging.faulthandler else None),
-        "cuda_launch_blocking": ("CUDA_LAUNCH_BLOCKING", "1" if logging.cuda_launch_blocking else None),
+    names = {
+        "nccl_debug": "NCCL_DEBUG",
+        "nccl_debug_subsys": "NCCL_DEBUG_SUBSYS",
+        "torch_distributed_debug": "TORCH_DISTRIBUTED_DEBUG",
+        "faulthandler": "PYTHONFAULTHANDLER",
+        "cuda_launch_blocking": "CUDA_LAUNCH_BLOCKING",
+        "cpp_stacktraces": "TORCH_SHOW_CPP_STACKTRACES",
     }
-    return [
-        EnvVar(name, value, "default", f"logging.{key}") for key, (name, value) in values.items() if value is not None
-    ]
+    found = []
+    for key, name in names.items():
+        value, origin = getattr(logging, key), f"logging.{key}"
+        if not value and logging.debug and key in DEBUG:
+            value, origin = DEBUG[key], "logging.debug"
+        if value:
+            found.append(EnvVar(name, "1" if value is True else value, "default", origin))
+    return found
 
 
 def _preset(name: str, preset: Any, at: Situation) -> list[EnvVar]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpc_hydra.config.schema import Settings, SystemConfig
+from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import env, hosts, options, queues
+from hpc_hydra.planning.container import container
 from hpc_hydra.planning.rendezvous import logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
-from hpc_hydra.planning.types import Plan, Request
-from hpc_hydra.planning.units import mebibytes, seconds, size_text
+from hpc_hydra.planning.types import Monitor, Plan, Request
+from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
 
 
 def plan(settings: Settings) -> Plan:
@@ -37,6 +38,8 @@ def plan(settings: Settings) -> Plan:
         notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
     listed = hosts.hosts(settings.scheduler)
     settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
+    if settings.logging.debug:
+        notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
     request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
@@ -52,7 +55,14 @@ def plan(settings: Settings) -> Plan:
         gpu_vendor=at.gpu_vendor,
         gpus_asked=_gpus_asked(settings),
         notes=(*merged.notes, *sized.notes, *notes),
+        container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
+        monitor=_monitor(settings.monitor),
     )
+
+
+def _monitor(asked: MonitorConfig) -> Monitor | None:
+    interval = period(asked.interval, "monitor.interval", 1)
+    return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon)
 
 
 def _launched_by_mpi(settings: Settings, merged: options.Merged) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.types import Logging, Rendezvous
-from hpc_hydra.planning.units import seconds
+from hpc_hydra.planning.units import period, seconds
 
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ONLY_FOR = {"launcher": ("mpi",), "max_restarts": ("torchrun",)}
@@ -112,6 +112,9 @@ def logging(asked: LoggingConfig, job_name: str) -> Logging:
         verbose=asked.verbose,
         save_hostlist=asked.save_hostlist or asked.verbose,
         color_stderr=asked.color_stderr,
+        rank_prefix=asked.rank_prefix,
+        timestamps=period(asked.timestamps, "logging.timestamps", 1),
+        trace=asked.trace or bool(asked.debug),
     )
 
 

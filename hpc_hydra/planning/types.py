@@ -114,6 +114,42 @@ class Logging:
     verbose: bool = False
     save_hostlist: bool = False
     color_stderr: bool = False
+    rank_prefix: bool = False
+    timestamps: int | None = None  # seconds between two stamps in a rank's log
+    trace: bool = False  # of the job script
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A path of the node that is seen in a container; both absolute."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the ranks run in. None leaves it to the runtime."""
+
+    runtime: str  # pyxis, apptainer, singularity, podman_hpc, shifter, edf
+    image: str
+    mounts: tuple[Mount, ...] = ()
+    workdir: str | None = None
+    mount_home: bool | None = None
+    remap_root: bool | None = None
+    writable: bool | None = None
+    env: tuple[tuple[str, str], ...] = ()  # set inside, by each rank
+    extra: tuple[tuple[str, str | None], ...] = ()  # options of the runtime, None: a bare flag; edf: values as JSON
+    gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What is measured on each node."""
+
+    interval: int = 15  # seconds
+    dmon: bool = True
 
 
 @dataclass(frozen=True)
@@ -130,6 +166,8 @@ class Plan:
     gpu_vendor: str | None = None  # nvidia, amd, intel
     gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
     notes: tuple[str, ...] = ()  # said to the user before submission
+    container: Container | None = None
+    monitor: Monitor | None = None
 
     @property
     def world_size(self) -> int:
@@ -188,6 +226,11 @@ def from_json(kind: type[Any], data: Any) -> Any:
         args = get_args(kind)
         inner = args[:1] * len(data) if len(args) == 2 and args[1] is Ellipsis else args
         return tuple(from_json(t, v) for t, v in zip(inner, data, strict=False))
+    if isinstance(data, dict):  # an optional dataclass
+        return next(
+            (from_json(arg, data) for arg in get_args(kind) if isinstance(arg, type) and dataclasses.is_dataclass(arg)),
+            data,
+        )
     if isinstance(data, list):  # an optional tuple: take the tuple member of the union
         for arg in get_args(kind):
             if get_origin(arg) is tuple:

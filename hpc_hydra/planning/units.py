@@ -49,6 +49,19 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
     return total
 
 
+def period(value: Any, key: str, least: int) -> int | None:
+    """A short time that recurs: a whole number is seconds here, text has a unit. None stays None.
+
+    Raises `ConfigError` below ``least`` seconds, and for what is no time.
+    """
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    found = value if isinstance(value, int) and not isinstance(value, bool) else seconds(value, key)
+    if found is not None and found < least:
+        raise ConfigError(f"{value} is too short: at least {least} s", where=key, fix=f"{key}={least}s")
+    return found
+
+
 def _clock(text: str) -> int | None:
     found = _CLOCK.fullmatch(text)
     if not found:

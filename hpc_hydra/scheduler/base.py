@@ -95,6 +95,8 @@ class JobSpec:
     pythonpath: tuple[str, ...] = ()  # put before PYTHONPATH, so that this package is found on the nodes
     comment: str = ""
     attached: bool = False  # the script runs outside of the nodes, attached to a console
+    needs: tuple[str, ...] = ()  # directories besides sweep and workdir that the program needs, in a container too
+    home: str = ""  # the user's home directory
 
 
 class Dialect(ABC):

@@ -73,7 +73,7 @@ class LocalDialect(Dialect):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.plan.python or sys.executable),
+            launch=self.launch(request, spec.finish_command[0]),
             select='"${1-}"',
             job_id="$$",
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),

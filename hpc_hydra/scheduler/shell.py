@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import JobSpec
 from hpc_hydra.scheduler.environment import RANK_VARIABLES
 
@@ -88,6 +89,8 @@ def job_script(
     lines = ["#!/bin/bash", *directives]
     lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
     lines += [comment(text) for text in (spec.comment, *notes) if text]
+    if spec.plan.logging.trace:
+        lines += ["", "PS4='+ line $LINENO: '", "set -x"]
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
     lines += head
     if spec.attached:
@@ -98,7 +101,10 @@ def job_script(
     if setup and spec.plan.request.setup_lines:
         lines += ["", *_setup(spec, other_nodes)]
     lines += _exports(spec)
-    lines += ["", *_wrapped(_starter(spec, launch), command(spec.rank_command)), "code=$?"]
+    lines += container.exports(spec)
+    options, enter = container.around(spec)
+    starter = [*_starter(spec, launch), *options, *enter]
+    lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?"]
     lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
     return "\n".join(lines)
 
@@ -109,7 +115,7 @@ def _starter(spec: JobSpec, launch: Sequence[str]) -> Sequence[str]:
     if plan.rendezvous.launcher == "scheduler":
         return launch
     request = plan.request
-    argv = [spec.rank_command[0], "-m", "hpc_hydra.node", "mpiexec", "--nodes", str(request.nodes)]
+    argv = [spec.finish_command[0], "-m", "hpc_hydra.node", "mpiexec", "--nodes", str(request.nodes)]
     argv += ["--procs-per-node", str(request.procs_per_node)]
     if request.cpus_per_proc is not None:
         argv += ["--cpus-per-proc", str(request.cpus_per_proc)]

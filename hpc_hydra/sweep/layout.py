@@ -9,6 +9,8 @@
 <sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
 <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
+<sweep>/.hpc_hydra/jobs/<job>.toml         only with container=edf: the description of the container
+<sweep>/.hpc_hydra/lib/                    only with a container: what the ranks need of this package
 <sweep>/<subdir of a run>/                 written from when it starts:
     .hydra/  <task>.log                    Hydra's own, by rank 0
     outcome.json                           the truth about how it ended
@@ -19,6 +21,7 @@
     logs/<attempt>/rendezvous.json         where rank 0 is
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
     logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
+    logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: what was measured on a node; .gutil is the text of it
     logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
     logs/<attempt>/outcome.json            how it ended, put there when the run was submitted again
 """
@@ -69,6 +72,10 @@ class SweepPaths:
     @property
     def jobs(self) -> Path:
         return self.meta / "jobs"
+
+    @property
+    def lib(self) -> Path:
+        return self.meta / "lib"
 
     def script(self, job: str) -> Path:
         return self.jobs / f"{job}.sh"

@@ -47,6 +47,10 @@ class Detection:
     steps: tuple[Step, ...]
 
 
+DEBUG_ON = ("1", "on", "y", "yes", "t", "true")
+"""Values of DEBUG in the shell that switch `logging.debug` on."""
+
+
 def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     """Fill in what is `auto` or probed, and the person's own defaults; all else stays as it is.
 
@@ -57,6 +61,8 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
         ConfigError: the person's defaults cannot be used.
     """
     probe = probe or here()
+    if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
+        settings = dataclasses.replace(settings, logging=dataclasses.replace(settings.logging, debug=True))
     system, scheduler = settings.system, settings.scheduler
     if system.kind == "auto":
         found = machine(probe).name
