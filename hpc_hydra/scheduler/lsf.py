@@ -70,7 +70,7 @@ class LsfDialect(Dialect):
         return [f"--{name}" if value is None else f"--{name}={value}" for name, value in given]
 
     def script(self, spec: JobSpec) -> str:
-        request, python = spec.plan.tasks, spec.plan.python or sys.executable
+        request, python = spec.plan.tasks, spec.finish_command[0]
         own = [*self._for_this_job(spec), *self.directives(request)]
         elsewhere = self._other_nodes(request, python)
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
