@@ -16,18 +16,22 @@ from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
 from hpc_hydra.scheduler.registry import submitter
 
 ROOT = Path(__file__).parents[2]
-REAL = {"local": (), "slurm": (pytest.mark.cluster,), "ssh": (pytest.mark.cluster,)}  # scheduler → what it needs
-FIXTURES = {"slurm": "slurm_cluster", "ssh": "ssh_hosts"}
+SCHEDULERS = {  # what it needs
+    "local": (),
+    "slurm": (pytest.mark.cluster,),
+    "ssh": (pytest.mark.cluster,),
+    "lsf": (),
+    "lsf-csm": (),
+}
+FIXTURES = {"slurm": "slurm_cluster", "ssh": "ssh_hosts", "lsf": "fake_lsf", "lsf-csm": "fake_csm"}
 PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "scheduler" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("--scheduler")
-        names = [name for name in REAL if chosen in (None, name)] or [chosen]
-        metafunc.parametrize(
-            "scheduler", [pytest.param(name, marks=REAL.get(name, ())) for name in names], indirect=True
-        )
+        params = [pytest.param(name, marks=marks) for name, marks in SCHEDULERS.items()]
+        metafunc.parametrize("scheduler", [pytest.param(chosen)] if chosen else params, indirect=True)
 
 
 @dataclass
@@ -111,13 +115,16 @@ class Jobs:
 
 @pytest.fixture
 def scheduler(request: pytest.FixtureRequest) -> str:
-    if request.param in FIXTURES:
+    own = request.config.getoption("--scheduler") and request.param != "ssh"  # whose hosts we make in any case
+    if request.param in FIXTURES and not own:
         request.getfixturevalue(FIXTURES[request.param])
     return str(request.param)
 
 
 def defaults(scheduler: str, request: pytest.FixtureRequest) -> dict[str, Any]:
     """Fields that every request of a scheduler needs."""
+    if scheduler == "lsf-csm":
+        return {"flavour": "csm"}
     if scheduler != "ssh":
         return {}
     hosts = request.getfixturevalue("ssh_hosts")
@@ -128,7 +135,8 @@ def defaults(scheduler: str, request: pytest.FixtureRequest) -> dict[str, Any]:
 def jobs(scheduler: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     root = tmp_path / "it's a sweep, 100%j (new)"
     root.mkdir()
-    made = Jobs(scheduler, root, submitter(scheduler), defaults=defaults(scheduler, request))
+    name = scheduler.partition("-")[0]
+    made = Jobs(name, root, submitter(name), defaults=defaults(scheduler, request))
     yield made
     said = made.submitter.poll(made.ids)
     made.submitter.cancel([job for job, status in said.items() if not status.state.is_finished])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from hpc_hydra.scheduler.base import State
 from tests.conformance.conftest import Jobs
 
-UNKNOWN = {"slurm": "60000000", "flux": "f99999999"}
+UNKNOWN = {"lsf": "60000000", "slurm": "60000000", "flux": "f99999999"}
 
 
 def test_a_run_that_ends_well(jobs: Jobs) -> None:
@@ -73,7 +74,7 @@ def test_the_contract_of_the_environment(jobs: Jobs) -> None:
 
 
 def test_one_rank_that_fails_ends_the_others(jobs: Jobs) -> None:
-    rank = "rank=${SLURM_PROCID-${FLUX_TASK_RANK-${HPC_HYDRA_SPAWN_RANK-}}}"
+    rank = "rank=${SLURM_PROCID-${FLUX_TASK_RANK-${HPC_HYDRA_SPAWN_RANK-${JSM_NAMESPACE_RANK-}}}}"
     ids = jobs.submit(f"{rank}; [ $rank = 1 ] && exit 7; sleep 600", procs_per_node=2)
     (status,) = jobs.until(ids, lambda status: status.exit_code is not None)
     assert status.state is State.FAILED
@@ -146,4 +147,5 @@ def test_the_script_runs_by_hand(jobs: Jobs) -> None:
     spec = jobs.spec("echo by hand", runs=(0,))
     script = jobs.write(spec)
     argv = jobs.submitter.dialect.submit_command(script, spec)
-    assert subprocess.run(argv, cwd="/", capture_output=True).returncode == 0
+    with open(script if jobs.submitter.dialect.reads_stdin else os.devnull) as stdin:
+        assert subprocess.run(argv, cwd="/", stdin=stdin, capture_output=True).returncode == 0

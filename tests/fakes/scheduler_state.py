@@ -134,19 +134,26 @@ class Cluster:
 
     def jobs(self, *states: str) -> list[Job]:
         """All jobs, or those of these states, in the order of their submission."""
-        which = f" WHERE state IN ({','.join('?' * len(states))})" if states else ""
-        rows = self._db.execute(f"SELECT body FROM jobs{which} ORDER BY seq", states)
+        states = states or (PENDING, RUNNING, ENDED)
+        rows = self._db.execute(
+            f"SELECT body FROM jobs WHERE state IN ({','.join('?' * len(states))}) ORDER BY seq", states
+        )
         return [Job(**json.loads(body)) for (body,) in rows.fetchall()]
 
     def job(self, id: str) -> Job | None:
-        row = self._db.execute("SELECT body FROM jobs WHERE id=?", (id,)).fetchone()
+        row = self._db.execute("SELECT body FROM jobs WHERE id=? AND state != 'forgotten'", (id,)).fetchone()
         return Job(**json.loads(row[0])) if row else None
 
     def forget(self, *ids: str) -> None:
         """As schedulers do with jobs that ended some time ago; without ids: with all that ended."""
         with self.locked():
             for id in ids or [job.id for job in self.jobs(ENDED)]:
-                self._db.execute("DELETE FROM jobs WHERE id=?", (id,))
+                self._db.execute("UPDATE jobs SET state='forgotten' WHERE id=?", (id,))
+
+    def forgotten(self) -> list[Job]:
+        """Those that `forget` took out of the queue, which accounting may still know."""
+        rows = self._db.execute("SELECT body FROM jobs WHERE state='forgotten' ORDER BY seq")
+        return [Job(**json.loads(body)) for (body,) in rows.fetchall()]
 
     def signal(self, id: str, *numbers: int, spaced: float = 0.0) -> None:
         """Send signals to a job, ``spaced`` seconds apart. One that waits (and gets KILL or TERM) never runs."""
