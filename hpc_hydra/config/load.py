@@ -60,6 +60,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "launch.on_interrupt": ("ask", "cancel", "detach"),
     "launch.on_failure": ("continue", "stop"),
 }
+BEST = re.compile(r"(min|max)( \S.*)?")
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -105,6 +106,9 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
     done = Settings(**built)
     _check_names(done)
+    if done.launch.best is not None and not BEST.fullmatch(done.launch.best):
+        fix = "'launch.best=min loss' where runs return {loss: …}, launch.best=max where they return one number"
+        raise ConfigError(f"{done.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
     for group, env in (("launch", done.launch.env), ("container", done.container.env)):
         for name, value in env.items():
             env[name] = _variable(name, value, f"{group}.env.{name}")

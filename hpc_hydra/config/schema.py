@@ -198,6 +198,7 @@ class LaunchConfig:
     seed: Optional[int] = None
     on_interrupt: str = "ask"  # ask | cancel | detach
     on_failure: str = "continue"  # continue | stop
+    best: Optional[str] = None  # "min loss", "max accuracy"; min, max where runs return a number
 
 
 @dataclass

@@ -5,6 +5,7 @@ Must not know: how runs are submitted or watched.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,8 +43,32 @@ def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[st
     return ["run", *keys, "world size", "state", "seconds", *shown], rows
 
 
-def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
-    """Print the table; of many runs only how they ended, in a line."""
+def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
+    """Print the table; of many runs only how they ended, in a line. ``best`` is `launch.best`."""
+    _table(runs, outcomes)
+    if best is not None:
+        with suppress(OSError):
+            print(winner(runs, outcomes, best), flush=True)
+
+
+def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> str:
+    """Name the run with the smallest or largest value that runs returned: ``min loss``, or ``max`` of one number."""
+    direction, _, name = best.partition(" ")
+    found = []
+    for run in runs:
+        value = outcomes[run.num].result if outcomes[run.num].status == "completed" else None
+        value = value.get(name) if isinstance(value, dict) else None if name else value
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+            found.append((value, run))
+    if not found:
+        return f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best})"
+    value, run = (min if direction == "min" else max)(found, key=lambda pair: pair[0])
+    common = common_overrides(runs)
+    own = " ".join(o for o in run.overrides if o not in common)
+    return f"best: run {run.num}{f' [{own}]' if own else ''}, {name or 'result'} {_scalar(value)}"
+
+
+def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
     if len(runs) > 2 * MANY:
         done = sum(outcomes[run.num].status == "completed" for run in runs)
         print(f"{done} of {len(runs)} runs completed; hpc-hydra results shows them", flush=True)

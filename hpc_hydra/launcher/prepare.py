@@ -40,6 +40,7 @@ _WHOLE_COMMAND = (
     "debug",
     "on_interrupt",
     "on_failure",
+    "best",
 )
 
 

@@ -87,7 +87,7 @@ def resume(root: Path, wanted: Wanted) -> int:
         outcomes = session.run()
     if outcomes is None:
         return 0
-    return end([*runs, *(view.run for view in others)], outcomes, common)
+    return end([*runs, *(view.run for view in others)], outcomes, common, launch.best)
 
 
 class _Resumed(Session):

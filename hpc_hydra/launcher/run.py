@@ -214,7 +214,7 @@ class Launch:
         for run in prepared.runs:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
-        ending.show(prepared.runs, outcomes)
+        ending.show(prepared.runs, outcomes, launch.best)
         if failed:
             complain(summary(failed, len(prepared.runs), common_overrides(prepared.runs)))
             self.stopped = launch.on_failure == "stop"

@@ -36,32 +36,35 @@ def wait(sweep: Sweep) -> int:
     outcomes = session.run()
     assert outcomes is not None
     runs = [view.run for view in views]
-    return end(runs, outcomes, common_overrides(runs))
+    return end(runs, outcomes, common_overrides(runs), configured(sweep.root).best)
 
 
-def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str]) -> int:
+def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str], best: str | None = None) -> int:
     """Print the table of results and the summary of failures, as the launcher does; the exit code."""
-    ending.show(runs, outcomes)
+    ending.show(runs, outcomes, best)
     failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
     if failed:
         complain(summary(failed, len(runs), common))
     return 1 if failed else 0
 
 
+_KEYS = ("on_interrupt", "on_failure", "best")
+
+
 def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:
-    """What the sweep was told to do on interrupts and failures."""
+    """What the sweep was told to do on interrupts and failures, and at its end."""
     from omegaconf import OmegaConf
 
     found = LaunchConfig()
     with suppress(Exception):  # another person's YAML: our defaults will do
         whole = OmegaConf.load(root / "multirun.yaml")
-        for name in ("on_interrupt", "on_failure"):
+        for name in _KEYS:
             value = OmegaConf.select(whole, f"launch.{name}")
             if value is not None:
                 setattr(found, name, str(value))
     for text in overrides:
         key, _, value = text.partition("=")
-        if key in ("launch.on_interrupt", "launch.on_failure"):
+        if key in [f"launch.{name}" for name in _KEYS]:
             setattr(found, key.partition(".")[2], value)
     return found
 

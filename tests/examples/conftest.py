@@ -14,16 +14,23 @@ ROOT = Path(__file__).parents[2]
 Start = Callable[..., str]
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """This process's, less what would make the child a rank, with one thread a rank."""
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    kept = {k: v for k, v in os.environ.items() if k not in ranks and not k.startswith(("SLURM_", "HPC_HYDRA_"))}
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables}
+
+
 @pytest.fixture
 def start() -> Start:
     """Run a Python command (words after ``python``) in a folder; return what it wrote, or fail with it."""
 
     def run(folder: Path, *words: str | Path, code: int = 0, **variables: str) -> str:
-        ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-        kept = {k: v for k, v in os.environ.items() if k not in ranks and not k.startswith(("SLURM_", "HPC_HYDRA_"))}
-        env = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
         command = [sys.executable, *map(str, words)]
-        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(
+            command, env=environment(**variables), cwd=folder, capture_output=True, text=True, timeout=400
+        )
         assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 

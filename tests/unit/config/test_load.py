@@ -81,6 +81,7 @@ def test_an_unknown_key_lists_the_nearest_valid_ones(groups: dict[str, Any], whe
         ("logging.nccl_debug", "LOUD", "none of VERSION"),
         ("logging.torch_distributed_debug", "False", "quote it"),
         ("launch.on_failure", "retry", "none of continue, stop"),
+        ("launch.best", "loss", "`min NAME` or `max NAME`"),
         ("launch.seed", -1, "at least 0"),
     ],
 )

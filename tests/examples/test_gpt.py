@@ -1,0 +1,121 @@
+"""The GPT example: DDP and FSDP2 learn alike, and a run that was broken off ends as an unbroken one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.conftest import ROOT, Start, environment
+
+EXAMPLE = ROOT / "train_examples" / "gpt"
+TINY = (
+    "model.context=32", "model.layers=1", "model.heads=2", "model.width=32", "batch_size=8", "micro_batch_size=2",
+    "steps=24", "warmup_steps=4", "save_every=8", "log_every=4", "optim.lr=0.01", "launch.seed=3",
+)  # fmt: skip
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+pytestmark = pytest.mark.torch
+
+
+def losses(output: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"Step (\d+) - Avg Loss: ([\d.]+)", output)}
+
+
+def held_out(output: str) -> float:
+    found = re.search(r"held out: ([\d.]+)", output)
+    assert found, output
+    return float(found[1])
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str]]:
+    """Two runs of two ranks, by DDP and by FSDP2: the sweep's directory, what the launcher said, rank 0's logs."""
+    folder = tmp_path_factory.mktemp("sweep")
+    words = ("-m", "scheduler=local", "resources.procs_per_node=2", "parallel=ddp,fsdp", "keep=9")
+    command = [sys.executable, EXAMPLE / "train.py", *words, *TINY, f"hydra.sweep.dir={folder}"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done.stdout, [next(folder.glob(f"{n}/logs/*/rank_0.log")).read_text() for n in (0, 1)]
+
+
+def test_ddp_and_fsdp_learn_alike_and_the_best_run_is_named(sweep: tuple[Path, str, list[str]]) -> None:
+    _, said, (ddp, fsdp) = sweep
+    curve = losses(ddp)
+    assert list(curve) == [4, 8, 12, 16, 20, 24]
+    assert curve[4] > curve[12] > curve[24]
+    assert losses(fsdp) == pytest.approx(curve, rel=1e-3)
+    assert held_out(ddp) < curve[4]
+    assert re.search(r"^best: run [01] \[parallel=(ddp|fsdp)\], loss [\d.]+$", said, re.M), said
+
+
+def test_same_ranks_go_on_as_if_unbroken(sweep: tuple[Path, str, list[str]], tmp_path: Path, start: Start) -> None:
+    shutil.copytree(sweep[0] / "0/checkpoints/step_000008", tmp_path / "kept/step_000008")
+    output = start(tmp_path, *TORCHRUN, EXAMPLE / "train.py", *TINY, "checkpoint_dir=kept", "hydra.run.dir=out")
+    whole = losses(sweep[2][0])
+    assert losses(output) == {step: loss for step, loss in whole.items() if step > 8}
+    assert held_out(output) == held_out(sweep[2][0])
+    assert json.loads((tmp_path / "kept/step_000024/facts.json").read_text()) == {"step": 24, "position": 192}
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step_000016", "step_000024"]
+
+
+def test_checkpoint_of_two_ranks_goes_on_with_one_and_stops_when_time_is_up(
+    sweep: tuple[Path, str, list[str]], tmp_path: Path, start: Start
+) -> None:
+    """By FSDP2, from a checkpoint of DDP; the data goes on where it was."""
+    shutil.copytree(sweep[0] / "0/checkpoints/step_000008", tmp_path / "kept/step_000008")
+    fixed = (*TINY, "parallel=fsdp", "checkpoint_dir=kept", "hydra.run.dir=out")
+    command = [sys.executable, str(EXAMPLE / "train.py"), *fixed, "log_every=1"]
+    with subprocess.Popen(command, env=environment(), cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "Step 9 " in line:
+                os.kill(process.pid, signal.SIGUSR1)
+    saved = re.search(r"time is up: saved after step (\d+)", "".join(lines))
+    assert process.returncode == 75 and saved, "".join(lines)
+    output = start(tmp_path, EXAMPLE / "train.py", *fixed)
+    assert f"Going on after step {saved[1]}" in output
+    whole = losses(sweep[2][0])
+    assert losses(output)[24] == pytest.approx(whole[24], rel=1e-3)
+    assert held_out(output) == pytest.approx(held_out(sweep[2][0]), rel=1e-2)
+
+
+def test_loader_takes_each_sequence_once_on_any_number_of_ranks(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(101)))
+    (tmp_path / "b.txt").write_bytes(bytes(range(100, 205)))
+    code = """
+import json, sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import data
+files = data.load(SimpleNamespace(name="text", path="*.txt"))
+whole = data.Sequences(files, 4)
+firsts = [int(whole[i][0]) for i in range(len(whole))]
+loaders = {}
+def step(ranks, position):  # first tokens of the sequences that all ranks take
+    taken = []
+    for rank in range(ranks):
+        loader = data.Loader(whole, 12, 3, rank, ranks, seed=1)
+        loader.position = position
+        for tokens, targets in loader.step():
+            assert (tokens[:, 1:] == targets[:, :-1]).all() and tokens.shape == (3, 4)
+            taken += tokens[:, 0].tolist()
+        assert loader.position == position + 12
+    return taken
+print(json.dumps([firsts, [step(n, 0) for n in (1, 2, 4)], [step(2, p) for p in range(0, 48, 12)], step(4, 48)]))
+"""
+    firsts, first_step, steps, across = json.loads(start(tmp_path, "-c", code, EXAMPLE))
+    assert firsts == [*range(0, 100, 4), *range(100, 204, 4)]
+    assert first_step[0] == first_step[1] == first_step[2]
+    taken = [first for step in (*steps, across) for first in step]
+    assert len(set(taken[:51])) == 51 and set(taken) == set(firsts)
+    assert len(taken[51:]) == 9  # of the second epoch, in another order
