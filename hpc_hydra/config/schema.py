@@ -132,8 +132,14 @@ class RendezvousConfig:
     init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
     fraction_max_gpu_mem: Optional[float] = None
     unswap_rocr_hip_vis_dev: bool = False
-    max_restarts: Optional[int] = None  # torchrun: how often workers are started again after a failure; null: never
+    max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never; torchft: of each replica, null: 3
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
+    replicas_per_node: Optional[int] = None  # torchft; null: 1
+    nodes_per_replica: Optional[int] = None  # torchft; null: 1
+    min_replicas: Optional[int] = None  # torchft: without which nobody trains on; null: 1
+    join_timeout: Any = None  # torchft: a quorum goes on without replicas that are alive and do not join; null: 60s
+    heartbeat_timeout: Any = None  # torchft: a silent replica counts as dead; null: 5s
+    quorum_timeout: Any = None  # torchft: a rank that waits for a quorum gives up; null: 60s
 
 
 @dataclass

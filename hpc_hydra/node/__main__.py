@@ -11,7 +11,7 @@ if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
 USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | script -- command…
-       python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard [options] -- command…"""
+       python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard|replicas [options] -- command…"""
 
 
 def main(argv: list[str]) -> int:
@@ -50,17 +50,13 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.guard import guard
 
         return guard(argv[1:])
-    if what in ("blaunch", "mpiexec"):
+    if what in ("blaunch", "mpiexec", "replicas", "lighthouse"):
+        from importlib import import_module
+
         from hpc_hydra.errors import HpcHydraError
 
         try:
-            if what == "blaunch":
-                from hpc_hydra.node.blaunch import blaunch
-
-                return blaunch(argv[1:])
-            from hpc_hydra.node.mpiexec import mpiexec
-
-            return mpiexec(argv[1:])
+            return int(getattr(import_module(f"hpc_hydra.node.{what}"), what)(argv[1:]))
         except HpcHydraError as error:
             print(f"hpc_hydra: {error}", file=sys.stderr)
             return error.exit_code

@@ -1,4 +1,4 @@
-"""One torchrun agent a node: its supervisor, which outlives it. For ``rendezvous=torchrun`` and ``static``.
+"""One torchrun agent a node: its supervisor, which outlives it. For ``torchrun``, ``static``, ``torchft``.
 
 The scheduler starts one of these on each node. It finds the others as a rank of ``rendezvous=tcp`` does, forks the
 agent (torch's, in `hpc_hydra.node.elastic`), and is the only one that the agent hears signals from. Left to itself,
@@ -15,6 +15,7 @@ import dataclasses
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import rendezvous
 from hpc_hydra.node.logs import open_log
 from hpc_hydra.node.processes import STOP, WARN, Signals, Stopped, children, die_with_parent, exit_code, name_of
+from hpc_hydra.node.share import JOB_HOSTS, take_share
 from hpc_hydra.node.supervisor import (
     Case,
     Child,
@@ -33,7 +35,7 @@ from hpc_hydra.node.supervisor import (
     told_of_nobody,
 )
 from hpc_hydra.node.worker import AGENT, HOSTS, SUPERVISOR
-from hpc_hydra.planning.types import RankInfo, Rendezvous, to_json
+from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
 from hpc_hydra.sweep.collect import first_cause, read_ends
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.types import RankEnd
@@ -65,9 +67,11 @@ def supervise_agent(case: Case, signals: Signals) -> int | Child:
     try:
         with told_of_nobody(case):
             info = identify(case.execution, case.plan, os.environ, case.host)
-            log = case.paths.attempt(case.execution.attempt) / f"torchrun_{info.rank}.log"
+            log = case.paths.attempt(case.execution.place) / f"torchrun_{info.rank}.log"
             out = None if case.execution.attached else log
-            seat = Seat(case.execution, case.record, case.plan, info, case.host, out, out)
+            if case.execution.replica is not None:
+                info = among(info, os.environ)
+            seat = Seat(case.execution, case.record, settled(case.plan), info, case.host, out, out)
             prepare_run(seat)
             with meeting_of(seat, signals) as (meeting, held):
                 node = _node(seat, meeting)
@@ -83,26 +87,41 @@ def supervise_agent(case: Case, signals: Signals) -> int | Child:
         return ended_early(None, error, case.host)
 
 
+def settled(plan: Plan) -> Plan:
+    """The plan of one agent: of replica groups, each has an address and a port of its own, and is restarted as one."""
+    meet = plan.rendezvous
+    if not meet.has_replicas:
+        return plan
+    meet = dataclasses.replace(meet, port=None, master_addr=None, max_restarts=0)
+    return dataclasses.replace(plan, rendezvous=meet)
+
+
+def among(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
+    """An agent of a replica group has to be reached from all nodes of the job, not of its step only."""
+    hosts = tuple(host for host in env.get(JOB_HOSTS, "").split(",") if host) or info.hosts
+    return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
+
+
 def _node(seat: Seat, meeting: rendezvous.Meeting) -> Node:
     info, plan = seat.info, seat.plan
-    attempt = seat.paths.attempt(seat.execution.attempt)
+    attempt = seat.paths.attempt(seat.execution.place)
     return Node(
         settings=plan.rendezvous,
-        procs=plan.request.procs_per_node,
-        nodes=info.num_nodes,
+        procs=plan.procs_per_agent,
+        nodes=info.world_size,
         node_rank=info.rank,
         address=meeting.address,
         port=meeting.port,
         here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, seat.host),
-        run_id=seat.execution.attempt,
+        run_id=seat.execution.token.replace("/", "_"),
         log_dir=attempt / f"torchrun_{info.rank}",
-        rounds=seat.paths.rounds(seat.execution.attempt),
+        rounds=seat.paths.rounds(seat.execution.place),
     )
 
 
 def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
     """This node's address: the one that rank 0 would publish if it were here."""
-    name = info.hosts[info.node_rank] if info.hosts else host
+    name = host if settings.has_replicas or not info.hosts else info.hosts[info.node_rank]
     return rendezvous.address_of(
         dataclasses.replace(settings, master_addr=None), dataclasses.replace(info, master_host=name)
     )
@@ -116,6 +135,8 @@ def _become(seat: Seat, node: Node, supervisor: int) -> Child:
         os.dup2(log, 2)
         os.close(log)
     os.environ.update({AGENT: str(os.getpid()), SUPERVISOR: str(supervisor), HOSTS: ",".join(seat.info.hosts)})
+    if seat.execution.replica is not None:
+        take_share(seat.plan, seat.execution.replica)
 
     def run() -> int:
         from hpc_hydra.node.elastic import run_agent
@@ -148,7 +169,7 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     code, killed = exit_code(status)
     if code == 0:
         return 0
-    cause = first_cause(read_ends(seat.paths, seat.execution.attempt))
+    cause = first_cause(read_ends(seat.paths, seat.execution.place))
     if cause is not None:
         return cause.exit_code
     if told:
@@ -157,8 +178,9 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     end = RankEnd(
         rank=-1, host=seat.host, exit_code=code, signal=killed, ended=time.time(),
         error=f"the torchrun agent of node {seat.info.rank} {how}", log=str(seat.out) if seat.out else None,
+        replica=seat.execution.replica,
     )  # fmt: skip
-    write_json(seat.paths.attempt(seat.execution.attempt) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
+    write_json(seat.paths.attempt(seat.execution.place) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
     return code
 
 

@@ -51,10 +51,12 @@ class Dist:
     seed: int  # the same on all ranks
     master_host: str
     output_dir: Path | None = None  # Hydra's, the same on all ranks
+    replica: int = 0  # the replica group (torchft) whose ranks these are
+    num_replicas: int = 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes checkpoints and prints."""
+        """Whether this is rank 0, which alone writes checkpoints and prints; each replica group has one."""
         return self.rank == 0
 
     def barrier(self) -> None:
@@ -123,7 +125,7 @@ def _dist(start: Start, device: torch.device, backend: str, rank: int, world_siz
     info = start.info
     return Dist(
         rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
-        start.wishes.seed, start.master_host or info.master_host, run_directory(),
+        start.wishes.seed, start.master_host or info.master_host, run_directory(), start.replica, start.num_replicas,
     )  # fmt: skip
 
 

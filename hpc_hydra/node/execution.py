@@ -13,6 +13,9 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.sweep.frozen import RunRecord, read_run
 from hpc_hydra.sweep.layout import RunPaths
 
+REPLICA, AGAIN = "HPC_HYDRA_REPLICA", "HPC_HYDRA_REPLICA_RESTARTS"
+"""Set for the processes of a replica group."""
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -24,6 +27,8 @@ class Execution:
     attempt: str  # YYYYmmdd-HHMMSS-<job id>, made by the job script: the same for all ranks
     scheduler: str
     attached: bool = False  # a console shows the output of the ranks
+    replica: int | None = None  # the replica group that this process belongs to
+    again: int = 0  # how often that was started before
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Execution:
@@ -49,12 +54,29 @@ class Execution:
             attempt=value("ATTEMPT"),
             scheduler=value("SCHEDULER"),
             attached=bool(env.get("HPC_HYDRA_ATTACHED")),
+            replica=int(env[REPLICA]) if env.get(REPLICA, "").isdigit() else None,
+            again=int(env[AGAIN]) if env.get(AGAIN, "").isdigit() else 0,
         )
+
+    @property
+    def place(self) -> str:
+        """What names the directory of logs: the attempt, or a replica group's part of it."""
+        return self.attempt if self.replica is None else f"{self.attempt}/replica_{self.replica}"
+
+    @property
+    def token(self) -> str:
+        """The same for all processes that belong together, and for no others."""
+        return self.attempt if self.replica is None else f"{self.place}.{self.again}"
 
     @property
     def job_id(self) -> str:
         """The scheduler's id of the job, as the script put it into the attempt's name."""
         return self.attempt.split("-", 2)[-1]
+
+    def meeting(self, paths: RunPaths) -> Path:
+        """Where the first of these processes says where it is."""
+        file = paths.rendezvous(self.place)
+        return file.with_name(f"{file.stem}.{self.again}{file.suffix}") if self.again else file
 
     def record(self) -> RunRecord:
         return read_run(self.sweep, self.run)

@@ -18,17 +18,25 @@ _TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}")
 
 
 def log_files(
-    logging: Logging, paths: RunPaths, attempt: str, num: int, info: RankInfo, host: str, env: Mapping[str, str]
+    logging: Logging,
+    paths: RunPaths,
+    attempt: str,
+    num: int,
+    info: RankInfo,
+    host: str,
+    env: Mapping[str, str],
+    first: int = 0,
 ) -> tuple[Path, Path]:
     """The files of standard output and standard error of one rank; the same one where both are merged.
 
     Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
+    ``attempt`` names the directory; ``first`` are the ranks of the replica groups before this one.
     """
     known = {
         "job_id": info.job_id,
         "array_id": env.get("SLURM_ARRAY_JOB_ID") or info.job_id,
         "num": str(num),
-        "rank": str(info.rank),
+        "rank": str(first + info.rank),
         "host": host,
         "user": _user(),
     }

@@ -36,14 +36,20 @@ class Part:
 
     sweep: Path
     record: RunRecord
-    attempt: str
+    attempt: str  # or a replica group's part of it: what names the directory of logs
     rank: int
     job_id: str
     report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor of an exception
+    replica: int = 0
 
     @property
     def paths(self) -> RunPaths:
         return RunPaths(self.record.dir)
+
+    @property
+    def writes(self) -> bool:
+        """Whether what Hydra writes in the output directory is this rank's to write."""
+        return self.rank == 0 and self.replica == 0
 
 
 def run(part: Part) -> int:
@@ -131,7 +137,7 @@ class _Job:
         part = self.part
         cfg = thaw(part.sweep, part.record, job_id=part.job_id or None)
         JobRuntime.instance().set("name", cfg.hydra.job.name)
-        if part.rank != 0:  # the output directory is rank 0's: the others write nothing of Hydra's there
+        if not part.writes:  # the output directory is rank 0's: the others write nothing of Hydra's there
             with read_write(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.output_subdir = None
                 _own_log_files(cfg, part)
@@ -140,7 +146,7 @@ class _Job:
             config=cfg,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
-            hydra_context=_context(Callbacks(cfg) if part.rank == 0 else Callbacks()),
+            hydra_context=_context(Callbacks(cfg) if part.writes else Callbacks()),
         )
 
 

@@ -27,6 +27,7 @@ from hpc_hydra.planning.types import RankInfo, Rendezvous
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+REPLICA_VARIABLES = ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS")
 How = Literal["environment", "tasks", "alone"]
 
 
@@ -51,6 +52,8 @@ class Start:
     address: str = ""  # of rank 0's store; empty where it is still to be published
     port: int = 0
     wishes: Wishes = dataclasses.field(default_factory=Wishes)
+    replica: int = 0
+    num_replicas: int = 1
 
 
 def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
@@ -105,7 +108,8 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
     else:
         wishes = wishes_of(cfg)
         token = env.get("TORCHELASTIC_RUN_ID", "")
-    return Start("environment", info, token, host, address, port, wishes)
+    replica, replicas = (_number(env, name) if name in env else None for name in REPLICA_VARIABLES)
+    return Start("environment", info, token, host, address, port, wishes, replica or 0, replicas or 1)
 
 
 def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:

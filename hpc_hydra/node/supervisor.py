@@ -78,7 +78,7 @@ class Seat:
 
     @property
     def end(self) -> Path:
-        return self.paths.rank_end(self.execution.attempt, self.info.rank)
+        return self.paths.rank_end(self.execution.place, self.info.rank)
 
 
 def supervise() -> int | Child:
@@ -133,7 +133,7 @@ def find_case(env: Mapping[str, str], host: str) -> Case:
         raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
     os.umask(record.program.umask)
     case = Case(execution, record, plans[record.plan], host)
-    case.paths.attempt(execution.attempt).mkdir(parents=True, exist_ok=True)
+    case.paths.attempt(execution.place).mkdir(parents=True, exist_ok=True)
     return case
 
 
@@ -146,7 +146,7 @@ def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str
             where=host,
             fix="start the job script, which starts one process per rank",
         )
-    check_world(info, plan.tasks, host, info.source or execution.scheduler)
+    check_world(info, plan.step, host, info.source or execution.scheduler)
     return info
 
 
@@ -168,9 +168,12 @@ def told_of_nobody(case: Case) -> Iterator[None]:
         yield
     except HpcHydraError as error:
         why = " ".join(str(error).split())
-        unknown = RankEnd(rank=-1, host=case.host, exit_code=error.exit_code, ended=time.time(), error=why)
+        unknown = RankEnd(
+            rank=-1, host=case.host, exit_code=error.exit_code, ended=time.time(), error=why,
+            replica=case.execution.replica,
+        )  # fmt: skip
         name = f"unknown.{case.host}.{os.getpid()}.end.json"
-        write_json(case.paths.attempt(case.execution.attempt) / name, to_json(unknown))
+        write_json(case.paths.attempt(case.execution.place) / name, to_json(unknown))
         raise
 
 
@@ -179,13 +182,14 @@ def sit(case: Case, info: RankInfo, env: Mapping[str, str]) -> Seat:
     execution, record, plan = case.execution, case.record, case.plan
     out, err = None, None
     if not execution.attached:
-        out, err = log_files(plan.logging, case.paths, execution.attempt, record.num, info, case.host, env)
+        first = (execution.replica or 0) * (plan.world_size // plan.replicas)
+        out, err = log_files(plan.logging, case.paths, execution.place, record.num, info, case.host, env, first)
     return Seat(execution, record, plan, info, case.host, out, err)
 
 
 def prepare_run(seat: Seat) -> None:
     """What rank 0 does once for all."""
-    if seat.info.rank != 0:
+    if seat.info.rank != 0 or seat.execution.replica is not None:
         return
     seat.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
     if seat.plan.logging.save_hostlist:
@@ -195,13 +199,13 @@ def prepare_run(seat: Seat) -> None:
 @contextlib.contextmanager
 def meeting_of(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting, socket.socket | None]]:
     """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
-    info, settings, attempt = seat.info, seat.plan.rendezvous, seat.execution.attempt
-    path = seat.paths.rendezvous(attempt)
+    info, settings, execution = seat.info, seat.plan.rendezvous, seat.execution
+    path = execution.meeting(seat.paths)
     if info.rank != 0:
         yield (
             rendezvous.join(
-                path, info, attempt, timeout=settings.timeout, pause=signals.pause,
-                rank_0_end=seat.paths.rank_end(attempt, 0),
+                path, info, execution.token, timeout=settings.timeout, pause=signals.pause,
+                rank_0_end=None if execution.again else seat.paths.rank_end(execution.place, 0),
             ),
             None,
         )  # fmt: skip
@@ -213,17 +217,17 @@ def meeting_of(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meetin
 
 def announce(seat: Seat, held: socket.socket) -> rendezvous.Meeting:
     """Publish where rank 0, which this is, can be reached."""
-    info, attempt = seat.info, seat.execution.attempt
+    info, execution = seat.info, seat.execution
     meeting = rendezvous.Meeting(
         host=info.master_host or seat.host,
         address=rendezvous.address_of(seat.plan.rendezvous, info),
         port=held.getsockname()[1],
-        token=attempt,
-        job_id=info.job_id or seat.execution.job_id,
+        token=execution.token,
+        job_id=info.job_id or execution.job_id,
         world_size=info.world_size,
         published=time.time(),
     )
-    rendezvous.publish(seat.paths.rendezvous(attempt), meeting)
+    rendezvous.publish(execution.meeting(seat.paths), meeting)
     return meeting
 
 
@@ -288,6 +292,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             traceback=report.get("traceback"),
             log=str(seat.err) if seat.err else None,
             round=seat.round,
+            replica=seat.execution.replica,
         ),
     )
     return code
@@ -334,8 +339,8 @@ def become(
         except OSError as error:
             return _complain(f"{cwd}: {error.strerror} on {seat.host}", writer)
     part = Part(
-        seat.execution.sweep, seat.record, seat.execution.attempt, seat.info.rank,
-        seat.info.job_id or seat.execution.job_id, reporter(writer),
+        seat.execution.sweep, seat.record, seat.execution.place, seat.info.rank,
+        seat.info.job_id or seat.execution.job_id, reporter(writer), seat.execution.replica or 0,
     )  # fmt: skip
     if program.kind == "command":
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -369,8 +374,8 @@ def resume() -> int:
         os.set_inheritable(int(writer), False)
         report = reporter(int(writer))
     part = Part(
-        execution.sweep, execution.record(), execution.attempt, int(os.environ["RANK"]), execution.job_id,
-        *([report] if report else []),
+        execution.sweep, execution.record(), execution.place, int(os.environ["RANK"]), execution.job_id,
+        report or (lambda _: None), execution.replica or 0,
     )  # fmt: skip
     return play(part)
 
@@ -444,7 +449,7 @@ def _wait(
 
 
 def _another_failed(seat: Seat) -> bool:
-    directory = seat.paths.attempt(seat.execution.attempt)
+    directory = seat.paths.attempt(seat.execution.place)
     for path in directory.glob("*.end.json"):
         if path != seat.end:
             with contextlib.suppress(HpcHydraError, OSError):
@@ -491,6 +496,7 @@ def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, hos
                 ended=time.time(),
                 error=" ".join(why.split()),
                 log=str(seat.err) if seat.err else None,
+                replica=seat.execution.replica,
             ),
         )
     return code

@@ -17,6 +17,7 @@ from hpc_hydra.node.processes import Signals, Stopped, die_with_parent
 from hpc_hydra.node.rendezvous import Meeting
 from hpc_hydra.node.supervisor import Agent, Child, Seat, ended_early, find_case, sit, start
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.sweep.files import write_json
 
 AGENT, SUPERVISOR, HOSTS = "HPC_HYDRA_AGENT_PID", "HPC_HYDRA_AGENT_SUPERVISOR_PID", "HPC_HYDRA_HOSTS"
 """What the agent sets for its workers; `ROUND` comes on top."""
@@ -35,11 +36,14 @@ def supervise_worker() -> int | Child:
         info = dataclasses.replace(worker_info(os.environ), job_id=case.execution.job_id)
         seat = sit(case, info, os.environ)
         seat = dataclasses.replace(seat, agent=agent, round=_number(os.environ, ROUND))
+        if case.execution.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
+            store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
+            write_json(case.paths.attempt(case.execution.place) / "store.json", store)
         meeting = Meeting(
             info.master_host,
             info.master_host,
             _number(os.environ, "MASTER_PORT"),
-            case.execution.attempt,
+            case.execution.token,
             case.execution.job_id,
             info.world_size,
         )

@@ -8,7 +8,7 @@ from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import env, hosts, options, queues
 from hpc_hydra.planning.container import container
-from hpc_hydra.planning.rendezvous import logging, rendezvous
+from hpc_hydra.planning.rendezvous import check_replicas, logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
@@ -41,6 +41,7 @@ def plan(settings: Settings) -> Plan:
     if settings.logging.debug:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
+    check_replicas(meet, sized.nodes, sized.procs_per_node)
     request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)

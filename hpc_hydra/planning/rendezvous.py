@@ -6,16 +6,25 @@ Must not know: how ranks meet, who writes the logs.
 from __future__ import annotations
 
 import re
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import Logging, Rendezvous
 from hpc_hydra.planning.units import period, seconds
 
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
-ONLY_FOR = {"launcher": ("mpi",), "max_restarts": ("torchrun",)}
+ONLY_FOR = {
+    "launcher": ("mpi",),
+    "max_restarts": ("torchrun", "torchft"),
+    "replicas_per_node": ("torchft",),
+    "nodes_per_replica": ("torchft",),
+    "min_replicas": ("torchft",),
+    "join_timeout": ("torchft",),
+    "heartbeat_timeout": ("torchft",),
+    "quorum_timeout": ("torchft",),
+}
 """Keys that belong to some start modes only."""
 
 PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
@@ -56,9 +65,64 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         init=cast("Literal['script', 'launcher'] | None", asked.init),
         fraction_max_gpu_mem=fraction(asked.fraction_max_gpu_mem),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
-        max_restarts=asked.max_restarts or 0,
+        max_restarts=_restarts(asked),
         launcher=_launcher(asked, scheduler),
+        replicas_per_node=_at_least(asked.replicas_per_node, 1, "replicas_per_node"),
+        nodes_per_replica=_at_least(asked.nodes_per_replica, 1, "nodes_per_replica"),
+        min_replicas=_at_least(asked.min_replicas, 1, "min_replicas"),
+        join_timeout=_timeout(asked.join_timeout, "join_timeout"),
+        heartbeat_timeout=_timeout(asked.heartbeat_timeout, "heartbeat_timeout"),
+        quorum_timeout=_timeout(asked.quorum_timeout, "quorum_timeout"),
     )
+
+
+def _restarts(asked: RendezvousConfig) -> int:
+    if asked.max_restarts is None and asked.name == "torchft":
+        return 3
+    return asked.max_restarts or 0
+
+
+def _at_least(value: int | None, least: int, key: str) -> int:
+    if value is not None and value < least:
+        raise ConfigError(f"{value} is less than {least}", where=f"rendezvous.{key}", fix=f"rendezvous.{key}={least}")
+    return least if value is None else value
+
+
+def _timeout(value: Any, key: str) -> int:
+    found: int | None = seconds(value, f"rendezvous.{key}", bare=False)
+    return found or int(getattr(Rendezvous, key))
+
+
+def check_replicas(meet: Rendezvous, nodes: int, procs_per_node: int) -> None:
+    """Refuse replica groups that do not fill the job. Raises `PlanError`."""
+    if not meet.has_replicas:
+        return
+    per_node, span = meet.replicas_per_node, meet.nodes_per_replica
+    if per_node > 1 and span > 1:
+        raise PlanError(
+            f"{per_node} replicas on a node cannot each span {span} nodes",
+            where="rendezvous.replicas_per_node",
+            fix="one of rendezvous.replicas_per_node and rendezvous.nodes_per_replica is 1",
+        )
+    if procs_per_node % per_node:
+        raise PlanError(
+            f"{procs_per_node} ranks of a node cannot be shared evenly by {per_node} replicas",
+            where="rendezvous.replicas_per_node",
+            fix=f"resources.procs_per_node={-(-procs_per_node // per_node) * per_node}, one rank or more for each",
+        )
+    if nodes % span:
+        raise PlanError(
+            f"{nodes} nodes cannot be shared evenly by replicas of {span} nodes",
+            where="rendezvous.nodes_per_replica",
+            fix=f"resources.nodes={-(-nodes // span) * span}",
+        )
+    replicas = nodes // span * per_node
+    if meet.min_replicas > replicas:
+        raise PlanError(
+            f"{meet.min_replicas} replicas, but the job has {replicas}",
+            where="rendezvous.min_replicas",
+            fix=f"rendezvous.min_replicas={replicas} or less",
+        )
 
 
 def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "mpiexec"]:

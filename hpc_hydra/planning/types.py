@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-AGENT_MODES = ("torchrun", "static")
+AGENT_MODES = ("torchrun", "static", "torchft")
 Mode = Literal["default", "force", "prepend"]
 
 
@@ -69,6 +69,7 @@ class Request:
     project: str | None = None  # LSF: what the job is accounted to
     user_group: str | None = None  # LSF: whose share it takes
     flavour: str | None = None  # LSF: standard, csm
+    no_kill: bool = False  # a node that is lost does not end the job
     setup_lines: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()  # where there is no scheduler: runs take theirs from these, in this order
     # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)
@@ -98,11 +99,23 @@ class Rendezvous:
     unswap_rocr_hip_vis_dev: bool = False
     max_restarts: int = 0  # of all workers together, by torchrun's agents
     launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
+    # torchft only; times in seconds
+    replicas_per_node: int = 1
+    nodes_per_replica: int = 1
+    min_replicas: int = 1  # without which nobody trains on
+    join_timeout: int = 60  # until a quorum goes on without replicas that are alive and have not asked to join
+    heartbeat_timeout: int = 5  # until a silent replica counts as dead
+    quorum_timeout: int = 60  # until a rank that waits for a quorum gives up
 
     @property
     def by_agents(self) -> bool:
         """Whether one agent a node starts the ranks there, so that the scheduler starts the agents only."""
         return self.name in AGENT_MODES
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether the ranks form replica groups, each started, and started again, for itself."""
+        return self.name == "torchft"
 
 
 @dataclass(frozen=True)
@@ -188,7 +201,26 @@ class Plan:
             shared_gpus=None,
             gpu_bind=None,  # meant for ranks
             cpu_bind=None,
+            no_kill=self.rendezvous.has_replicas,
         )
+
+    @property
+    def step(self) -> Request:
+        """What one launch command starts: `tasks`, or a replica's part of them."""
+        if not self.rendezvous.has_replicas:
+            return self.tasks
+        return dataclasses.replace(self.tasks, nodes=self.rendezvous.nodes_per_replica)
+
+    @property
+    def replicas(self) -> int:
+        """Replica groups of the job; 1 where there is no such thing."""
+        meet = self.rendezvous
+        return self.request.nodes // meet.nodes_per_replica * meet.replicas_per_node
+
+    @property
+    def procs_per_agent(self) -> int:
+        """Ranks that one agent starts on its node."""
+        return self.request.procs_per_node // self.rendezvous.replicas_per_node
 
 
 @dataclass(frozen=True)
@@ -236,4 +268,7 @@ def from_json(kind: type[Any], data: Any) -> Any:
             if get_origin(arg) is tuple:
                 return from_json(arg, data)
         return tuple(data)
+    if isinstance(data, dict):  # an optional dataclass
+        member = next((arg for arg in get_args(kind) if dataclasses.is_dataclass(arg)), None)
+        return from_json(member, data) if isinstance(member, type) else data
     return data

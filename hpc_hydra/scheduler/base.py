@@ -125,6 +125,18 @@ class Dialect(ABC):
     def launch(self, request: Request) -> list[str]:
         """The command that starts one process per rank, without the ranks' own argv."""
 
+    def launch_replica(self, request: Request) -> list[str] | None:
+        """The command that starts one replica group of a job, of the nodes that ``request`` has, beside others.
+
+        ``{nodes}`` and ``{hosts}`` in its words stand for the number of its nodes and their names, with commas between.
+        None: this scheduler cannot.
+        """
+        return None
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        """The nodes of the job whose script has this environment, in allocation order; empty where it does not say."""
+        return ()
+
     @abstractmethod
     def script(self, spec: JobSpec) -> str:
         """The whole job script: plain text that runs by hand too."""

@@ -5,6 +5,7 @@ Must not know: processes, GPUs, the launcher.
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,12 +69,19 @@ class LocalDialect(Dialect):
             argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
         return [*argv, "--"]
 
+    def launch_replica(self, request: Request, python: str = sys.executable) -> list[str]:
+        return self.launch(request, python)
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return (socket.gethostname(),)
+
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
         return job_script(
             spec,
             scheduler=self.name,
             launch=self.launch(request, spec.finish_command[0]),
+            replica=self.launch_replica(spec.plan.step, spec.finish_command[0]),
             select='"${1-}"',
             job_id="$$",
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import JobSpec
@@ -70,6 +70,7 @@ def job_script(
     notes: Iterable[str] = (),
     before: Iterable[str] = (),
     head: Iterable[str] = (),
+    replica: Sequence[str] | None = None,
 ) -> str:
     """The whole script of a job.
 
@@ -85,6 +86,7 @@ def job_script(
         notes: said in the script's head.
         before: lines of shell of the dialect's own, run before the setup lines.
         head: the same, run before everything else.
+        replica: `Dialect.launch_replica`, for a plan with replica groups.
     """
     lines = ["#!/bin/bash", *directives]
     lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
@@ -103,23 +105,37 @@ def job_script(
     lines += _exports(spec)
     lines += container.exports(spec)
     options, enter = container.around(spec)
-    starter = [*_starter(spec, launch), *options, *enter]
+    starter = _starter(spec, launch, replica, [*options, *enter])
     lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?"]
     lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
     return "\n".join(lines)
 
 
-def _starter(spec: JobSpec, launch: Sequence[str]) -> Sequence[str]:
-    """What starts the ranks: the scheduler's launch command, or MPI's own launcher where the plan wants that."""
+def _starter(
+    spec: JobSpec, launch: Sequence[str], replica: Sequence[str] | None, around: Sequence[str]
+) -> Sequence[str]:
+    """What starts the ranks: the scheduler's launch command, MPI's own launcher, or what cares for replica groups.
+
+    ``around`` are the words that bring a rank into its container.
+    """
     plan = spec.plan
+    if plan.rendezvous.has_replicas:
+        if replica is None:
+            raise PlanError(
+                f"scheduler={plan.request.scheduler} cannot start, and start again, a part of a job",
+                where="rendezvous",
+                fix="rendezvous=torchrun rendezvous.max_restarts=3 starts all ranks again",
+            )
+        words = ["--words", str(len(replica) + len(around)), *(["--contained"] if around else [])]
+        return [spec.finish_command[0], "-m", "hpc_hydra.node", "replicas", *words, "--", *replica, *around]
     if plan.rendezvous.launcher == "scheduler":
-        return launch
+        return [*launch, *around]
     request = plan.request
     argv = [spec.finish_command[0], "-m", "hpc_hydra.node", "mpiexec", "--nodes", str(request.nodes)]
     argv += ["--procs-per-node", str(request.procs_per_node)]
     if request.cpus_per_proc is not None:
         argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
-    return [*argv, "--"]
+    return [*argv, "--", *around]
 
 
 def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:

@@ -207,6 +207,8 @@ class SlurmDialect(Dialect):
                 yield option, one_line(value, f"scheduler.{key}")
         yield "open-mode", "append"
         yield "no-requeue", None
+        if request.no_kill:
+            yield "no-kill", None
 
     def _gpus(self, request: Request) -> Iterator[Option]:
         """GPUs in the one spelling of the system; none of ours where the user gives another."""
@@ -245,6 +247,22 @@ class SlurmDialect(Dialect):
         ]
         options = merge(self._step(request), given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF)
         return ["srun", *map(_flag, options)]
+
+    def launch_replica(self, request: Request) -> list[str]:
+        """A step that overlaps with the others: the agents in it share out the cores and GPUs of their nodes."""
+        places = {"nodes": "{nodes}", "ntasks": "{nodes}"}
+        options = [(name, places.get(name, value)) for name, value in self._step(request)]
+        given = [
+            (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
+        ]
+        merged = merge(
+            [*options, ("nodelist", "{hosts}"), ("overlap", None), ("input", "none")],
+            given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF,
+        )  # fmt: skip
+        return ["srun", *map(_flag, merged)]
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))
 
     def _step(self, request: Request) -> Iterator[Option]:
         yield "nodes", str(request.nodes)
@@ -291,6 +309,7 @@ class SlurmDialect(Dialect):
             launch=self.launch(request),
             select='"${runs[${SLURM_ARRAY_TASK_ID:-0}]}"',
             job_id=job_id,
+            replica=self.launch_replica(spec.plan.step),
             other_nodes=elsewhere,
             workdir="chdir" not in dict(options),
         )

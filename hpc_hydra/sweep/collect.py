@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from hpc_hydra.planning.types import from_json
 from hpc_hydra.sweep.files import read_json
 from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import Outcome, RankEnd, Status
+from hpc_hydra.sweep.types import Outcome, RankEnd, Replica, Replicas, Status
 
 LAST_LINES = 20
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -68,6 +68,7 @@ def collect(
         reason: why no rank was started, where the job script knows.
     """
     attempt = attempt or _open_attempt(paths) or ""
+    groups = read_replicas(paths, attempt) if attempt else None
     ends = read_ends(paths, attempt) if attempt else []
     started = (read_json(paths.rendezvous(attempt)) or {}).get("published") if attempt else None
     ended = max((end.ended for end in ends), default=None)
@@ -76,6 +77,14 @@ def collect(
         "ended": ended or time.time(), "restarts": _restarts(paths, attempt),
     }  # fmt: skip
 
+    if groups is not None:
+        common |= {"restarts": groups.restarts, "ended": groups.ended or common["ended"]}
+        world_size = None  # ranks of a lost group may have left nothing
+        if groups.status in ("completed", "failed"):
+            return _of_replicas(paths, attempt, groups, common)
+        if groups.status == "stopped" and status is None and groups.exit_code:
+            stopped_by = f"stopped by {_signal_name(groups.exit_code - 128)}"
+            return Outcome(**common, status="cancelled", exit_code=groups.exit_code, reason=stopped_by)
     cause = first_cause(ends)
     if cause is not None:
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
@@ -112,6 +121,39 @@ def collect(
     )
 
 
+def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[str, Any]) -> Outcome:
+    """The outcome of replica groups, of which some may be lost."""
+    lost = sorted((each for each in groups.replicas if each.state == "lost"), key=lambda each: each.ended or 0)
+    if groups.status == "completed":
+        done = next(each.replica for each in groups.replicas if each.state == "completed")
+        result = _result(paths, paths.replica(attempt, done))
+        return Outcome(**common, status="completed", exit_code=0, reason=_lost(lost), **result)
+    cause = next((each.cause for each in lost if each.cause is not None), None)
+    log = Path(cause.log) if cause is not None and cause.log else None
+    return Outcome(
+        **common,
+        status="failed",
+        exit_code=groups.exit_code or 1,
+        rank=cause.rank if cause is not None and cause.rank >= 0 else None,
+        host=cause.host if cause is not None else None,
+        signal=cause.signal if cause is not None else None,
+        reason=_lost(lost) or "too few replicas are left",
+        log=str(log) if log else None,
+        last_lines=last_lines(log) if log else (),
+    )
+
+
+def _lost(lost: Sequence[Replica]) -> str | None:
+    shown = [f"replica {each.replica} lost: {each.why or 'nothing is known about its end'}" for each in lost[:4]]
+    return "; ".join(shown + [f"{len(lost) - 4} more"] * (len(lost) > 4)) or None
+
+
+def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:
+    """What became of the replica groups of an attempt; None where it has none."""
+    data = read_json(paths.replicas(attempt))
+    return None if data is None else from_json(Replicas, data)
+
+
 def latest_attempt(paths: RunPaths) -> str | None:
     """The newest attempt that left anything; their names begin with the time."""
     try:
@@ -129,7 +171,8 @@ def _open_attempt(paths: RunPaths) -> str | None:
 def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
     """How the ranks of an attempt ended, in the order of time; of ranks started several times, the last time."""
     found: list[RankEnd] = []
-    for path in paths.attempt(attempt).glob("*.end.json"):
+    folder = paths.attempt(attempt)
+    for path in [*folder.glob("*.end.json"), *folder.glob("replica_*/*.end.json")]:
         data = read_json(path)
         if data is not None:
             found.append(from_json(RankEnd, data))
@@ -181,7 +224,8 @@ def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
 def _told_by_rank(cause: RankEnd, lines: Sequence[str], status: SchedulerSays | None) -> str:
     reason = how(cause, lines)
     if cause.rank >= 0:  # else it was not known who it is, and the error says where
-        reason = f"rank {cause.rank} on {cause.host}: {reason}"
+        group = "" if cause.replica is None else f"replica {cause.replica}, "
+        reason = f"{group}rank {cause.rank} on {cause.host}: {reason}"
     native = status.native if status is not None else ""
     if cause.signal == signal.SIGKILL and native.upper().startswith("OUT_OF_ME"):
         reason += f" (out of memory: {native})"

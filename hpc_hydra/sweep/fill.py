@@ -24,6 +24,8 @@ RANK_KEYS = {
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
     "seed": "HPC_HYDRA_SEED",
+    "replica_group_id": "REPLICA_GROUP_ID",
+    "num_replica_groups": "NUM_REPLICA_GROUPS",
 }
 _NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _ABSENT = object()

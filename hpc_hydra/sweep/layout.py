@@ -22,6 +22,8 @@
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
     logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
     logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: what was measured on a node; .gutil is the text of it
+    logs/<attempt>/replica_<n>/            the same of each replica group (torchft), whose ranks count from 0
+    logs/<attempt>/replicas.json           what became of the replica groups; lighthouse.log what their lighthouse says
     logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
     logs/<attempt>/outcome.json            how it ended, put there when the run was submitted again
 """
@@ -114,6 +116,13 @@ class RunPaths:
 
     def rendezvous(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rendezvous.json"
+
+    def replica(self, attempt: str, number: int) -> str:
+        """What stands in the place of ``attempt`` for the files of one replica group."""
+        return f"{attempt}/replica_{number}"
+
+    def replicas(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "replicas.json"
 
     def rounds(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rounds.json"

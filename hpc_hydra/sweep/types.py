@@ -22,6 +22,35 @@ class RankEnd:
     traceback: str | None = None
     log: str | None = None  # file of its standard error
     round: int = 0  # torchrun: how often the ranks had been started before
+    replica: int | None = None  # torchft: its replica group, in which ranks count from 0
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What became of one replica group."""
+
+    replica: int
+    hosts: tuple[str, ...] = ()
+    restarts: int = 0
+    state: Literal["running", "waiting", "completed", "lost", "stopped"] = "running"
+    exit_code: int | None = None  # of the last time that it ended
+    cause: RankEnd | None = None  # the rank that failed first, the last time that it failed
+    why: str | None = None  # the same in words, also where no rank could tell
+    ended: float | None = None  # Unix time, seconds: of its last end
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """All replica groups of a run: `replicas.json`, written whenever one ends or is started again."""
+
+    replicas: tuple[Replica, ...] = ()
+    status: Literal["running", "completed", "failed", "stopped"] = "running"
+    exit_code: int | None = None
+    ended: float | None = None  # Unix time, seconds
+
+    @property
+    def restarts(self) -> int:
+        return sum(each.restarts for each in self.replicas)
 
 
 @dataclass(frozen=True)
@@ -40,7 +69,7 @@ class Outcome:
     log: str | None = None  # path of the log that shows why
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
-    restarts: int = 0  # of all ranks, by torchrun's agents
+    restarts: int = 0  # of all ranks, by torchrun's agents; of replica groups
     started: float | None = None
     ended: float | None = None
     result: Any = None  # JSON-able return value of rank 0

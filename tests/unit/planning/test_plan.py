@@ -392,6 +392,38 @@ def test_agents_of_ranks_that_share_gpus_get_these() -> None:
     assert got.rendezvous.max_restarts == 2
 
 
+@pytest.mark.parametrize(
+    ("nodes", "keys", "replicas", "ranks", "step"),
+    [
+        (4, {}, 4, 4, 1),
+        (4, {"replicas_per_node": 4}, 16, 1, 1),
+        (4, {"replicas_per_node": 2, "min_replicas": 8}, 8, 2, 1),
+        (4, {"nodes_per_replica": 2}, 2, 4, 2),
+    ],
+)
+def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas: int, ranks: int, step: int) -> None:
+    got = make(resources={"nodes": nodes}, rendezvous={"name": "torchft", **keys})
+    assert (got.replicas, got.procs_per_agent, got.step.nodes) == (replicas, ranks, step)
+    assert got.tasks.no_kill and got.tasks.nodes == nodes and got.tasks.procs_per_node == 1
+    assert got.rendezvous.max_restarts == 3
+    assert not make(resources={"nodes": nodes}).tasks.no_kill
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({"replicas_per_node": 3}, "rendezvous.replicas_per_node"),
+        ({"nodes_per_replica": 3}, "rendezvous.nodes_per_replica"),
+        ({"replicas_per_node": 2, "nodes_per_replica": 2}, "rendezvous.replicas_per_node"),
+        ({"min_replicas": 5}, "rendezvous.min_replicas"),
+        ({"min_replicas": 0}, "rendezvous.min_replicas"),
+        ({"heartbeat_timeout": 5}, "rendezvous.heartbeat_timeout"),
+    ],
+)
+def test_replica_groups_that_do_not_fill_the_job_are_refused(keys: dict[str, Any], where: str) -> None:
+    assert refused(resources={"nodes": 4}, rendezvous={"name": "torchft", **keys}).where == where
+
+
 @pytest.mark.parametrize(("key", "value"), [("launch_extra", {"cpu-bind": "none"}), ("mpi", "pmi2")])
 def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
     mpi = {"name": "mpi", "launcher": "mpiexec"}
@@ -418,6 +450,7 @@ def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
         ({"max_restarts": 1}, "rendezvous.max_restarts"),
         ({"name": "static", "max_restarts": 1}, "rendezvous.max_restarts"),
         ({"name": "torchrun", "max_restarts": -1}, "rendezvous.max_restarts"),
+        ({"name": "torchrun", "replicas_per_node": 2}, "rendezvous.replicas_per_node"),
     ],
 )
 def test_rendezvous_values_that_cannot_be(keys: dict[str, Any], where: str) -> None:
