@@ -11,7 +11,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 
-from tests.cluster import fixtures
+from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
 from tests.cluster.sshd import ssh_hosts
 from tests.fakes.lsf_fixtures import fake_csm, fake_lsf
@@ -48,6 +48,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out[f"tests of the real SLURM: {why}"] = len(cluster)
         config.hook.pytest_deselected(items=cluster)
         items[:] = [item for item in items if item not in set(cluster)]
+    over_ssh = [item for item in items if _needs_sshd(item)]
+    why = sshd.unavailable() if over_ssh else None
+    if why:
+        left_out[f"tests over ssh: {why}"] = len(over_ssh)
+        config.hook.pytest_deselected(items=over_ssh)
+        items[:] = [item for item in items if item not in set(over_ssh)]
+
+
+def _needs_sshd(item: pytest.Item) -> bool:
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "ssh_hosts" in getattr(item, "fixturenames", ()) or parameters.get("scheduler") == "ssh"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.launcher import checks, scripts
+from hpc_hydra.launcher import checks, each_node, scripts
 from hpc_hydra.launcher.dry_run import runs_table
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -77,7 +77,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         if todo is None:
             return None
         if prepared.settings.launch.dry_run:
-            _show(todo)
+            _show(todo, task)
             return 0
         check_exists(task)
         _write(todo, prepared, task)
@@ -171,7 +171,7 @@ def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Stream
     return Streams(path(logging.out, "out.log"), path(logging.err, "err.log"), logging.color_stderr)
 
 
-def _show(todo: Attached) -> None:
+def _show(todo: Attached, task: Program) -> None:
     """Print what would happen: the script, then the command that runs it."""
     path = SweepPaths(todo.spec.sweep).script(JOB)
     notes = [f"note: {note}" for note in todo.notes]
@@ -179,6 +179,7 @@ def _show(todo: Attached) -> None:
     parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(todo.spec).items()]
     parts.append(f"run by:\n  {shlex.join(todo.command)}")
+    parts.append(each_node.show(todo.dialect, todo.spec, todo.run, task))
     say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.launcher.report import complain
@@ -20,7 +20,13 @@ class HpcCallback(Callback):
     """``hydra.callbacks.hpc``. Errors of callbacks are only warnings for Hydra: ours end the process."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a plain start of a configuration that asks for several processes, and mistakes in files."""
+        """Refuse a plain start of a configuration that asks for several processes, and mistakes in files.
+
+        Of ranks that somebody else started (torchrun, srun), only the first writes ``.hydra/``.
+        """
+        if os.environ.get("RANK", "0") != "0":
+            with read_write(config), open_dict(config):
+                config.hydra.output_subdir = None
         try:
             _check_run(config)
         except HpcHydraError as error:

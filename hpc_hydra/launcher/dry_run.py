@@ -9,26 +9,39 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from hpc_hydra.launcher import each_node
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.report import common_overrides, shown_overrides
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Dialect, JobSpec
+from hpc_hydra.sweep.frozen import Program
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
 
 
-def show(dialects: dict[str, Dialect], jobs: Sequence[tuple[Group, JobSpec, Path]], notes: Sequence[str]) -> str:
-    """The whole text. ``jobs``: each group with its spec and the path its script would have."""
+def show(
+    dialects: dict[str, Dialect],
+    jobs: Sequence[tuple[Group, JobSpec, Path]],
+    notes: Sequence[str],
+    program: Program | None = None,
+    hydra: Sequence[str] = (),
+) -> str:
+    """The whole text. ``jobs``: each group with its spec and the path its script would have.
+
+    ``hydra``: the command line's overrides of Hydra's own keys.
+    """
     parts = [runs_table(jobs)]
     if notes:
         parts.append("\n".join(f"note: {note}" for note in notes))
     for group, spec, path in jobs:
         dialect = dialects[group.plan.request.scheduler]
         parts.append(_job(dialect, group, spec, path))
+        if program is not None:
+            parts.append(each_node.show(dialect, spec, group.runs[0], program, hydra))
     parts.append("dry run: nothing was written or submitted")
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:

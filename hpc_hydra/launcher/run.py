@@ -88,7 +88,8 @@ class Launch:
                 _refuse_background(groups)
         jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
-            say(dry_run.show(dialects, jobs, notes))
+            of_hydra = raw_list(self.master.hydra.overrides.hydra)
+            say(dry_run.show(dialects, jobs, notes, self._program, of_hydra))
             return self._nothing()
         for note in notes:
             complain(f"note: {note}")

@@ -197,6 +197,10 @@ class Dialect(ABC):
         """Hosts of the first run and the command that starts its ranks there, where it is ours to start them."""
         return []
 
+    def typed_on_each_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
+        """Hosts of the first run and what a person types there; ``words``: the program and its arguments."""
+        return []
+
     def submitter(self) -> Submitter:
         """The doing half that belongs to this dialect."""
         from hpc_hydra.scheduler.executor import BatchSubmitter  # submitit is loaded only where jobs are submitted

@@ -110,6 +110,24 @@ class SshDialect(Dialect):
             for host in request.hosts[: request.nodes]
         ]
 
+    def typed_on_each_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
+        """torchrun on each node, where the rendezvous is ``static``: pytorch.org/docs/stable/elastic/run.html."""
+        plan = spec.plan
+        if plan.rendezvous.name != "static":
+            return []
+        request, meet = plan.request, plan.rendezvous
+        port = meet.port or (meet.port_range[0] if meet.port_range else STATIC_PORT)
+        hosts = request.hosts[: request.nodes]
+        python = (None if plan.container else plan.python) or sys.executable
+        torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
+        commands = []
+        for node, host in enumerate(hosts):
+            argv = [torchrun, f"--nproc_per_node={request.procs_per_node}", f"--nnodes={request.nodes}"]
+            argv += [f"--node_rank={node}", f"--master_addr={meet.master_addr or plain(hosts[0])}"]
+            argv += [f"--master_port={port}", *(() if is_python else ("--no-python",))]
+            commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
+        return commands
+
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(run_id(spec.key, run) for run in spec.runs)
 
@@ -193,28 +211,6 @@ def agent_command(python: str, variables: Mapping[str, str]) -> str:
 def plain(host: str) -> str:
     """A host's name without the user: ``me@node01`` is ``node01``."""
     return host.rpartition("@")[2]
-
-
-def torchrun_commands(spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
-    """For each host of a run the torchrun command that a person can type there; ``words``: the program and its own.
-
-    Needs no ssh and nothing of this launcher. Empty where the rendezvous is not ``static``.
-    """
-    plan = spec.plan
-    if plan.rendezvous.name != "static":
-        return []
-    request, meet = plan.request, plan.rendezvous
-    port = meet.port or (meet.port_range[0] if meet.port_range else STATIC_PORT)
-    hosts = request.hosts[: request.nodes]
-    python = (None if plan.container else plan.python) or sys.executable
-    torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
-    commands = []
-    for node, host in enumerate(hosts):
-        argv = [torchrun, f"--nproc-per-node={request.procs_per_node}", f"--nnodes={request.nodes}"]
-        argv += [f"--node-rank={node}", f"--master-addr={meet.master_addr or plain(hosts[0])}"]
-        argv += [f"--master-port={port}", *(() if is_python else ("--no-python",))]
-        commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
-    return commands
 
 
 def explain(host: str, code: int, said: str, python: str) -> tuple[str, str]:

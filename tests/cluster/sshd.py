@@ -49,16 +49,31 @@ class SshHosts:
         return [line for line in done.stdout.splitlines() if "pgrep" not in line]
 
 
+def is_here() -> bool:
+    """Whether sshd and ssh are installed."""
+    return Path(SSHD).exists() and shutil.which("ssh") is not None
+
+
 def unavailable() -> str | None:
     """Why there can be none here; None where there can."""
-    if not Path(SSHD).exists() or not shutil.which("ssh"):
-        return "no sshd (apt-get install openssh-server openssh-client)"
-    return None
+    if is_here() or (os.geteuid() == 0 and shutil.which("apt-get")):
+        return None
+    return "no sshd, and only root can install it (apt-get install openssh-server openssh-client)"
+
+
+def install() -> None:
+    """Debian's packages. Raises `RuntimeError` where they are not to be had; starts no service."""
+    done = run("bash", "-c", "RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "
+               "openssh-server openssh-client", timeout=600)  # fmt: skip
+    if not is_here():
+        raise RuntimeError(f"sshd cannot be installed\n{done.stdout}{done.stderr}")
 
 
 @pytest.fixture(scope="session")
 def ssh_hosts(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     """Started once, stopped at the end."""
+    if not is_here():
+        install()
     folder = tmp_path_factory.mktemp("sshd")
     port = BELOW + os.getpid() % 10_000
     for name in ("host", "user"):

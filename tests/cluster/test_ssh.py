@@ -1,0 +1,261 @@
+"""scheduler=ssh over real sshd on the nodes of the test cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.fixtures import SCRIPTS, wait_for
+from tests.cluster.sshd import SshHosts
+
+pytestmark = pytest.mark.cluster
+ROOT = Path(__file__).parents[2]
+TWO = "scheduler.hosts=[node01,node02]"
+
+
+class Shell:
+    """Starts `hpc-hydra` and applications in a directory of the test's own."""
+
+    def __init__(self, hosts: SshHosts, folder: Path) -> None:
+        self.hosts, self.folder, self.mark = hosts, folder, f"9{uuid.uuid4().int % 10**8}"
+        self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def hydra(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "hpc_hydra.cli", *words]
+
+    def launch(self, *words: str) -> list[str]:
+        return self.hydra("run", *self.hosts.overrides, f"launch.launch_dir={self.folder}/run", *words)
+
+    def run(self, argv: list[str], timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=timeout, check=False,
+        )  # fmt: skip
+
+    @contextmanager
+    def started(self, argv: list[str]) -> Iterator[subprocess.Popen[str]]:
+        with (self.folder / "printed").open("w") as printed:
+            process = subprocess.Popen(
+                argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, text=True
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def running(self, *nodes: str) -> list[str]:
+        """What of this test runs on the nodes."""
+        return [line for node in nodes for line in self.hosts.processes(node, self.mark)]
+
+    def outcome(self, num: int | None = None) -> dict[str, Any]:
+        folder = self.folder / "run" / ("" if num is None else str(num))
+        found: dict[str, Any] = json.loads((folder / "outcome.json").read_text())
+        return found
+
+
+@pytest.fixture
+def shell(ssh_hosts: SshHosts, tmp_path: Path) -> Shell:
+    return Shell(ssh_hosts, tmp_path)
+
+
+def sleepers(shell: Shell) -> str:
+    """A program that leaves a process of its own session behind, and does not listen to SIGTERM."""
+    return f"trap '' TERM; setsid sleep {shell.mark} & echo up; sleep {shell.mark} & wait; wait; sleep {shell.mark}"
+
+
+def await_up(shell: Shell) -> None:
+    wait_for(lambda: all(shell.running(node) for node in ("node01", "node02")), 60, "both hosts run")
+
+
+def test_output_comes_with_the_host_s_name_and_the_exit_code_through(shell: Shell) -> None:
+    program = 'echo "$RANK of $WORLD_SIZE on $MASTER_ADDR: $A"; [ $RANK = 3 ] && exit 7; sleep 600'
+    done = shell.run(
+        shell.launch(
+            TWO,
+            "resources.nodes=2",
+            "resources.procs_per_node=2",
+            "rendezvous.port=29871",
+            'launch.env.A="it\'s $(x)"',
+            "--",
+            "bash",
+            "-c",
+            program,
+        )
+    )
+    assert done.returncode == 7, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if " of 4 " in line)
+    assert lines[0] == "node01: 0 of 4 on node01: it's $(x)"
+    assert lines[-1] == "node02: 3 of 4 on node01: it's $(x)"
+    assert "rank 3 ended with exit code 7" in done.stderr
+    assert (shell.outcome()["rank"], shell.outcome()["host"]) == (3, "node02")
+
+
+@pytest.mark.parametrize("how", ["kill -9 of the launcher", "Ctrl-C"])
+def test_nothing_is_left_on_any_host(shell: Shell, how: str) -> None:
+    argv = shell.hydra(
+        "run", "-m", *shell.hosts.overrides, TWO, f"hydra.sweep.dir={shell.folder}/run", "launch.on_interrupt=cancel",
+        "resources.nodes=2", "--", "bash", "-c", sleepers(shell),
+    )  # fmt: skip
+    with shell.started(argv) as launcher:
+        await_up(shell)
+        launcher.send_signal(signal.SIGKILL if "9" in how else signal.SIGINT)
+        wait_for(lambda: not shell.running("node01", "node02"), 60, "nothing runs there")
+        assert launcher.wait(60) == (-9 if "9" in how else 130)
+    wait_for(lambda: (shell.folder / "run/0/outcome.json").exists(), 60, "its end is written down")
+    assert shell.outcome(0)["status"] in ("cancelled", "failed")
+
+
+def test_a_connection_that_breaks_ends_the_run_on_all_hosts(shell: Shell) -> None:
+    with shell.started(shell.launch(TWO, "resources.nodes=2", "--", "bash", "-c", sleepers(shell))) as launcher:
+        await_up(shell)
+        mine = subprocess.run(["pgrep", "-f", f"^ssh .*{shell.hosts.config} .*node02"], capture_output=True, text=True)
+        for pid in mine.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        assert launcher.wait(60) == 255
+    wait_for(lambda: not shell.running("node01", "node02"), 60, "nothing runs there")
+    assert "node02: the connection was lost" in shell.outcome()["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["scheduler.hosts=[node01,nosuchhost]"], "nosuchhost: its name cannot be resolved"),
+        (["scheduler.hosts=[node01,node03]", "scheduler.launch_extra.p=1"], "node01: it cannot be reached by ssh"),
+        (
+            ["scheduler.hosts=[node01]", "scheduler.launch_extra.o='UserKnownHostsFile=/dev/null'"],
+            "host key is not known",
+        ),
+        (["scheduler.hosts=[node01]", "scheduler.launch_extra.l=nobody"], "not let in without a password"),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_named_before_anything_is_written(
+    shell: Shell, words: list[str], says: str
+) -> None:
+    argv = shell.hydra("run", "-m", *shell.hosts.overrides, f"hydra.sweep.dir={shell.folder}/run")
+    done = shell.run([*argv, *words, "--", "true"])
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Try:" in done.stderr
+    assert not (shell.folder / "run").exists()
+
+
+def test_a_python_that_is_not_there_is_named(shell: Shell) -> None:
+    done = shell.run(shell.launch(TWO, "resources.nodes=2", "launch.python=/no/such/python", "--", "true"))
+    assert done.returncode != 0
+    assert "/no/such/python" in done.stdout + done.stderr
+
+
+def test_a_directory_that_hosts_do_not_share_is_named(shell: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
+    own = Path("/dev/shm", f"hpc_hydra-{shell.mark}")  # each node has a file system of its own there
+    own.mkdir()
+    try:
+        shell.folder = own
+        done = shell.run(shell.launch(TWO, "--", "true"))
+    finally:
+        subprocess.run(["rm", "-r", str(own)], check=True)
+    assert done.returncode == 2
+    assert f"node01: the directory {own} is not there: all hosts must share it" in done.stderr
+
+
+def test_runs_go_side_by_side_as_far_as_the_hosts_last(shell: Shell) -> None:
+    program = "echo $(hostname) > at.{key}; while [ $(ls at.* | wc -l) -lt {needed} ]; do sleep 0.1; done"
+    command = program.replace("{needed}", "$(({key} < 2 ? 2 : 3))")
+    argv = shell.hydra(
+        "run", "-m", *shell.hosts.overrides, TWO, "--fill", "+key=0,1,2", f"hydra.sweep.dir={shell.folder}/run",
+        "--", "bash", "-c", command,
+    )  # fmt: skip
+    done = shell.run(argv)
+    assert done.returncode == 0, done.stdout + done.stderr
+    at = [(shell.folder / f"at.{num}").read_text().strip() for num in range(3)]
+    assert sorted(at[:2]) == ["node01", "node02"]
+    assert at[2] in ("node01", "node02")
+
+
+def test_another_process_sees_a_sweep_cancels_and_resumes_it(shell: Shell) -> None:
+    argv = shell.hydra(
+        "run", "-m", *shell.hosts.overrides, TWO, "--fill", "+key=0,1,2", f"hydra.sweep.dir={shell.folder}/run",
+        "--", "bash", "-c", f": {{key}}; [ -e go ] || sleep {shell.mark}",
+    )  # fmt: skip
+    with shell.started(argv) as launcher:
+        await_up(shell)
+        seen = shell.run(shell.hydra("status", f"{shell.folder}/run"))
+        assert len(re.findall(r"\brunning\b", seen.stdout)) >= 2, seen.stdout
+        assert "pending" in seen.stdout
+        assert shell.run(shell.hydra("cancel", f"{shell.folder}/run", "1")).returncode == 0
+        assert shell.run(shell.hydra("cancel", f"{shell.folder}/run")).returncode == 0
+        assert launcher.wait(60) != 0
+    assert not shell.running("node01", "node02")
+    (shell.folder / "go").touch()
+    done = shell.run(shell.hydra("resume", f"{shell.folder}/run"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [shell.outcome(num)["status"] for num in range(3)] == ["completed"] * 3
+
+
+APP = """\
+import os, hydra, hpc_hydra
+from pathlib import Path
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    with hpc_hydra.distributed(cfg) as dist:
+        import torch
+        total = torch.tensor([dist.rank + 1.0])
+        torch.distributed.all_reduce(total)
+        seen = (total.item(), cfg.note, str(dist.output_dir), os.environ["MASTER_PORT"])
+        Path(cfg.out, f"rank{dist.rank}").write_text(repr(seen))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_the_commands_of_a_dry_run_work_by_hand_on_each_node_without_ssh(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text(APP)
+    (shell.folder / "config.yaml").write_text("defaults: [hpc, _self_]\nnote: x\nout: ???\n")
+    words = ["scheduler=ssh", TWO, "resources.nodes=2", "rendezvous=static", "rendezvous.port=29872"]
+    dry = shell.run(
+        [sys.executable, "app.py", "-m", *words, f"out={shell.folder}", "note='a b'", "launch.dry_run=true"]
+    )
+    lines = dry.stdout[dry.stdout.index("by hand, without ssh") :].splitlines()
+    processes = []
+    for node in ("node01", "node02"):
+        at = lines.index(f"  {node}:")
+        text = "\n".join(line for line in lines[at + 1 : at + 8] if line.startswith("    ")).split(f"\n  {node}")[0]
+        text = text.partition("torchrun")[0] + "torchrun" + text.partition("torchrun")[2].split("\n")[0]
+        argv = [str(SCRIPTS / "node"), "exec", node, "bash", "-c", text]
+        processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    for process in processes:
+        printed, _ = process.communicate(timeout=180)
+        assert process.returncode == 0, printed
+    seen = [eval((shell.folder / f"rank{rank}").read_text()) for rank in (0, 1)]
+    assert seen[0] == seen[1]
+    assert seen[0][0::2][0] == 3.0
+    assert (seen[0][1], seen[0][3]) == ("a b", "29872")
+    assert (Path(seen[0][2]) / ".hydra/overrides.yaml").exists()
+
+
+def test_the_digits_example_trains_on_two_hosts_in_each_mode(shell: Shell) -> None:
+    train = str(ROOT / "train_examples/digits_ddp/train.py")
+    done = shell.run(
+        [
+            sys.executable, train, "-m", *shell.hosts.overrides, TWO, "resources.nodes=2", "resources.procs_per_node=2",
+            "rendezvous=tcp,torchrun,static", "epochs=1", f"hydra.sweep.dir={shell.folder}/run",
+        ],
+        timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for num in range(3):
+        found = shell.outcome(num)
+        assert (found["status"], found["world_size"]) == ("completed", 4)
