@@ -27,6 +27,7 @@ from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_par
 from hpc_hydra.node.program import Part
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler.shell import LINGER
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
 from hpc_hydra.sweep.layout import RunPaths
@@ -295,6 +296,9 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             replica=seat.execution.replica,
         ),
     )
+    if code and seat.execution.attached:
+        with contextlib.suppress(Stopped):
+            signals.pause(float(os.environ.get(LINGER) or 0))
     return code
 
 

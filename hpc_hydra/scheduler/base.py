@@ -245,6 +245,10 @@ class Dialect(ABC):
         """
         return None
 
+    def only_ended(self, message: str) -> bool:
+        """Whether `cancel_command` failed for nothing but jobs that had ended already."""
+        return False
+
     @abstractmethod
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         """Who this task is, from its per-task variables alone; None where this is not one of our tasks.

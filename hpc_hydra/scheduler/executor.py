@@ -344,7 +344,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             return
         argv = self.dialect.cancel_command(ids)
         answer = commands.run(argv, env=environment(self.dialect), timeout=SUBMIT_TIMEOUT)
-        if not answer.ok:
+        if not answer.ok and not self.dialect.only_ended(answer.err):
             left = [job for job, status in self.watcher.ask(ids).items() if not status.state.is_finished]
             if left:
                 raise SchedulerError(f"{answer.message}; not cancelled: {' '.join(left)}", where=argv[0])

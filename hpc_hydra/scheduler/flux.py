@@ -23,7 +23,7 @@ from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
 from hpc_hydra.scheduler.flux_options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.scheduler.flux_ranks import HOSTS, NODE
 from hpc_hydra.scheduler.options import Option, canonical, one_line
-from hpc_hydra.scheduler.shell import job_script
+from hpc_hydra.scheduler.shell import LINGER, job_script
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -171,7 +171,9 @@ class FluxDialect(Dialect):
         options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
         elsewhere = ["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else []
         before = [f"unset {_LEFTOVER}", f'export {HOSTS}="$(flux hostlist -e -d, local)"']
-        if not spec.attached:
+        if spec.attached:
+            before.append(f"export {LINGER}=1  # exit-on-error drops what the ranks have said last")
+        else:
             before.append("exec </dev/null  # else who reads it waits for ever")
         return job_script(
             spec,
@@ -287,6 +289,10 @@ class FluxDialect(Dialect):
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["flux", "cancel", *ids]
+
+    def only_ended(self, message: str) -> bool:
+        lines = [line for line in message.splitlines() if line.strip()]
+        return bool(lines) and all(re.search(r"job is inactive|unknown job id", line) for line in lines)
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         from hpc_hydra.scheduler.flux_ranks import identity

@@ -50,6 +50,7 @@ REFUSED = {  # options that change what is submitted, or what the commands print
 }
 DEPENDENCIES = ("after", "afterany", "afterexcept", "afternotok", "afterok", "afterstart", "begin-time")
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]{}-]*", re.ASCII)
+_TRIPLE = re.compile(r"""["']{3}""")
 _JOB = re.compile(r"(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+|[0-9]+|0x[0-9a-f.]+", re.IGNORECASE)
 
 
@@ -80,15 +81,17 @@ def written(name: str, value: str | None) -> str:
 def directive(name: str, value: str | None) -> str:
     """An option for a ``#flux:`` line. Raises `PlanError` where the value is not one line.
 
-    Flux reads it with Python's shlex, in which a backslash escapes in both kinds of quotes; three quotes in a row would
-    begin a text of several lines.
+    Flux reads it with Python's shlex, in which a backslash escapes in both kinds of quotes and outside of them; three
+    quotes in a row, of either kind, would begin a text of several lines.
     """
     word = written(name, one_line(value, f"option {name}") if value is not None else None)
     if value is None or _PLAIN.fullmatch(word):
         return word
     option, _, text = word.partition("=")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return option + '="' + re.sub("'(?=')", '\'""', escaped) + '"'
+    quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if _TRIPLE.search(quoted):
+        quoted = re.sub(r"([^\w@%+=:,./-])", r"\\\1", text)
+    return f"{option}={quoted}"
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,9 @@ from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import JobSpec
 from hpc_hydra.scheduler.environment import RANK_VARIABLES
 
+LINGER = "HPC_HYDRA_LINGER"
+"""Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)

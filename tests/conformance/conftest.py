@@ -1,4 +1,7 @@
-"""A scheduler under test, and jobs for it: `pytest tests/conformance --scheduler=NAME` chooses one."""
+"""A scheduler under test, and jobs for it: `pytest tests/conformance --scheduler=NAME` takes this machine's own.
+
+Without the switch: the real ones that tests bring up, and stand-ins for those that they cannot.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,15 @@ SCHEDULERS = {  # what it needs
     "ssh": (pytest.mark.cluster,),
     "lsf": (),
     "lsf-csm": (),
+    "flux": (),
 }
-FIXTURES = {"slurm": "slurm_cluster", "ssh": "ssh_hosts", "lsf": "fake_lsf", "lsf-csm": "fake_csm"}
+FIXTURES = {
+    "slurm": "slurm_cluster",
+    "ssh": "ssh_hosts",
+    "lsf": "fake_lsf",
+    "lsf-csm": "fake_csm",
+    "flux": "fake_flux",
+}
 PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
 
 

@@ -1,4 +1,4 @@
-"""What every scheduler must do, with real jobs. A new scheduler adds its name to `REAL` in conftest.py."""
+"""What every scheduler must do, with real jobs. A new scheduler adds its name to `SCHEDULERS` in conftest.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,241 @@
+"""What only Flux does: several nodes, many runs by one command, what it refuses. On the stand-in, or with
+`--scheduler=flux` on the real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.scheduler.base import State, SubmitError
+from hpc_hydra.scheduler.registry import submitter
+from tests.conformance.conftest import Jobs
+from tests.fakes.scheduler_state import Cluster
+
+WHO = (
+    f'{sys.executable} -S -c "import os; from hpc_hydra.scheduler.registry import dialect;'
+    "i = dialect('flux').identity(os.environ);"
+    "print('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes, "
+    'len(i.hosts), i.job_id) or ()))"'
+)
+
+
+@pytest.fixture
+def flux(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
+    chosen = request.config.getoption("--scheduler")
+    if chosen not in (None, "flux"):
+        pytest.skip("another scheduler is chosen")
+    if not chosen:
+        request.getfixturevalue("fake_flux")
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    yield made
+    made.submitter.cancel([job for job, said in made.submitter.poll(made.ids).items() if not said.state.is_finished])
+
+
+def ranks(text: str) -> list[list[str]]:
+    return sorted(line.split()[1:] for line in text.splitlines() if line.startswith("rank"))
+
+
+def test_ranks_of_several_nodes(flux: Jobs) -> None:
+    (job,) = flux.submit(WHO, nodes=2, procs_per_node=2)
+    flux.ended([job])
+    assert ranks(flux.log(job)) == [
+        ["0", "0", "4", "2", "0", "2", "2", job],
+        ["1", "1", "4", "2", "0", "2", "2", job],
+        ["2", "0", "4", "2", "1", "2", "2", job],
+        ["3", "1", "4", "2", "1", "2", "2", job],
+    ]
+
+
+def test_setup_lines_run_once_on_each_node(flux: Jobs) -> None:
+    setup = ("export A='b c'", "echo $A >> saw.$BASHPID")
+    (job,) = flux.submit('echo "A is $A"', nodes=2, procs_per_node=2, setup_lines=setup)
+    assert flux.ended([job])[0].state is State.COMPLETED
+    assert [path.read_text() for path in flux.root.glob("saw.*")] == ["b c\n"] * 2
+    assert flux.log(job).count("A is b c\n") == 4
+
+
+def test_what_an_outer_job_left_does_not_reach_a_new_one(flux: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {
+        "SLURM_PROCID": "3", "SLURM_NTASKS": "9", "SLURM_JOB_NODELIST": "x[1-3]", "FLUX_TASK_RANK": "5", "RANK": "5",
+        "FLUX_JOB_SIZE": "9", "FLUX_JOB_NNODES": "3", "FLUX_JOB_CC": "7", "PMI_RANK": "4", "MASTER_ADDR": "10.9.9.9",
+    }  # fmt: skip
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    show = 'echo "[${SLURM_PROCID-}${SLURM_JOB_NODELIST-}${FLUX_JOB_CC-}${RANK-}${MASTER_ADDR-}]"'
+    ids = flux.submit(f"{WHO}; {show}", runs=(0, 1))
+    flux.ended(ids)
+    for job in ids:
+        assert ranks(flux.log(job)) == [["0", "0", "1", "1", "0", "1", "1", job]]
+        assert "\n[]\n" in flux.log(job)
+
+
+def test_a_script_submitted_by_hand_inside_another_scheduler_sees_none_of_it(flux: Jobs) -> None:
+    spec = flux.spec('echo "[${SLURM_PROCID-}${SLURM_NTASKS-}]"')
+    script = flux.write(spec)
+    env = {**os.environ, "SLURM_PROCID": "3", "SLURM_NTASKS": "9", "FLUX_F58_FORCE_ASCII": "1"}
+    done = subprocess.run(["flux", "batch", str(script)], env=env, capture_output=True, text=True, timeout=60)
+    flux.ids.append(done.stdout.strip())
+    flux.ended(flux.ids)
+    assert "[]\n" in flux.log(flux.ids[0])
+
+
+def test_a_program_that_reads_its_input_ends(flux: Jobs) -> None:
+    assert flux.ended(flux.submit("cat; exit 0"))[0].state is State.COMPLETED
+
+
+def test_a_job_is_found_again(flux: Jobs) -> None:
+    spec = flux.spec("sleep 600", runs=(0, 1, 5), comment="mine")
+    script = flux.write(spec)
+    assert flux.submitter.find(spec, script) == ()
+    flux.ids += flux.submitter.submit(spec, script)
+    assert submitter("flux").find(spec, script) == tuple(flux.ids)
+
+
+def test_a_refusal_is_shown(flux: Jobs) -> None:
+    with pytest.raises(SubmitError, match="nosuch") as error:
+        flux.submit("true", queue="nosuch", runs=(0, 1))
+    assert (error.value.kind, error.value.ids) == ("permanent", ())
+
+
+def test_a_job_that_cannot_run_says_why(flux: Jobs) -> None:
+    (status,) = flux.ended(flux.submit("true", nodes=99))
+    assert status.state is State.FAILED
+    assert "unsatisfiable" in status.reason
+
+
+def test_a_time_limit_is_the_end(flux: Jobs, request: pytest.FixtureRequest) -> None:
+    (status,) = flux.ended(flux.submit("sleep 600", time_limit=2))
+    assert (status.state, status.native) == (State.TIMEOUT, "TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    "text", ["it's", 'say "hi"', "a'''b", 'a"""b', "back\\slash", "$HOME `id`", "#x", "{}", "é 東"]
+)
+def test_text_of_the_user_arrives_as_it_is(flux: Jobs, text: str) -> None:
+    spec = flux.spec("sleep 600", comment=text)
+    done = subprocess.run(
+        ["flux", "batch", "--dry-run", str(flux.write(spec))], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def attached(flux: Jobs, program: str, given: str = "", **fields: Any) -> subprocess.CompletedProcess[str]:
+    """Run it as `hpc-hydra run` does, with this standard input."""
+    from dataclasses import replace
+
+    spec = replace(flux.spec(program, **fields), attached=True)
+    script = flux.write(spec)
+    argv = flux.submitter.dialect.attach_command(script, spec, {})
+    assert argv is not None
+    return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=120)
+
+
+def test_an_attached_run_has_input_streams_and_exit_code(flux: Jobs) -> None:
+    done = attached(flux, 'read line; echo "got $line"; echo wrong >&2; sleep 1; exit 7', "a b\n", nodes=2)
+    assert done.returncode == 7
+    assert "got a b\n" in done.stdout
+    assert "wrong\n" in done.stderr
+    assert "wrong" not in done.stdout
+
+
+# what the stand-in can be told
+
+
+def test_runs_of_a_sweep_are_submitted_by_one_command(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    fake_flux.set_note("hosts", {"node01": {"slots": 1, "gpus": 0}})
+    ids = made.submit("sleep 600", runs=tuple(range(100)))
+    assert len(set(ids)) == 100
+    ours = [argv for argv in fake_flux.calls("flux") if argv[1] in ("batch", "submit", "jobs")]
+    assert [argv[1] for argv in ours] == ["submit", "jobs"]  # which tells which is which
+    made.submitter.cancel(ids)
+
+
+def test_cancelling_jobs_of_which_some_are_over(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    done, on = (*made.submit("true"), *made.submit("sleep 600", key="job1"))
+    made.ended([done])
+    made.submitter.cancel([done, on])
+    assert made.ended([on])[0].state is State.CANCELLED
+
+
+def test_part_of_the_runs_is_refused(fake_flux: Cluster, tmp_path: Path) -> None:
+    """What was taken is told, so that nothing is submitted twice."""
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    fake_flux.set_note("max-jobs", 2)
+    with pytest.raises(SubmitError) as error:
+        made.submit("sleep 600", runs=(0, 1, 2, 3))
+    assert error.value.kind == "limit"
+    assert len(error.value.ids) == 2
+    made.submitter.cancel(error.value.ids)
+
+
+def test_a_lost_answer_submits_nothing_twice(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    made.submitter.executor._sleep = lambda _: None  # type: ignore[attr-defined]
+    fake_flux.misbehave("flux submit", code=1, errors="flux-submit: ERROR: timed out", after=True, times=1)
+    ids = made.submit("sleep 600", runs=(0, 1, 2))
+    assert len(ids) == len(fake_flux.jobs()) == 3
+    made.submitter.cancel(ids)
+
+
+def test_chatter_of_a_wrapper_is_no_id(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    for command in ("flux batch", "flux submit", "flux jobs"):
+        fake_flux.misbehave(command, chatter="Welcome!\nf1 news: maintenance on Monday")
+    ids = [*made.submit("true"), *made.submit("true", runs=(0, 1), key="job1")]
+    assert [status.state for status in made.ended(ids)] == [State.COMPLETED] * 3
+
+
+def test_jobs_that_flux_forgot_are_unknown(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    (job,) = made.submit("true")
+    made.ended([job])
+    fake_flux.forget(job)
+    assert submitter("flux").poll([job])[job].state is State.UNKNOWN
+
+
+def test_a_silent_instance_does_not_end_a_run(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    (job,) = made.submit("sleep 600")
+    fake_flux.misbehave("flux jobs", code=1, errors="flux-jobs: ERROR: Unable to connect to Flux", times=1)
+    assert made.submitter.poll([job])[job].state is State.UNKNOWN
+    assert made.submitter.unanswered()
+    made.running([job])
+    made.submitter.cancel([job])
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({"gpus_per_proc": 2}, ["0,1,2,3", "0,1,2,3"]),
+        ({"gpus_per_proc": 2, "gpu_request": "gpus-per-task"}, ["0,1", "2,3"]),
+        ({"gpus_per_proc": 1, "gpu_bind": "per-task"}, ["0", "1"]),
+        ({"gpus_per_proc": 1, "shared_gpus": 3}, ["0,1,2,3", "0,1,2,3"]),
+        ({}, ["-1", "-1"]),
+    ],
+)
+def test_which_gpus_a_rank_sees(fake_flux: Cluster, tmp_path: Path, fields: dict[str, Any], seen: list[str]) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    ids = made.submit('echo "rank $FLUX_TASK_RANK $CUDA_VISIBLE_DEVICES"', procs_per_node=2, **fields)
+    made.ended(ids)
+    shared = fields.get("shared_gpus", 4)
+    expected = [",".join(list("0123")[:shared])] * 2 if "shared_gpus" in fields else seen
+    assert [line[1] for line in ranks(made.log(ids[0]))] == expected
+
+
+def test_the_warning_reaches_every_rank_before_the_end(fake_flux: Cluster, tmp_path: Path) -> None:
+    made = Jobs("flux", tmp_path, submitter("flux"))
+    program = "trap 'echo warned $FLUX_TASK_RANK; exit 0' USR1; while :; do sleep 0.1; done"
+    ids = made.submit(program, nodes=2, time_limit=60, submit_args=(("signal", "USR1@59s"),))
+    made.ended(ids)
+    assert sorted(line for line in made.log(ids[0]).splitlines() if line.startswith("warned")) == [
+        "warned 0",
+        "warned 1",
+    ]
