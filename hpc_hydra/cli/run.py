@@ -7,6 +7,7 @@ for), or through the sweeper (several runs, or in the background). Must not know
 from __future__ import annotations
 
 import difflib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -159,7 +160,7 @@ def _check_overrides(call: Call) -> list[Any]:
     for one in parsed:
         if one.is_sweep_override() and not call.multirun:
             line = str(one.input_line)
-            raise ConfigError("several values need -m", where=line, fix=f"hpc-hydra run -m {line}")
+            raise ConfigError("several values need -m", where=line, fix=f"hpc-hydra run -m {shlex.quote(line)}")
         first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
         if first in GROUPS or first == "hydra" or call.config_dir or call.config_name:
             continue

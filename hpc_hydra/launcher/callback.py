@@ -34,11 +34,12 @@ class HpcCallback(Callback):
             sys.exit(error.exit_code)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a rank that launches, before any directory is made."""
+        """Refuse a rank that launches, and a launcher that cannot do what is asked, before any directory is made."""
         from hpc_hydra.launcher import checks
 
         try:
             checks.refuse_on_a_rank()
+            _check_launcher(config)
         except HpcHydraError as error:
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
@@ -65,6 +66,39 @@ def _check_run(config: DictConfig) -> None:
             fix="add -m to launch it (or `hydra: {mode: MULTIRUN}` in the primary config); "
             "launch.debug=true runs one process here",
         )
+
+
+def _check_launcher(config: DictConfig) -> None:
+    """Another launcher runs each run as one process, here or elsewhere, whatever our groups ask for."""
+    target = str(OmegaConf.select(config, "hydra.launcher._target_"))
+    if target.startswith("hydra_plugins.hpc_hydra.") or "launch" not in config:
+        return
+    name = str(OmegaConf.select(config, "hydra.runtime.choices.hydra/launcher") or target)
+    fix = f"leave out hydra/launcher={name}: the bundle chooses hpc"
+    for key in ("dry_run", "setup_only", "bg"):
+        if OmegaConf.select(config, f"launch.{key}"):
+            raise ConfigError(f"hydra/launcher={name} does not know it", where=f"launch.{key}", fix=fix)
+    processes = _processes(config)
+    swept = _swept_sizes(config)
+    if processes > 1 or swept:
+        asked = f"{processes} processes a run" if processes > 1 else f"runs of different size ({swept})"
+        raise ConfigError(
+            f"the configuration asks for {asked}, and hydra/launcher={name} starts one",
+            where="hydra/launcher",
+            fix=fix,
+        )
+
+
+def _swept_sizes(config: DictConfig) -> str | None:
+    """The override that lets runs differ in size, if one does."""
+    from hpc_hydra.launcher.compose import raw_list
+    from hpc_hydra.sweep.frozen import parse_override
+
+    for text in raw_list(config.hydra.overrides.task):
+        override = parse_override(text)
+        if override.key_or_group.split(".")[0] == "resources" and override.is_sweep_override():
+            return text
+    return None
 
 
 def _processes(config: DictConfig) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher.inspect import RunView, Sweep
+from hpc_hydra.launcher.report import command
 from hpc_hydra.launcher.watch import log_of
 from hpc_hydra.planning.types import Logging
 from hpc_hydra.sweep.collect import latest_attempt, read_ends
@@ -73,7 +74,7 @@ def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
         return {}
     found = {int(m[1]): p for p in view.paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
     for end in read_ends(view.paths, attempt):
-        if end.rank not in found and end.log and Path(end.log).exists():
+        if end.rank not in found and end.log and Path(end.log).is_file():
             found[end.rank] = Path(end.log)
     logging = view.run.plan.logging
     if logging.out and not found:
@@ -92,6 +93,7 @@ def _by_pattern(view: RunView, logging: Logging) -> dict[int, Path]:
             matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         else:
             matches = list(view.run.dir.glob(pattern))
+        matches = [match for match in matches if match.is_file()]  # no device, no pipe
         if matches and ("{rank}" in (logging.out or "") or rank == 0):
             found[rank] = max(matches, key=lambda p: p.stat().st_mtime)
     return found
@@ -141,4 +143,4 @@ def follow(logs: Sequence[Log], ended: Callable[[], bool], pause: float = 0.2) -
 
 
 def _status(sweep: Sweep) -> str:
-    return f"hpc-hydra status {sweep.root}"
+    return command("status", sweep.root)

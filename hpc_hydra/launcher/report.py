@@ -6,6 +6,7 @@ Must not know: how runs are submitted or watched.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -222,4 +223,9 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
 
 def log_hint(sweep: Path) -> str:
     """How to look at a sweep later."""
-    return f"sweep: {sweep}\n  hpc-hydra status {sweep}    hpc-hydra cancel {sweep}"
+    return f"sweep: {sweep}\n  {command('status', sweep)}    {command('cancel', sweep)}"
+
+
+def command(name: str, sweep: Path) -> str:
+    """One of our commands for a sweep, as it can be typed."""
+    return f"hpc-hydra {name} {shlex.quote(str(sweep))}"

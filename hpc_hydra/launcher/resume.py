@@ -22,7 +22,7 @@ from hpc_hydra.launcher import processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
-from hpc_hydra.launcher.report import MANY, common_overrides, complain, say, shown_overrides
+from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
@@ -149,7 +149,7 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
         raise SweepError(
             f"process {sweep.launcher['pid']} is still submitting this sweep",
             where=str(sweep.root),
-            fix=f"hpc-hydra wait {sweep.root}, or end it first: kill {sweep.launcher['pid']}",
+            fix=f"{command('wait', sweep.root)}, or end it first: kill {sweep.launcher['pid']}",
         )
     if never and lives is None and not wanted.launcher_gone:
         where = f"process {sweep.launcher.get('pid')} on {sweep.launcher.get('host')}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.report import command
 from hpc_hydra.scheduler.base import State, Submitter
 from hpc_hydra.sweep.frozen import read_runs
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
@@ -97,5 +98,5 @@ def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
             raise SweepError(
                 f"jobs of an earlier sweep in this directory are still there: {' '.join(alive[:10])}",
                 where=str(root),
-                fix=f"hpc-hydra wait {root}, or hpc-hydra cancel {root}, or another hydra.sweep.dir",
+                fix=f"{command('wait', root)}, or {command('cancel', root)}, or another hydra.sweep.dir",
             )

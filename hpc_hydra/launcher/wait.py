@@ -14,7 +14,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.launcher import ending
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, recover
-from hpc_hydra.launcher.report import common_overrides, complain, log_hint, summary
+from hpc_hydra.launcher.report import command, common_overrides, complain, log_hint, summary
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.watch import Watched, Watcher
 from hpc_hydra.sweep.layout import SweepPaths
@@ -105,7 +105,7 @@ class _Waiting(Session):
             elif view.word == "unknown" or self.sweep.launcher_lives:
                 self._open.add(num)
             else:
-                reason = f"never submitted{f' ({view.reason})' if view.reason else ''}; hpc-hydra resume {self.root}"
+                reason = f"never submitted{f' ({view.reason})' if view.reason else ''}; {command('resume', self.root)}"
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=reason)
         self._looked = time.monotonic()
 

@@ -30,6 +30,20 @@ _COMPARE = {
 _COMPARISON = re.compile(r"(>=|<=|==|!=|>|<)?\s*(\d+(?:\.\d+)*)")
 
 
+_FOR_RANKS = "leave it out: each rank gets its own (hpc-hydra run --fill has {rank}, {local_rank}, {world_size} …)"
+IDENTITY = {
+    "RANK": _FOR_RANKS,
+    "LOCAL_RANK": _FOR_RANKS,
+    "NODE_RANK": _FOR_RANKS,
+    "GROUP_RANK": _FOR_RANKS,
+    "WORLD_SIZE": "resources.nodes=N resources.procs_per_node=N",
+    "LOCAL_WORLD_SIZE": "resources.procs_per_node=N",
+    "MASTER_ADDR": "rendezvous.master_addr=HOST",
+    "MASTER_PORT": "rendezvous.port=N or rendezvous.port_range=LOW-HIGH",
+}
+"""Variables that say who a rank is: set on the rank, where they win over everything. What to write instead."""
+
+
 @dataclass(frozen=True)
 class Situation:
     """What conditions of presets are decided by."""
@@ -68,11 +82,23 @@ def environment(settings: Settings, at: Situation, cpus_per_proc: int | None, ex
         extra,
         [EnvVar(name, value, "force", f"launch.env.{name}") for name, value in settings.launch.env.items()],
     ]
+    for var in (*groups[1], *extra, *groups[-1]):
+        _check_identity(var)
     kept: list[EnvVar] = []
     for group in groups:
         names = {var.name for var in group if var.mode != "prepend"}
         kept = [var for var in kept if var.name not in names] + group
     return kept
+
+
+def _check_identity(var: EnvVar) -> None:
+    fix = IDENTITY.get(var.name)
+    if var.name.startswith("HPC_HYDRA_"):
+        fix = "another name: those that begin with HPC_HYDRA_ are set for each run"
+    if fix is not None:
+        raise ConfigError(
+            "is set on each rank, and what is given here would be lost", where=var.origin or var.name, fix=fix
+        )
 
 
 def _threads(cpus_per_proc: int | None) -> list[EnvVar]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -197,11 +198,13 @@ def is_consequence(end: RankEnd) -> bool:
 def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
     """The last lines of a log, of progress bars only what was last seen; nothing where it cannot be read."""
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # /dev/full gives without end, a pipe waits
+            return ()
         with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
+            file.seek(max(0, found.st_size - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ()
     lines = [line.rstrip("\r").rpartition("\r")[2][:500] for line in text.split("\n")]
     return tuple(line for line in lines if line.strip())[-count:]
@@ -298,7 +301,7 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
         return None
     logs = [Path(end.log) for end in stopped if end.log]
     logs += [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
-    return next((log for log in logs if log.exists()), None)
+    return next((log for log in logs if log.is_file()), None)
 
 
 def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
