@@ -40,3 +40,6 @@ class RendezvousError(HpcHydraError):
     """Ranks cannot find each other, or disagree about who they are."""
 
     exit_code = 1
+
+
+NO_DIRECTORY = ConfigError("the current directory has been deleted", fix="cd to one that is there")

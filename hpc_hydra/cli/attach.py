@@ -22,6 +22,7 @@ from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.launcher import checks, each_node, scripts
+from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.dry_run import runs_table
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -31,7 +32,7 @@ from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.files import on_disk, read_json
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 
@@ -69,7 +70,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     keep = _keeps(master)
     with _directory(master, keep=keep) as root:
         preparer = Preparer(loader, master)
-        overrides = tuple(master.hydra.overrides.task)
+        overrides = tuple(raw_list(master.hydra.overrides.task))
         preparer.composer.adopt(overrides)  # composed already
         prepared = preparer.prepare([[]], 0)
         prepared = replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
@@ -80,7 +81,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             _show(todo, task)
             return 0
         check_exists(task)
-        _write(todo, prepared, task)
+        with on_disk(todo.spec.sweep, "make room there, or launch.launch_dir=PATH"):
+            _write(todo, prepared, task)
         for note in todo.notes:
             complain(f"note: {note}")
         job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
+from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.launcher.report import complain, say
 from hpc_hydra.planning.types import EnvVar
@@ -34,7 +35,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if master.launch.bg and master.launch.launch_dir is None:
         master.launch.launch_dir = "true"  # a new directory, named by script and time
     preparer = Preparer(loader, master)
-    preparer.composer.adopt(tuple(master.hydra.overrides.task))
+    preparer.composer.adopt(tuple(raw_list(master.hydra.overrides.task)))
     prepared = preparer.prepare([[]], 0)
     settings, plan = prepared.settings.launch, prepared.runs[0].plan
     script = Path(str(settings.batch_script))

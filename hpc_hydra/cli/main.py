@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
-from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.errors import NO_DIRECTORY, HpcHydraError
 
 COMMANDS = {
     "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),
@@ -74,6 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HpcHydraError as error:
         print(f"hpc-hydra {name}: {error}", file=sys.stderr)
         return error.exit_code
+    except FileNotFoundError:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            print(f"hpc-hydra {name}: {NO_DIRECTORY}", file=sys.stderr)
+            return NO_DIRECTORY.exit_code
+        raise
     except BrokenPipeError:
         sys.stderr.close()  # the reader has left; the interpreter would complain once more
         return 141

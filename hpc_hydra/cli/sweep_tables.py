@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.launcher.report import common_overrides, shown_overrides
+from hpc_hydra.launcher.report import common_overrides, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.inspect import RunView
@@ -52,7 +52,7 @@ def status(views: Sequence[RunView], *, head: str = "") -> Any:
             str(view.attempt or "-"),
             duration(view.seconds),
             Text(shown_overrides(view.run.overrides, common)),
-            Text(view.reason),
+            Text(printable(view.reason)),
         )
     return Group(Text(head), counts(views), table) if head else Group(counts(views), table)
 
@@ -159,7 +159,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     for column in columns:
         table.add_column(Text(column), overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     return table
 
 
@@ -173,7 +173,12 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def as_json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False)
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates, which only escapes can say
+        return json.dumps(data, indent=2)
+    return text
 
 
 def duration(seconds: float | None) -> str:

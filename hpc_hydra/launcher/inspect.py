@@ -401,6 +401,8 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus | None, silent: str 
     again = _from_outcome(view)  # it may have been written since
     if again.written:
         return again
+    if status.native == "LOST" and view.id in sweep.state.cancelled:  # its launcher ended it, and left at once
+        status = JobStatus(State.CANCELLED, "CANCELLED")
     if status.state is State.UNKNOWN:
         if view.id in sweep.state.cancelled:
             status = JobStatus(State.CANCELLED, "CANCELLED")

@@ -6,8 +6,10 @@ Must not know: how a sweep is submitted and watched.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
 
 from hydra.plugins.launcher import Launcher
@@ -64,7 +66,21 @@ class HpcSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         from hpc_hydra.config.store import conf_dir
 
+        _refuse_without_directory()
         search_path.append(provider="hpc_hydra", path=f"hpc_hydra://{conf_dir()}")
+
+
+def _refuse_without_directory() -> None:
+    """Hydra cannot compose where the current directory is gone, and would say so in a traceback."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        from hpc_hydra.errors import NO_DIRECTORY
+        from hpc_hydra.launcher.program import at_command_line
+
+        if at_command_line():
+            print(f"hpc_hydra: {NO_DIRECTORY}", file=sys.stderr)
+            sys.exit(NO_DIRECTORY.exit_code)
 
 
 class HpcLauncher(Launcher):

@@ -6,6 +6,7 @@ Must not know: how runs are submitted or watched.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import time
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hpc_hydra.launcher.watch import Watched
     from hpc_hydra.sweep.types import Outcome
 
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MANY = 20  # more runs than this are shown in groups
 _COLOURS = {
     "pending": "yellow",
@@ -92,9 +94,15 @@ def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
     _ = failed[0].return_value
 
 
+def printable(text: str) -> str:
+    """One line without anything that a terminal would obey, or could not encode: such characters as ``\\x1b``."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
     """The overrides of a run for people, without those that all runs have."""
-    return " ".join(o for o in overrides if not o.startswith("hydra.") and o not in common) or "(no overrides)"
+    shown = " ".join(o for o in overrides if not o.startswith("hydra.") and o not in common)
+    return printable(shown) or "(no overrides)"
 
 
 def common_overrides(runs: Sequence[Run]) -> frozenset[str]:
@@ -156,9 +164,9 @@ def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
     if outcome is not None and outcome.status != "completed" and outcome.reason:
-        text += f", {outcome.reason}"
+        text += f", {printable(outcome.reason)}"
     elif outcome is None and status.reason and status.reason != "None":
-        text += f" ({status.reason})"
+        text += f" ({printable(status.reason)})"
     return f"{text} [{shown_overrides(watched.run.overrides, common)}]"
 
 
@@ -192,7 +200,7 @@ def _table(watched: Sequence[Watched], total: int, seconds: float, message: str 
 
 def _detail(watched: Watched) -> str:
     if watched.outcome is not None:
-        return watched.outcome.reason or ""
+        return printable(watched.outcome.reason or "")
     status = watched.status
     if watched.word == "pending" and status.start:
         return f"{status.reason} starts about {time.strftime('%H:%M', time.localtime(status.start))}".strip()
@@ -212,10 +220,12 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
         lines += ["", f"  run {run.num}  {shown_overrides(run.overrides, common)}"]
-        lines.append(f"    {outcome.status}: {outcome.reason or 'no reason is known'} (exit code {outcome.exit_code})")
+        lines.append(
+            f"    {outcome.status}: {printable(outcome.reason or 'no reason is known')} (exit code {outcome.exit_code})"
+        )
         if outcome.log:
             lines.append(f"    log: {outcome.log}")
-            lines += [f"    | {line}" for line in outcome.last_lines[-8:]]
+            lines += [f"    | {printable(line)}" for line in outcome.last_lines[-8:]]
     if len(failed) > MANY:
         lines += ["", f"  … and {len(failed) - MANY} more: runs " + " ".join(str(r.num) for r, _ in failed[MANY:])]
     return "\n".join(lines)

@@ -27,12 +27,14 @@ from hpc_hydra.launcher.report import common_overrides, complain, reported, say,
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec, Submitter
+from hpc_hydra.sweep.files import on_disk
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import SweepPaths
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.types import Outcome
 
+_ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
 _MANY = 100  # runs of one job; with more, the scheduler is asked how many it takes
 _OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
 
@@ -94,9 +96,10 @@ class Launch:
         for note in notes:
             complain(f"note: {note}")
         scripts.check_output(launch.output_script, jobs)
-        with self._take_over(preparer.root, prepared.runs):
-            self._freeze(prepared, preparer.root, jobs)
-        scripts.write(jobs, dialects, launch.output_script)
+        with on_disk(preparer.root, _ELSEWHERE):
+            with self._take_over(preparer.root, prepared.runs):
+                self._freeze(prepared, preparer.root, jobs)
+            scripts.write(jobs, dialects, launch.output_script)
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects))
             return self._nothing()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
-from hpc_hydra.errors import HpcHydraError, SchedulerError
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.interrupt import Interrupts
 from hpc_hydra.launcher.report import Reporter, common_overrides, complain, log_hint, say
@@ -250,16 +250,19 @@ class Session:
         return "cancel"
 
     def _detach(self) -> None:
-        for watcher in self.watchers.values():
-            if watcher.active and not watcher.submitter.dialect.has_queue:
-                complain("runs without a scheduler end with this command, and are cancelled")
-                with suppress(HpcHydraError):
-                    watcher.submitter.cancel([w.id for w in watcher.active])
-        self.manifest.detached()
-        complain(f"left running; {log_hint(self.root)}")
+        """Leave what goes on without this process; what cannot is cancelled, and its end awaited."""
+        ours = [w for w in self.watchers.values() if w.active and not w.submitter.dialect.has_queue]
+        if ours:
+            complain("runs without a scheduler end with this command, and are cancelled")
+            self._cancel(ours)
+            self._await_gone(ours)
+        left = self._active
+        if left or not ours:
+            self.manifest.detached()
+            complain(f"left running: {self._shown_ids(left)}\n{log_hint(self.root)}")
 
-    def _cancel(self) -> None:
-        for watcher in self.watchers.values():
+    def _cancel(self, watchers: Iterable[Watcher] | None = None) -> None:
+        for watcher in self.watchers.values() if watchers is None else watchers:
             ids = [w.id for w in watcher.active]
             if not ids:
                 continue
@@ -270,9 +273,9 @@ class Session:
                 complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {self._shown_ids(watcher.active)}")
                 watcher.abandoned = True
 
-    def _await_gone(self) -> None:
+    def _await_gone(self, among: Iterable[Watcher] | None = None) -> None:
         end = time.monotonic() + GONE
-        watchers = [w for w in self.watchers.values() if w.active and not w.abandoned]
+        watchers = [w for w in (self.watchers.values() if among is None else among) if w.active and not w.abandoned]
         for watcher in watchers:
             watcher.grace = 1.0
         while time.monotonic() < end and any(w.active for w in watchers):
@@ -290,6 +293,10 @@ class Session:
                 submitter.close(cancel=True)
 
     def _leave_at_once(self) -> None:
+        for watcher in self.watchers.values():
+            if watcher.active and not watcher.submitter.dialect.has_queue:  # they end with this process
+                with suppress(Exception):
+                    self.manifest.cancelled([w.id for w in watcher.active])
         for submitter in self.submitters.values():
             submitter.abandon()
         complain(f"left at once; may be running: {self._shown_ids(self._active)}\n{log_hint(self.root)}")

@@ -91,6 +91,7 @@ def distributed(
 
     device = _device(start)
     chosen = backend or start.wishes.rendezvous.backend or _backend(device)
+    _check_backend(start, chosen)
     _check_device(start, device, backend or start.wishes.rendezvous.backend)
     if device.type != "cpu":
         _take(device, start.wishes.rendezvous.fraction_max_gpu_mem)
@@ -101,6 +102,7 @@ def distributed(
     seconds = timeout or start.wishes.rendezvous.timeout
     with contextlib.ExitStack() as stack:
         store, start = _store(start, seconds, _count, stack)
+        begun = time.monotonic()
         try:
             _agree(store, start, seconds)
             group.init_process_group(
@@ -109,6 +111,8 @@ def distributed(
         except HpcHydraError:
             raise
         except Exception as error:
+            if time.monotonic() - begun < seconds:  # not a matter of waiting
+                raise _broken(start, chosen, error) from error
             raise _unreachable(start, seconds, error) from error
         try:
             yield _dist(start, device, chosen, start.info.rank, start.info.world_size)
@@ -142,6 +146,25 @@ def _device(start: Start) -> torch.device:
 
 def _backend(device: torch.device) -> str:
     return {"cuda": "nccl", "xpu": "xccl"}.get(device.type, "gloo")
+
+
+def _check_backend(start: Start, chosen: str) -> None:
+    """Refuse at once, on every rank, what torch does not know: others would wait for this one until the time-out."""
+    import torch
+    import torch.distributed as group
+
+    known = [str(name) for name in getattr(group.Backend, "backend_list", ()) if name != "undefined"]
+    for part in chosen.lower().split(","):
+        name = part.rpartition(":")[2].strip()
+        if not known or (name in known and group.is_backend_available(name)):
+            continue
+        there = [other for other in known if group.is_backend_available(other)]
+        what = "was built without it" if name in known else "knows no such backend"
+        raise RendezvousError(
+            f"{name!r}: torch {torch.__version__} on {socket.gethostname()} {what}; it has {', '.join(there)}",
+            where="rendezvous.backend" if start.wishes.rendezvous.backend else "backend",
+            fix="rendezvous.backend=null chooses by device; a backend of its own package must be imported before",
+        )
 
 
 def _check_device(start: Start, device: torch.device, backend: str | None) -> None:
@@ -294,6 +317,17 @@ def _unreachable(start: Start, seconds: float, error: Exception, where: str | No
         f"on {start.master_host} within {seconds:g} s: {first}",
         where=where or f"{start.address}:{start.port}",
         fix="rendezvous.interface=NAME names the network between the nodes, rendezvous.port_range ports that are open",
+    )
+
+
+def _broken(start: Start, backend: str, error: Exception) -> RendezvousError:
+    info: RankInfo = start.info
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return RendezvousError(
+        f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not make its process group "
+        f"({backend}): {first}",
+        where=f"{start.address}:{start.port}",
+        fix="rendezvous.interface=NAME names the network between the nodes; logging.torch_distributed_debug=DETAIL",
     )
 
 

@@ -14,7 +14,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,7 +54,7 @@ class Part:
 
 def run(part: Part) -> int:
     """Run the program of a record to its end; returns the exit code. `SystemExit` passes through."""
-    program = part.record.program
+    program, starter = part.record.program, os.getpid()
     try:
         if program.kind == "command":
             from hpc_hydra.node.command import ready
@@ -77,11 +77,11 @@ def run(part: Part) -> int:
                 fix="call it at the end of the program, also when a rank starts it",
             )
     except SystemExit as leaving:
-        if isinstance(leaving.code, str):
+        if isinstance(leaving.code, str) and os.getpid() == starter:
             part.report({"error": leaving.code, "traceback": ""})
         raise
     except Exception as error:
-        _tell(part, error)
+        _tell(part if os.getpid() == starter else replace(part, report=lambda _: None), error)
         return error.exit_code if isinstance(error, HpcHydraError) else 1
     return 0
 
@@ -103,6 +103,7 @@ class _Job:
     def __init__(self, part: Part) -> None:
         self.part = part
         self.called = False
+        self.pid = os.getpid()
 
     def __call__(self, task_function: TaskFunction) -> None:
         if self.called:
@@ -111,6 +112,8 @@ class _Job:
         self.called = True
         part = self.part
         result = self._run(task_function)
+        if os.getpid() != self.pid:  # a process that the task function forked: not the rank
+            part = replace(part, rank=-1, report=lambda _: None)
         try:
             value = result.return_value  # raises what the task raised, and says which overrides it had
         except Exception as error:

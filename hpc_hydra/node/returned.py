@@ -51,15 +51,26 @@ def keep_failure(result: Any, pickled: Path) -> None:
 
 def is_json(value: Any, depth: int = 50) -> bool:
     """Whether JSON gives back exactly this value: exact types only, and not too deep."""
-    if value is None or type(value) in (bool, int, float, str):
+    if type(value) is str:
+        return _is_text(value)
+    if value is None or type(value) in (bool, int, float):
         return True
     if depth == 0:
         return False
     if type(value) is list:
         return all(is_json(v, depth - 1) for v in value)
     if type(value) is dict:
-        return all(type(k) is str and is_json(v, depth - 1) for k, v in value.items())
+        return all(type(k) is str and _is_text(k) and is_json(v, depth - 1) for k, v in value.items())
     return False
+
+
+def _is_text(value: str) -> bool:
+    """Whether the string is Unicode text: lone surrogates (undecodable bytes of a file's name) are not for JSON."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _pickle(value: Any, path: Path) -> None:

@@ -27,6 +27,9 @@ ONLY_FOR = {
 }
 """Keys that belong to some start modes only."""
 
+BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "ccl", "hccl", "fake", "threaded", "smddp", "mccl", "cncl")
+"""torch's own, and those of packages that are often met."""
+
 PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
 _PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u": "{user}", "a": "{num}", "%": "%"}
 
@@ -53,6 +56,8 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
             where="rendezvous.backend",
             fix="rendezvous.backend=nccl",
         )
+    if asked.backend is not None:
+        _check_backend(asked.backend)
     return Rendezvous(
         name=asked.name,
         port=None if asked.port is None else _port(asked.port, "rendezvous.port"),
@@ -123,6 +128,18 @@ def check_replicas(meet: Rendezvous, nodes: int, procs_per_node: int) -> None:
             where="rendezvous.min_replicas",
             fix=f"rendezvous.min_replicas={replicas} or less",
         )
+
+
+def _check_backend(text: str) -> None:
+    """Refuse what is a slip of the pen; packages may bring backends that only the ranks know (and tell at once)."""
+    for part in text.lower().split(","):
+        name = part.rpartition(":")[2].strip()
+        near = nearest(name, BACKENDS, 1)
+        if not name or (name not in BACKENDS and near):
+            raise ConfigError(
+                f"torch has no backend {name!r}", where="rendezvous.backend",
+                fix=f"rendezvous.backend={near[0] if near else 'null'}",
+            )  # fmt: skip
 
 
 def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "mpiexec"]:

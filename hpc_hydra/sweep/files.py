@@ -9,10 +9,23 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SweepError
+
+
+@contextmanager
+def on_disk(root: Path, fix: str = "make room there, or another directory") -> Iterator[None]:
+    """What cannot be written (a full disk, a quota, rights) is a `SweepError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename2 or error.filename or root
+        raise SweepError(
+            f"cannot be written: {error.strerror or type(error).__name__}", where=os.fsdecode(where), fix=fix
+        ) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

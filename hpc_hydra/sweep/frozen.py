@@ -91,7 +91,9 @@ class Freezer:
         except ValueError:
             shown = str(dir)
         line = {"num": num, "plan": plan, "base": base, "seed": seed, "dir": shown, "overrides": list(overrides)}
-        self._runs.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        self._runs.write(
+            json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        )
 
     def write_plans(self, plans: Mapping[str, Plan]) -> None:
         """Write all plans of the sweep (those of earlier batches too)."""
@@ -117,7 +119,7 @@ def read_program(sweep: Path) -> Program:
     """How the user's program was started. Raises `SweepError` where this is no sweep, or of another format."""
     path = SweepPaths(sweep).program
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SweepError(
             "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
@@ -172,7 +174,7 @@ def read_plans(sweep: Path) -> dict[str, Plan]:
     """All plans of the sweep, by key."""
     path = SweepPaths(sweep).plans
     try:
-        return {key: from_json(Plan, plan) for key, plan in json.loads(path.read_text()).items()}
+        return {key: from_json(Plan, plan) for key, plan in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.sweep.files import append_line, read_lines
+from hpc_hydra.sweep.files import append_line, on_disk, read_lines
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 from hpc_hydra.sweep.types import Job
 
@@ -75,7 +75,8 @@ class Manifest:
         self._write("finished", failed=failed)
 
     def _write(self, event: str, **data: Any) -> None:
-        append_line(self.path, {"event": event, "time": round(time.time(), 3), **data}, sync=True)
+        with on_disk(self.path):
+            append_line(self.path, {"event": event, "time": round(time.time(), 3), **data}, sync=True)
 
 
 def read_manifest(sweep: Path) -> SweepState:

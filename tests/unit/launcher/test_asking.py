@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.launcher.inspect import look, open_sweep
+
 from .conftest import ROOT, App
 
 SLEEPER = """\
@@ -64,7 +66,7 @@ class Terminal:
         return self.process.wait(timeout=60)
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"c\n", 130), (b"w\n", 0)])
+@pytest.mark.parametrize(("answer", "code"), [(b"c\n", 130), (b"d\n", 130), (b"w\n", 0)])
 def test_the_answer_is_obeyed(app: App, answer: bytes, code: int) -> None:
     terminal = Terminal(app)
     terminal.await_text(b"running")
@@ -78,6 +80,11 @@ def test_the_answer_is_obeyed(app: App, answer: bytes, code: int) -> None:
         (app.folder / "go").touch()
     assert terminal.end() == code, terminal.text
     assert b"job0.0" in terminal.text
+    [root] = (app.folder / "multirun").glob("*/*")
+    [view] = look(open_sweep(root))
+    assert view.word == ("cancelled" if code else "completed"), view
+    if answer == b"d\n":  # nothing here can be left running
+        assert b"end with this command" in terminal.text and b"left running" not in terminal.text
 
 
 def test_the_second_ctrl_c_leaves_at_once(app: App) -> None:
@@ -88,6 +95,9 @@ def test_the_second_ctrl_c_leaves_at_once(app: App) -> None:
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     assert b"left at once" in terminal.text and b"job0.0" in terminal.text
+    [root] = (app.folder / "multirun").glob("*/*")
+    [view] = look(open_sweep(root))
+    assert view.word == "cancelled", view
     end = time.monotonic() + 30
     while running(str(app.folder)):
         assert time.monotonic() < end, running(str(app.folder))

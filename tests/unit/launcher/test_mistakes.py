@@ -140,3 +140,30 @@ def test_one_file_for_several_scripts_is_refused(app: App) -> None:
 def test_a_sweep_directory_that_cannot_be_written_is_refused_before_submission(app: App) -> None:
     done = app.start("-m", "scheduler=local", "hydra.sweep.dir=/proc/none/here")
     assert done.returncode == 2 and "/proc/none" in done.stderr and "hydra.sweep.dir" in done.stderr, done.stderr
+
+
+OTHERS = ["launcher=basic", "launcher=basic sweeper=basic"]
+
+
+@pytest.mark.parametrize("choice", OTHERS)
+@pytest.mark.parametrize(
+    "asked", [["resources.procs_per_node=2"], ["resources.nodes=1,2"], ["launch.dry_run=true"], ["launch.bg=true"]]
+)
+def test_a_launcher_that_starts_one_process_is_refused_where_more_is_asked(
+    app: App, choice: str, asked: list[str]
+) -> None:
+    words = [f"hydra/{word}" for word in choice.split()]
+    done = app.start("-m", *words, *asked)
+    assert done.returncode == 2 and "hydra/launcher=basic" in done.stderr, done.stdout + done.stderr
+    assert "Try:" in done.stderr and "x is" not in done.stdout and not (app.folder / "multirun").exists()
+
+
+def test_such_a_launcher_may_run_what_it_can(app: App) -> None:
+    done = app.start("-m", "hydra/launcher=basic", "x=1,2")
+    assert done.returncode == 0 and "x is 2" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("on", ["-m", ""])
+def test_a_number_that_hydra_rewrites_is_refused_as_a_variable(app: App, on: str) -> None:
+    done = app.start(*([on] if on else []), "launch.env.X=1_000", "scheduler=local")
+    assert done.returncode == 2 and "launch.env.X" in done.stderr and "1000" in done.stderr, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,16 @@ import pytest
 
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.report import MANY, Reporter, _table, common_overrides, reported, shown_overrides, summary
+from hpc_hydra.launcher.report import (
+    MANY,
+    Reporter,
+    _table,
+    common_overrides,
+    log_hint,
+    reported,
+    shown_overrides,
+    summary,
+)
 from hpc_hydra.launcher.watch import Watched
 from hpc_hydra.scheduler.base import JobStatus, State
 from hpc_hydra.sweep.types import Outcome
@@ -100,3 +110,21 @@ def test_a_terminal_shows_a_table_and_is_left_as_it_was(app: App) -> None:
     os.close(master)
     assert b"2 runs" in text and b"running" in text
     assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l")  # the cursor is back
+
+
+def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
+    bad = "a\x1b[2J\0b\r\x9b\u202e\udcffé 東\n"
+    run = Run(0, (f"x={bad}",), plan(), Path("/s"), 0)
+    outcome = Outcome(0, "failed", 1, reason=f"ValueError: {bad}", last_lines=(bad,), log="/l")
+    stream = io.StringIO()
+    Reporter(1, stream=stream).changed([Watched(run, "job0", "7", outcome=outcome)])
+    told = [shown_overrides(run.overrides), stream.getvalue(), summary([(run, outcome)], 1)]
+    for text in told:
+        assert "a\\x1b[2J\\x00b\\r\\x9b\\u202e\\udcffé 東\\n" in text
+        assert all(char.isprintable() for line in text.split("\n") for char in line)
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "$(x)", "é"])
+def test_a_hint_can_be_typed(name: str) -> None:
+    line = log_hint(Path("/s") / name).splitlines()[1].split("    ")[0]
+    assert shlex.split(line) == ["hpc-hydra", "status", f"/s/{name}"]

@@ -206,3 +206,31 @@ def test_a_second_main_of_one_program_is_not_run(freeze: Freeze) -> None:
     frozen = freeze("print('task')", main="main(); main()")
     assert frozen.run()[0] == 0
     assert frozen.log().startswith("task\n") and "second @hydra.main" in frozen.log()
+
+
+@pytest.mark.parametrize("end", ["return 'forked'", "raise ValueError('forked')", "sys.exit('forked')"])
+def test_a_forked_process_that_comes_back_from_the_task_is_not_the_rank(freeze: Freeze, end: str) -> None:
+    body = f"""
+    child = os.fork()
+    if child == 0:
+        {end}
+    os.waitpid(child, 0)
+    return "mine"
+    """
+    code, outcome = freeze(body, outside="import sys").run()
+    assert (code, outcome["status"], outcome["result"]) == (0, "completed", "mine")
+
+
+def test_a_forked_process_that_comes_back_last_replaces_nothing(freeze: Freeze) -> None:
+    body = """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)  # until the rank has ended
+        return "forked"
+    os.set_inheritable(writer, True)
+    return "mine"
+    """
+    code, outcome = freeze(body).run()
+    assert (code, outcome["result"]) == (0, "mine")

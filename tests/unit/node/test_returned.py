@@ -49,7 +49,10 @@ def test_none_and_nan(tmp_path: Path) -> None:
     assert math.isnan(kept(float("nan"), tmp_path)[0]["value"])
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1: "a"}, {"a": (1,)}, Answer(42), b"\0", {1, 2}, [Answer(1)]])
+@pytest.mark.parametrize(
+    "value",
+    [(1, 2), "a\udcff", {"\ud800": 1}, ["\ud83d\ude00"], {1: "a"}, {"a": (1,)}, Answer(42), b"\0", {1, 2}, [Answer(1)]],
+)
 def test_what_json_would_change_is_pickled(value: Any, tmp_path: Path) -> None:
     assert kept(value, tmp_path) == ({"kind": "pickle"}, None)
     assert pickle.loads((tmp_path / "result.pkl").read_bytes()) == value

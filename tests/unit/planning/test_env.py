@@ -8,7 +8,7 @@ import pytest
 
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.planning.env import gpu_vendor, holds
+from hpc_hydra.planning.env import IDENTITY, gpu_vendor, holds
 from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import EnvVar
 
@@ -146,3 +146,34 @@ def test_comparisons(comparison: str, number: int, want: bool) -> None:
 def test_the_vendor_is_read_from_architectures_that_name_it() -> None:
     assert [gpu_vendor(None, arch) for arch in ("gfx90a", "sm_80", "pvc", None)] == ["amd", "nvidia", None, None]
     assert gpu_vendor("intel", "gfx90a") == "intel"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("RANK", "leave it out"),
+        ("LOCAL_RANK", "leave it out"),
+        ("NODE_RANK", "leave it out"),
+        ("GROUP_RANK", "leave it out"),
+        ("WORLD_SIZE", "resources.nodes"),
+        ("LOCAL_WORLD_SIZE", "resources.procs_per_node"),
+        ("MASTER_ADDR", "rendezvous.master_addr"),
+        ("MASTER_PORT", "rendezvous.port"),
+        ("HPC_HYDRA_SEED", "another name"),
+    ],
+)
+@pytest.mark.parametrize("where", ["launch.env", "system.env", "scheduler.extra"])
+def test_a_variable_that_says_who_a_rank_is_is_refused(name: str, instead: str, where: str) -> None:
+    group, _, key = where.partition(".")
+    with pytest.raises(ConfigError) as caught:
+        env(**{group: {key: {name: "29500"}}}) if group != "system" else env({name: "29500"})
+    assert caught.value.where == f"{where}.{name}" and instead in (caught.value.fix or "")
+
+
+def test_every_variable_of_a_ranks_identity_is_refused() -> None:
+    """The node's own table, by name: what it sets cannot be given."""
+    from hpc_hydra.node.environment import identity_variables
+    from hpc_hydra.planning.types import RankInfo
+
+    set_there = identity_variables(RankInfo(0, 0, 1, 1, 0, 1, "h"), "h", 1)
+    assert set(set_there) == set(IDENTITY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,17 @@ def test_an_agent_that_was_killed_is_told(tmp_path: Path) -> None:
     done = outcome(tmp_path, agent, exit_code=137, world_size=2)
     assert (done.exit_code, done.rank, done.host) == (137, None, "a")
     assert "agent of node 0" in (done.reason or "")
+
+
+@pytest.mark.parametrize("make", [lambda p: p.symlink_to("/dev/zero"), lambda p: os.mkfifo(p), lambda p: p.mkdir()])
+def test_what_is_no_file_has_no_last_lines(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "log")
+    assert last_lines(tmp_path / "log") == ()
+
+
+def test_of_a_growing_file_only_its_end_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(1 << 40)  # a hole of a terabyte
+        file.seek(0, 2)
+        file.write(b"\nlast words\n")
+    assert last_lines(tmp_path / "log")[-1] == "last words"
