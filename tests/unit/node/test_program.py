@@ -217,7 +217,7 @@ def test_a_forked_process_that_comes_back_from_the_task_is_not_the_rank(freeze: 
     os.waitpid(child, 0)
     return "mine"
     """
-    code, outcome = freeze(body, outside="import sys").run()
+    code, outcome = freeze(body, outside="import sys\n").run()
     assert (code, outcome["status"], outcome["result"]) == (0, "completed", "mine")
 
 

@@ -166,7 +166,12 @@ def test_the_vendor_is_read_from_architectures_that_name_it() -> None:
 def test_a_variable_that_says_who_a_rank_is_is_refused(name: str, instead: str, where: str) -> None:
     group, _, key = where.partition(".")
     with pytest.raises(ConfigError) as caught:
-        env(**{group: {key: {name: "29500"}}}) if group != "system" else env({name: "29500"})
+        if group == "system":
+            env({name: "29500"})
+        elif group == "launch":
+            env(launch={key: {name: "29500"}})
+        else:
+            env(scheduler={"name": "slurm", key: {name: "29500"}})
     assert caught.value.where == f"{where}.{name}" and instead in (caught.value.fix or "")
 
 
