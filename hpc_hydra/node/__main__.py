@@ -46,6 +46,10 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.host import host
 
         return host()
+    if what == "function":
+        from hpc_hydra.node.function import function
+
+        return function()
     if what == "guard":
         from hpc_hydra.node.guard import guard
 

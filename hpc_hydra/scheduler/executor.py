@@ -370,6 +370,9 @@ class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[mis
         self.dialect = dialect
         self.cluster = dialect.name
 
+    def name(self) -> str:
+        return self.dialect.name
+
     def activated(self) -> bool:
         return os.environ.get("SUBMITIT_EXECUTOR") == self.dialect.name
 

@@ -70,7 +70,8 @@ class LsfDialect(Dialect):
         return [f"--{name}" if value is None else f"--{name}={value}" for name, value in given]
 
     def script(self, spec: JobSpec) -> str:
-        request, python = spec.plan.tasks, spec.finish_command[0]
+        request, plan = spec.plan.tasks, spec.plan
+        python = (None if plan.container else plan.python) or sys.executable  # the launch command is outside of it
         own = [*self._for_this_job(spec), *self.directives(request)]
         elsewhere = self._other_nodes(request, python)
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
