@@ -366,9 +366,14 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
     """What submitit asks about the task it is in, answered by the dialect."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self.cluster = dialect.name
+    def __new__(cls, *args: Any) -> DialectJobEnvironment:
+        made: DialectJobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
+        return made
+
+    def __init__(self, dialect: Dialect | None = None) -> None:
+        if dialect is not None:  # else `submitit.JobEnvironment()` gives this very object once more
+            self.dialect = dialect
+            self.cluster = dialect.name
 
     def name(self) -> str:
         return self.dialect.name

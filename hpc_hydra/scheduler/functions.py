@@ -94,10 +94,6 @@ class FunctionJob(core.Job[Any]):  # type: ignore[misc]
         self.watcher.folders[job_id] = Path(folder)
         super().__init__(folder=folder, job_id=job_id, tasks=tasks)
 
-    def _interrupt(self, timeout: bool = False) -> None:
-        """Warn the job, as its scheduler does before it ends: for trying a checkpoint out."""
-        raise NotImplementedError("send the signal by the scheduler's own command, e.g. bkill -s USR2")
-
     def cancel(self, check: bool = True) -> None:
         DialectExecutor(self.paths.folder, self.watcher.dialect).cancel([self.watcher.now(self.job_id)])
         self.watcher.cancelled.add(self.watcher.now(self.job_id))
