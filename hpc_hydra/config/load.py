@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 
 from hpc_hydra.config.hints import clash_cure, nearest
 from hpc_hydra.config.schema import GROUPS, MISSING, Settings
-from hpc_hydra.config.store import shipped
+from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _check_names(done: Settings) -> None:
     ):
         if name in (MISSING, ""):
             raise ConfigError("has no value", where=f"{group}.name", fix=f"choose with {group}={shipped(group)[0]}")
-        if group != "system" and name not in shipped(group):
+        if group != "system" and name not in shipped(group) and not _is_plugged(group, name):
             near = nearest(name, shipped(group))
             fix = f"{group}={near[0]}" if near else clash_cure(group)
             what = f"{name!r} is none of hpc_hydra's ({', '.join(shipped(group))})"
@@ -189,6 +189,10 @@ def _check_names(done: Settings) -> None:
                 fix=f"choose with {group}={name} (`- override {group}: {name}` in a defaults list); "
                 f"{clash_cure(group)}",
             )
+
+
+def _is_plugged(group: str, name: str) -> bool:
+    return group == "scheduler" and name in plugged()
 
 
 def _build(kind: type[Any], data: Mapping[Any, Any], where: str) -> Any:

@@ -7,6 +7,7 @@ Light: Hydra scans plugins at every start of every application, and this module 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,9 @@ OPEN = {
     "scheduler": ("extra", "submit_extra", "launch_extra"),
     "system": ("env", "queues", "submit_args", "launch_args", "site_env", "site_file"),
 }
+
+
+PLUGGED = "hpc_hydra.schedulers"
 
 
 @dataclass
@@ -68,6 +72,21 @@ def conf_dir() -> Path:
         where=str(package),
         fix="pip install --force-reinstall hpc-hydra",
     )
+
+
+def plugged() -> dict[str, Any]:
+    """Schedulers of other packages by name: entry points `PLUGGED`, whose values are classes.
+
+    Looks at every installed distribution: ask only for a name that is not in `shipped`.
+    """
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
+
+    return _found(entry_points)
+
+
+@lru_cache(maxsize=1)
+def _found(entry_points: Callable[..., Any]) -> dict[str, Any]:
+    return {point.name: point for point in entry_points(group=PLUGGED)}
 
 
 @lru_cache(maxsize=16)

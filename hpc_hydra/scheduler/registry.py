@@ -5,15 +5,13 @@ Must not know: any scheduler; each is imported when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.scheduler.base import Dialect, Submitter
 
-GROUP = "hpc_hydra.schedulers"  # an entry point's value is a subclass of Dialect
 BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
     "flux": "hpc_hydra.scheduler.flux:FluxDialect",
@@ -23,7 +21,7 @@ BUILT_IN = {
 }
 
 # Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
-_PREFIXES = {"local": "HPC_HYDRA_", "flux": "FLUX_", "slurm": "SLURM_"}
+_PREFIXES = {"local": "HPC_HYDRA_", "ssh": "HPC_HYDRA_", "flux": "FLUX_", "slurm": "SLURM_"}
 
 
 def names() -> tuple[str, ...]:
@@ -32,8 +30,12 @@ def names() -> tuple[str, ...]:
 
 
 def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the schedulers that may know the process with this environment as a rank."""
-    found = [name for name in names() if any(key.startswith(_PREFIXES.get(name, "")) for key in env)]
+    """Names of the built-in schedulers that may know the process with this environment as a rank.
+
+    Another package's are not asked: to look for them takes longer than the start of a program may. Ranks that our own
+    job scripts start are known by HPC_HYDRA_RUN.
+    """
+    found = [name for name in BUILT_IN if any(key.startswith(_PREFIXES.get(name, "")) for key in env)]
     return tuple(found)
 
 
@@ -77,11 +79,6 @@ def _made(value: Any) -> Dialect:
 
 
 def _others() -> dict[str, Any]:
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
+    from hpc_hydra.config.store import plugged  # slow, and rarely needed
 
-    return _found(entry_points)
-
-
-@lru_cache(maxsize=1)  # every installed distribution is looked at
-def _found(entry_points: Callable[..., Any]) -> dict[str, Any]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+    return plugged()
