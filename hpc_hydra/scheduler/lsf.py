@@ -43,6 +43,12 @@ class LsfDialect(Dialect):
         self.directives(request)
         self.launch(request)
         options.array(request, 1)
+        if request.no_kill:
+            raise PlanError(
+                "LSF has no replicas of a job's ranks",
+                where="rendezvous.name",
+                fix="rendezvous=tcp, or scheduler=slurm",
+            )
 
     def directives(self, request: Request) -> list[Option]:
         return options.submit(request, flavour(request))
@@ -52,12 +58,10 @@ class LsfDialect(Dialect):
         node = [python, "-m", "hpc_hydra.node"]
         if flavour(request) == "csm":
             return [*node, "guard", "--", "jsrun", *self._jsrun(options.launch(request, "csm"))]
-        if request.nodes == 1:
+        given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
+        if request.nodes == 1:  # the script is there already
             return [*node, "spawn", *self._per_node(request), "--"]
-        argv = [*node, "blaunch", "--nodes", str(request.nodes), *self._per_node(request)]
-        for name, _ in options.launch(request, "standard"):
-            argv.append(f"--blaunch={'-' + name}")
-        return [*argv, "--"]
+        return [*node, "blaunch", "--nodes", str(request.nodes), *given, *self._per_node(request), "--"]
 
     @staticmethod
     def _per_node(request: Request) -> Iterator[str]:
@@ -201,6 +205,10 @@ class LsfDialect(Dialect):
 
     def allocation(self, env: Mapping[str, str]) -> Allocation | None:
         return ranks.allocation(env)
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        held = ranks.allocation(env)
+        return held.hosts if held else ()
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         return ranks.identity(env)

@@ -32,11 +32,12 @@ _CANCELLED = re.compile(r"TERM_(FORCE_)?(OWNER|ADMIN)\b")
 _TIMEOUT = re.compile(r"TERM_RUNLIMIT\b")
 _TRANSIENT = re.compile(
     r"LSF is down|please wait|failed in an LSF library call|connection (reset|refused|timed)|communication time ?out"
-    r"|time(d)? out|temporarily|try again|cannot connect|unable to (contact|reach|connect)|batch daemon not responding",
+    r"|time(d)? out|temporarily|try again|cannot connect|unable to (contact|reach|connect)|daemon not responding",
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"(pending|submitted|unfinished)[\w ]*(job|slot)[\w ]*(threshold|limit)|job limit", re.IGNORECASE)
 _UNKNOWN = re.compile(r"is not found|no matching job found|no (unfinished )?job found", re.IGNORECASE)
+_END = re.compile(r"\d:(?:Donesuccessfully|Exited(?:withexitcode(\d+)|bysignal(\d+))?)")  # with no white space
 _DELIMITER = "^"
 _FIELDS = ("jobid", "jobindex", "stat", "exit_code")
 _MORE = ("exit_reason", "pend_reason", "start_time")
@@ -172,14 +173,14 @@ def _paragraphs(stdout: str) -> Iterator[tuple[str, JobStatus]]:
     parts = re.split(r"^Job <(\d+)(?:\[(\d+)\])?>", stdout, flags=re.MULTILINE)
     for job, index, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         bare = re.sub(r"\s+", "", text)
-        ends = list(re.finditer(r"Donesuccessfully|Exitedwithexitcode(\d+)|Exitedbysignal(\d+)|:Exited;?", bare))
+        ends = list(_END.finditer(bare))
         if not ends:
             continue
         last = ends[-1]
         if any(bare.find(word, last.end()) >= 0 for word in ("Dispatched", "Started", "requeued")):
             continue  # it was put back into the queue
         reason = found[-1] if (found := re.findall(r"TERM_[A-Z_]+", bare)) else ""
-        code = 0 if last[0] == "Donesuccessfully" else None
+        code = None if "Exited" in last[0] else 0
         if last[1] or last[2]:
             code = int(last[1]) if last[1] else 128 + int(last[2])
         key = f"{job}[{index}]" if index and int(index) else job

@@ -117,7 +117,7 @@ def directive(option: Option) -> str:
 
 def array(request: Request, number: int) -> str:
     """The job's name; with ``[1-number]%limit`` for an array."""
-    name = request.job_name
+    name = one_line(request.job_name, "scheduler.job_name")
     if any(char in name for char in "[]") or not name.strip() or len(name) > LONGEST - 40:
         raise PlanError(
             f"{name!r} is no name of an LSF job: brackets make an array of it",
