@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,11 +20,11 @@ from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.local_outside import LocalOutside
 from hpc_hydra.launcher.watch import Watched, log_of
-from hpc_hydra.planning.types import Plan, from_json
+from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
-from hpc_hydra.sweep.collect import collect, last_lines, latest_attempt
-from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
+from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import Program, RunRecord, read_plans, read_program, read_runs
 from hpc_hydra.sweep.layout import META, RunPaths, SweepPaths
 from hpc_hydra.sweep.manifest import Manifest, SweepState, read_manifest
@@ -308,9 +308,34 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None) -> list[Ru
                 asked.setdefault(view.scheduler, {})[num] = id_
             else:
                 views[num] = _not_queued(sweep, view)
+    views.update(_corrected(sweep, views.values()))
     for scheduler, ids in asked.items():
         views.update(_ask(sweep, scheduler, {num: views[num] for num in ids}))
     return [views[num] for num in sorted(views)]
+
+
+def _corrected(sweep: Sweep, views: Iterable[RunView]) -> dict[int, RunView]:
+    """Runs that were stopped, with the scheduler's word on why, while it still knows them."""
+    doubtful: dict[str, list[RunView]] = {}
+    for view in views:
+        known = view.id and view.id not in sweep.state.cancelled
+        known = known and bool(view.scheduler) and registry.has_queue(view.scheduler)
+        if known and view.written and view.outcome is not None and is_doubtful(view.outcome):
+            doubtful.setdefault(view.scheduler, []).append(view)
+    found = {}
+    for scheduler, several in doubtful.items():
+        try:
+            said = sweep.submitter(scheduler).poll([view.id for view in several])
+        except HpcHydraError:
+            continue
+        for view in several:
+            assert view.outcome is not None
+            told = corrected(view.outcome, said.get(view.id))
+            if told != view.outcome:
+                with suppress(OSError):  # somebody else's sweep may be looked at
+                    write_json(view.paths.outcome, to_json(told))
+                found[view.run.num] = replace(concluded(view, told), written=True)
+    return found
 
 
 def _newest_jobs(state: SweepState) -> dict[int, tuple[str, str]]:

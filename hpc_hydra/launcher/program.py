@@ -6,6 +6,7 @@ Must not know: schedulers, configuration groups.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -62,6 +63,7 @@ def detect() -> Program:
         flags=interpreter_flags(),
         umask=current_umask(),
         pythonpath=package_path(),
+        launch=secrets.token_hex(8),
     )
 
 

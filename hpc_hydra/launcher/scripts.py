@@ -9,6 +9,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import hpc_hydra
@@ -42,7 +43,7 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
         log=SweepPaths(root).jobs,
         rank_command=(inside, *node, "rank"),
         finish_command=(outside, *node, "finish"),
-        environ={"HPC_HYDRA_PLAN": plan_key},
+        environ={"HPC_HYDRA_PLAN": plan_key, **({"HPC_HYDRA_LAUNCH": program.launch} if program.launch else {})},
         pythonpath=program.pythonpath,
         needs=_needs(group, root, program),
         home=str(Path.home()),
@@ -62,6 +63,12 @@ def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
 def tag(key: str) -> str:
     """A word that no other submission has."""
     return f"hpc_hydra-{secrets.token_hex(6)}-{key}"
+
+
+def retag(path: Path, old: str, new: str) -> None:
+    """Give a written script another tag, before it is submitted once more."""
+    with suppress(FileNotFoundError):
+        _write(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
 def check_output(pattern: str | None, jobs: Jobs) -> None:

@@ -17,7 +17,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.interrupt import Interrupts
 from hpc_hydra.launcher.report import Reporter, common_overrides, complain, log_hint, say
-from hpc_hydra.launcher.scripts import tag
+from hpc_hydra.launcher.scripts import retag, tag
 from hpc_hydra.launcher.watch import Watched, Watcher
 from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter
 from hpc_hydra.sweep.layout import SweepPaths
@@ -142,16 +142,21 @@ class Session:
             ids = error.ids
             if not ids:
                 self.manifest.refused(job, error.what)
-                waiting.spec = replace(spec, tag=tag(spec.key))
+                self._retag(waiting, spec)
                 return error
             self._submitted(replace(job, runs=spec.runs[: len(ids)], ids=ids), group, scheduler)
             rest = spec.runs[len(ids) :]
             waiting.part += 1
             waiting.group = Group(group.plan, tuple(r for r in group.runs if r.num in rest))
-            waiting.spec = replace(spec, runs=rest, tag=tag(spec.key))
+            self._retag(waiting, replace(spec, runs=rest))
             return error if rest else None
         self._submitted(replace(job, ids=ids), group, scheduler)
         return None
+
+    def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
+        """Another word for the next try, in the manifest and in the script alike: the queue is asked for it."""
+        waiting.spec = replace(spec, tag=tag(spec.key))
+        retag(waiting.script, spec.tag, waiting.spec.tag)
 
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)

@@ -16,7 +16,7 @@ from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.planning.types import from_json, to_json
 from hpc_hydra.scheduler.base import JobStatus, State, Submitter
-from hpc_hydra.sweep.collect import collect, last_lines
+from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome
@@ -24,6 +24,7 @@ from hpc_hydra.sweep.types import Outcome
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
 PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
 GRACE = 5.0  # seconds that a shared file system may need to show an outcome
+WORD = 3  # times that long it may take a scheduler to say why it ended a job
 AT_A_TIME = 100  # outcomes of running runs that are looked for in one step
 UNKNOWN_AFTER = 15.0  # seconds for which the last known state stands: a new job is not in every answer
 LOST_AFTER = 120.0  # seconds for which a scheduler that answers does not know a job
@@ -39,6 +40,7 @@ class Watched:
     status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))
     outcome: Outcome | None = None
     unknown_since: float | None = None
+    stopped_since: float | None = None  # it was stopped, says its own end, and the scheduler has not said why
     ended_since: float | None = None  # the scheduler says that it has ended, and there is no outcome yet
 
     @property
@@ -173,9 +175,26 @@ class Watcher:
         except SweepError:
             data = None
         if data is not None:
-            watched.outcome = self._with_log(watched, from_json(Outcome, data))
+            outcome = from_json(Outcome, data)
+            if self._awaits_a_word(watched, outcome, now):
+                return
+            told = corrected(outcome, watched.status)
+            if told != outcome:
+                with suppress(OSError):
+                    write_json(watched.paths.outcome, to_json(told))
+            watched.outcome = self._with_log(watched, told)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
             watched.outcome = self._collected(watched)
+
+    def _awaits_a_word(self, watched: Watched, outcome: Outcome, now: float) -> bool:
+        """Whether the scheduler may soon say why a run was stopped: its time limit, preemption, a node that failed."""
+        if self._is_local or not is_doubtful(outcome) or watched.status.state.is_finished:
+            return False
+        watched.stopped_since = now if watched.stopped_since is None else watched.stopped_since
+        if now - watched.stopped_since >= WORD * self.grace:
+            return False
+        self.hurry()
+        return True
 
     def _collected(self, watched: Watched) -> Outcome:
         """The outcome of a run whose script could not write one: it was killed, or never began."""

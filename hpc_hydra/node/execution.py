@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.sweep.frozen import RunRecord, read_run
+from hpc_hydra.sweep.frozen import RunRecord, check_launch, read_run
 from hpc_hydra.sweep.layout import RunPaths
 
 REPLICA, AGAIN = "HPC_HYDRA_REPLICA", "HPC_HYDRA_REPLICA_RESTARTS"
@@ -26,6 +26,7 @@ class Execution:
     job: str
     attempt: str  # YYYYmmdd-HHMMSS-<job id>, made by the job script: the same for all ranks
     scheduler: str
+    launch: str | None = None  # whose records the script belongs to
     attached: bool = False  # a console shows the output of the ranks
     replica: int | None = None  # the replica group that this process belongs to
     again: int = 0  # how often that was started before
@@ -53,6 +54,7 @@ class Execution:
             job=value("JOB"),
             attempt=value("ATTEMPT"),
             scheduler=value("SCHEDULER"),
+            launch=env.get("HPC_HYDRA_LAUNCH"),
             attached=bool(env.get("HPC_HYDRA_ATTACHED")),
             replica=int(env[REPLICA]) if env.get(REPLICA, "").isdigit() else None,
             again=int(env[AGAIN]) if env.get(AGAIN, "").isdigit() else 0,
@@ -79,7 +81,10 @@ class Execution:
         return file.with_name(f"{file.stem}.{self.again}{file.suffix}") if self.again else file
 
     def record(self) -> RunRecord:
-        return read_run(self.sweep, self.run)
+        """Its record. Raises `SweepError`, also where the record is that of another launch."""
+        record = read_run(self.sweep, self.run)
+        check_launch(self.sweep, record.program, self.launch)
+        return record
 
     def paths(self, record: RunRecord) -> RunPaths:
         return RunPaths(record.dir)

@@ -26,7 +26,7 @@ class Spellings:
     """What a scheduler calls the things that our keys stand for."""
 
     keys: Mapping[str, str]  # option → full key
-    short: Mapping[str, str]  # one-letter option → option
+    short: Mapping[str, str]  # other spelling of an option, mostly of one letter → option
     refused: Mapping[str, str]  # option → what to write instead
     gpus: frozenset[str]  # other ways to ask for GPUs
     memory: frozenset[str]  # other ways to ask for memory
@@ -61,9 +61,14 @@ SPELLINGS: dict[str, Spellings] = {
             "cpu-bind": "system.cpu_bind",
         },
         short={
-            "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "t": "time", "p": "partition", "A": "account",
-            "q": "qos", "d": "dependency", "J": "job-name", "C": "constraint", "w": "nodelist", "x": "exclude",
-            "a": "array", "o": "output", "e": "error", "D": "chdir", "G": "gpus",
+            "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus",
+            "H": "hold", "I": "immediate", "J": "job-name", "K": "kill-on-bad-exit", "L": "licenses", "M": "clusters",
+            "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec", "T": "threads", "W": "wait",
+            "X": "disable-status", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
+            "i": "input", "k": "no-kill", "l": "label", "m": "distribution", "n": "ntasks", "o": "output",
+            "p": "partition", "q": "qos", "r": "relative", "s": "oversubscribe", "t": "time", "u": "unbuffered",
+            "v": "verbose", "w": "nodelist", "x": "exclude", "cluster": "clusters", "share": "oversubscribe",
+            "tasks-per-node": "ntasks-per-node", "workdir": "chdir",
         },
         refused={
             "ntasks": "resources.nodes and resources.procs_per_node",
@@ -96,7 +101,8 @@ SPELLINGS: dict[str, Spellings] = {
         },
         short={
             "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive",
-            "t": "time-limit", "q": "queue", "B": "bank", "o": "setopt", "S": "setattr",
+            "t": "time-limit", "q": "queue", "B": "bank", "o": "setopt", "S": "setattr", "l": "label-io",
+            "u": "unbuffered", "v": "verbose", "broker-opt": "broker-opts",
         },
         refused={
             "ntasks": "resources.nodes and resources.procs_per_node",
@@ -183,7 +189,7 @@ class _Merge:
     def name(self, written: str) -> str:
         """An option's one name: no dashes before it, long where there is a long one."""
         bare = written.strip().lstrip("-")
-        bare = self.words.short.get(bare, bare)
+        bare = self.words.short.get(bare.replace("_", "-"), bare)
         dashed = bare.replace("_", "-")
         known = dashed in self.words.keys or dashed in self.words.refused
         return dashed if known or dashed in self.words.gpus | self.words.memory else bare

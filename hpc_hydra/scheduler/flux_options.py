@@ -11,14 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.options import Option, canonical, one_line
 
-ALIASES = {
-    "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive", "t": "time-limit",
-    "q": "queue", "B": "bank", "o": "setopt", "S": "setattr", "l": "label-io", "u": "unbuffered", "v": "verbose",
-    "broker-opt": "broker-opts",
-}  # fmt: skip
+ALIASES = SPELLINGS["flux"].short
 REPEATED = frozenset(
     {"setopt", "setattr", "env", "env-remove", "env-file", "dependency", "requires", "rlimit", "add-file", "conf",
      "broker-opts", "flags"}

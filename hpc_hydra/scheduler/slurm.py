@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpc_hydra.errors import PlanError, SchedulerError
+from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
 from hpc_hydra.scheduler.hostlist import expand
@@ -21,51 +22,7 @@ GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
 """Spellings of GPUs. `gpus-per-node` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL
 can use peer-to-peer transport. `gpus-per-task` shows each rank its own only."""
 
-ALIASES = {
-    "A": "account",
-    "B": "extra-node-info",
-    "C": "constraint",
-    "D": "chdir",
-    "F": "nodefile",
-    "G": "gpus",
-    "H": "hold",
-    "I": "immediate",
-    "J": "job-name",
-    "K": "kill-on-bad-exit",
-    "L": "licenses",
-    "M": "clusters",
-    "N": "nodes",
-    "O": "overcommit",
-    "Q": "quiet",
-    "S": "core-spec",
-    "T": "threads",
-    "W": "wait",
-    "X": "disable-status",
-    "a": "array",
-    "b": "begin",
-    "c": "cpus-per-task",
-    "d": "dependency",
-    "e": "error",
-    "i": "input",
-    "k": "no-kill",
-    "l": "label",
-    "m": "distribution",
-    "n": "ntasks",
-    "o": "output",
-    "p": "partition",
-    "q": "qos",
-    "r": "relative",
-    "s": "oversubscribe",
-    "share": "oversubscribe",
-    "t": "time",
-    "u": "unbuffered",
-    "tasks-per-node": "ntasks-per-node",
-    "v": "verbose",
-    "w": "nodelist",
-    "x": "exclude",
-    "cluster": "clusters",
-    "workdir": "chdir",
-}
+ALIASES = SPELLINGS["slurm"].short
 _GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})  # and gres=gpu:N
 _ONE_OF = (
     {"mem", "mem-per-cpu", "mem-per-gpu"},

@@ -10,6 +10,7 @@ import signal
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ _CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
+_ENDED_BY_SCHEDULER = ("OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")  # as SLURM says it
 _SKEW = 30.0  # seconds within which a consequence may seem to come before its cause
 
 
@@ -153,6 +155,26 @@ def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:
     """What became of the replica groups of an attempt; None where it has none."""
     data = read_json(paths.replicas(attempt))
     return None if data is None else from_json(Replicas, data)
+
+
+def is_doubtful(outcome: Outcome) -> bool:
+    """Whether the job's own script could not know why: it, or a rank, was only told to stop or killed."""
+    return outcome.status == "cancelled" or (outcome.status == "failed" and outcome.signal == signal.SIGKILL)
+
+
+def corrected(outcome: Outcome, status: SchedulerSays | None) -> Outcome:
+    """A doubtful outcome with the scheduler's word over it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED …"""
+    if status is None or not is_doubtful(outcome):
+        return outcome
+    state, native = status.state.value, status.native.upper()
+    if outcome.status == "failed":
+        if not native.startswith("OUT_OF_ME") or native in (outcome.reason or "").upper():
+            return outcome
+        return replace(outcome, reason=f"{outcome.reason} (out of memory: {status.native})")
+    if state == "timeout" or (state == "failed" and native.startswith(_ENDED_BY_SCHEDULER)):
+        word, reason = _word(state, status, outcome.exit_code, (), ())
+        return replace(outcome, status=word, reason=reason)
+    return outcome
 
 
 def latest_attempt(paths: RunPaths) -> str | None:

@@ -51,6 +51,7 @@ class Program:
     umask: int = 0o022
     pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
     fill: bool = False
+    launch: str = ""  # a word of this launch alone: scripts have it too, and ranks compare
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,17 @@ def read_program(sweep: Path) -> Program:
     program = from_json(Program, data)
     assert isinstance(program, Program)
     return program
+
+
+def check_launch(sweep: Path, program: Program, launch: str | None) -> None:
+    """Refuse records that are not those of the launch whose script this is (``launch``: as it says). `SweepError`."""
+    if launch is not None and launch != program.launch:
+        raise SweepError(
+            f"the records here are those of another launch ({program.launch or 'without a name'}) than this job's "
+            f"({launch})",
+            where=str(sweep),
+            fix="start the runs again, with a hydra.sweep.dir that no other launch uses",
+        )
 
 
 def read_run(sweep: Path, num: int) -> RunRecord:

@@ -227,3 +227,17 @@ def test_an_error_of_ours_leaves_nothing_running_on_this_machine(bench: Bench, m
     with pytest.raises(ZeroDivisionError):
         bench.session.run()
     assert bench.submitter.closed is True
+
+
+@pytest.mark.parametrize("kind", ["limit", "part"])
+def test_another_try_has_its_tag_in_script_and_manifest(bench: Bench, kind: str) -> None:
+    script = bench.jobs[0][2]
+    script.write_text("#SBATCH --comment=tag-job0\n")
+    ids = ("9_0",) if kind == "part" else ()
+    finish(bench.small[0])
+    bench.submitter.states["9_0"] = JobStatus(State.COMPLETED)
+    bench.submitter.errors = [SubmitError("full", kind="limit", ids=ids), None]
+    bench.run()
+    tags = [event["tag"] for event in bench.manifest.events if event["event"] == "submitting"]
+    assert tags[0] == "tag-job0" != tags[1]
+    assert script.read_text() == f"#SBATCH --comment={tags[1]}\n"

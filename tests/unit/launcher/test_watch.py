@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -179,3 +180,18 @@ def test_of_many_running_runs_some_are_looked_at_in_each_step(tmp_path: Path, mo
     for _ in range(9):
         bench.step()
     assert set(looked) == set(range(1000))
+
+
+def test_why_a_job_was_stopped_is_the_schedulers_to_say(bench: Bench) -> None:
+    bench.say(RUNNING)
+    bench.step()
+    for run in bench.runs:
+        finish(run, "cancelled", "stopped by SIGTERM")
+    assert bench.step() == []  # its word may still come
+    bench.say(JobStatus(State.TIMEOUT, "TIMEOUT"), "7_0")
+    bench.say(JobStatus(State.CANCELLED, "CANCELLED"), "7_1")
+    assert bench.step(1) == ["0 timeout", "1 cancelled"]
+    assert bench.step(20) == ["2 cancelled"]  # it does not come
+    assert json.loads(RunPaths(bench.runs[0].dir).outcome.read_text())["status"] == "timeout"
+    outcome = bench.watched[0].outcome
+    assert outcome is not None and outcome.reason == "TIMEOUT"

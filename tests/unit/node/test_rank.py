@@ -310,3 +310,15 @@ def test_a_command_runs_as_it_is(freeze: Freeze, tmp_path: Path, argv: tuple[str
         assert frozen.log() == "0 of 1\n"
     if code == 127:
         assert "no-such-program-anywhere" in frozen.log()
+
+
+def test_a_job_whose_records_were_replaced_by_another_launch_says_so_and_touches_nothing(freeze: Freeze) -> None:
+    frozen = freeze("open('ran', 'w')", launch="bb")
+    with frozen.rank(0, 1, HPC_HYDRA_LAUNCH="aa") as process:
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, None) and "another launch (bb)" in out and "(aa)" in out, out
+    done = frozen.finish(1, HPC_HYDRA_LAUNCH="aa")
+    assert done.returncode == 1 and "another launch" in done.stderr
+    assert not frozen.paths.root.exists() and not (frozen.root.parent / "ran").exists()
+    frozen.env["HPC_HYDRA_LAUNCH"] = "bb"
+    assert frozen.run()[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
+from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import EnvVar, Logging, Plan, Rendezvous, from_json, to_json
 
@@ -527,3 +529,8 @@ def test_planning_leaves_the_settings_alone() -> None:
     given_ = from_mapping({"system": dict(BOX), "scheduler": {"name": "slurm", "extra": {"time": 5, "mpi": "none"}}})
     before = repr(given_)
     assert plan(given_) == plan(given_) and repr(given_) == before
+
+
+@pytest.mark.parametrize(("scheduler", "module"), [("slurm", "slurm"), ("flux", "flux_options")])
+def test_spellings_of_options_stand_once(scheduler: str, module: str) -> None:
+    assert import_module(f"hpc_hydra.scheduler.{module}").ALIASES is SPELLINGS[scheduler].short

@@ -180,3 +180,18 @@ def test_a_job_with_the_users_comment_is_found_by_its_script() -> None:
 def test_a_persons_default_account_survives_where_none_is_asked() -> None:
     assert SLURM.keeps(request()) == {"SBATCH_ACCOUNT"}
     assert SLURM.keeps(request(account="a")) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("said", "runs"),
+    [
+        ("Configuration data as of …\nMaxArraySize            = 1001\nMaxDBDMsgs = 20008\n", 1001),
+        ("MaxArraySize=4\n", 4),
+        ("MaxArraySize            = 0\n", None),  # no arrays: run by run
+        ("SlurmctldHost = x\n", None),
+        ("", None),
+    ],
+)
+def test_how_many_runs_an_array_takes(said: str, runs: int | None) -> None:
+    assert SLURM.parse_array_limit(said) == runs
+    assert SLURM.array_limit_command() == ["scontrol", "show", "config"]

@@ -11,7 +11,7 @@ import pytest
 
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.collect import collect, is_consequence, last_lines
+from hpc_hydra.sweep.collect import collect, corrected, is_consequence, last_lines
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome, RankEnd
@@ -236,3 +236,32 @@ def test_of_a_growing_file_only_its_end_is_read(tmp_path: Path) -> None:
         file.seek(0, 2)
         file.write(b"\nlast words\n")
     assert last_lines(tmp_path / "log")[-1] == "last words"
+
+
+@pytest.mark.parametrize(
+    ("native", "state", "word"),
+    [
+        ("TIMEOUT", State.TIMEOUT, "timeout"), ("DEADLINE", State.TIMEOUT, "timeout"),
+        ("OUT_OF_MEMORY", State.FAILED, "failed"), ("PREEMPTED", State.FAILED, "failed"),
+        ("NODE_FAIL", State.FAILED, "lost"), ("FAILED", State.FAILED, "cancelled"),
+        ("CANCELLED", State.CANCELLED, "cancelled"), ("COMPLETED", State.COMPLETED, "cancelled"),
+        ("RUNNING", State.RUNNING, "cancelled"),
+    ],
+)  # fmt: skip
+def test_the_schedulers_word_stands_over_that_of_a_job_that_was_stopped(native: str, state: State, word: str) -> None:
+    stopped = Outcome(0, "cancelled", 143, signal=15, reason="stopped by SIGTERM")
+    found = corrected(stopped, JobStatus(state, native))
+    assert found.status == word and (word == "cancelled" or native in (found.reason or ""))
+    assert (found.exit_code, found.signal) == (143, 15)
+    for well in (Outcome(0, "completed", 0), Outcome(0, "failed", 1, reason="rank 0: ValueError")):
+        assert corrected(well, JobStatus(state, native)) == well
+
+
+def test_memory_is_told_once_where_a_rank_was_killed_for_it() -> None:
+    killed, says = (
+        Outcome(0, "failed", 137, signal=9, reason="rank 0 on n1: killed by SIGKILL"),
+        JobStatus(State.FAILED, "OUT_OF_MEMORY"),
+    )
+    found = corrected(killed, says)
+    assert found.reason == "rank 0 on n1: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"
+    assert corrected(found, says) == found and corrected(killed, None) == killed
