@@ -106,7 +106,7 @@ def directive(option: Option) -> str:
     name, value = option
     if value is None:
         return f"-{name}"
-    if re.fullmatch(r"[\w@%+=:,./-]+", value, re.ASCII):
+    if re.fullmatch(r"[\w@%+:,./-]+", value, re.ASCII):
         return f"-{name} {value}"
     if '"' not in value:
         return f'-{name} "{value}"'

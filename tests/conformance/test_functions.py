@@ -1,0 +1,127 @@
+"""Functions as jobs, for users of submitit: submit, map_array, batch, results, cancel, checkpoints."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import submitit
+from submitit.helpers import Checkpointable
+
+from hpc_hydra.errors import PlanError
+from hpc_hydra.scheduler.functions import FunctionExecutor, LsfExecutor
+from tests.conformance.conftest import PATIENCE
+from tests.fakes.scheduler_state import Cluster
+
+
+@pytest.fixture(params=["standard", "csm"])
+def executor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FunctionExecutor:
+    request.getfixturevalue("fake_csm" if request.param == "csm" else "fake_lsf")
+    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 60)
+    made = LsfExecutor(tmp_path / "it's a folder")
+    made.update_parameters(flavour=request.param)
+    return made
+
+
+def add(a: int, b: int) -> int:
+    print(f"{a} + {b}")
+    return a + b
+
+
+def fail() -> None:
+    raise ValueError("as it should")
+
+
+def who() -> tuple[int, int, int]:
+    env = submitit.JobEnvironment()
+    return env.global_rank, env.num_tasks, env.node
+
+
+def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, fake_lsf: Cluster) -> None:
+    one = executor.submit(add, 1, b=2)
+    several = executor.map_array(add, [1, 2, 3], [10, 20, 30])
+    with executor.batch():
+        batch = [executor.submit(add, 5, 6), executor.submit(fail)]
+    assert one.result() == 3
+    assert [job.result() for job in several] == [11, 22, 33]
+    assert batch[0].result() == 11
+    assert "as it should" in str(batch[1].exception())
+    assert len(fake_lsf.calls("bsub")) == 3  # many at once are one array
+    assert one.stdout() == "1 + 2\n"
+    assert one.done() and one.state in ("RUN", "DONE")
+    assert one.submission().args == (1,)
+
+
+def test_every_task_of_a_job_has_its_result(executor: FunctionExecutor) -> None:
+    executor.update_parameters(nodes=2, tasks_per_node=2)
+    assert executor.submit(who).results() == [(0, 4, 0), (1, 4, 0), (2, 4, 1), (3, 4, 1)]
+
+
+class Counts(Checkpointable):  # type: ignore[misc]
+    """Goes on where it was: the first time it waits for the signal."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, folder: str) -> tuple[int, str]:
+        self.times += 1
+        if self.times == 1:
+            Path(folder, "on").write_text("on")
+            time.sleep(600)
+        return self.times, submitit.JobEnvironment().job_id
+
+
+def test_a_checkpointable_function_goes_on_in_a_further_job(
+    executor: FunctionExecutor, fake_lsf: Cluster, tmp_path: Path
+) -> None:
+    job = executor.submit(Counts(), str(tmp_path))
+    end = time.monotonic() + PATIENCE
+    while not (tmp_path / "on").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    subprocess.run(["bkill", "-s", signal.Signals(signal.SIGUSR2).name, job.job_id], check=True, capture_output=True)
+    assert job.result() == (2, job.job_id)
+    assert [known.id for known in fake_lsf.jobs()] == ["1", "2"]
+
+
+def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
+    job = executor.submit(time.sleep, 600)
+    job.cancel()
+    assert job.done(force_check=True)
+    with pytest.raises(submitit.core.utils.UncompletedJobError):
+        job._results_timeout_s = 0
+        job.result()
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"timeout_min": 90, "name": "train"}, ["-J train", "-W 1:30", "-wa USR2", "-wt 2"]),
+        ({"timeout_min": 1}, ["-W 0:01"]),
+        ({"nodes": 2, "tasks_per_node": 2, "cpus_per_task": 3}, ["-n 12", '-R "span[ptile=6]"']),
+        ({"gpus_per_node": 4, "tasks_per_node": 2}, ['-gpu "num=4:mode=shared:j_exclusive=yes"']),
+        ({"gpus_per_node": 1, "tasks_per_node": 4}, ['-gpu "num=1:mode=shared:j_exclusive=yes"']),
+        ({"mem_gb": 2.5, "queue": "q", "project": "p"}, ["-q q", "-P p", '-R "rusage[mem=2560MB/host] span[ptile=1]"']),
+        ({"submit_args": {"sla": "gold"}}, ["-sla gold"]),
+    ],
+)
+def test_parameters_are_options_of_bsub(given: dict[str, Any], options: list[str], tmp_path: Path) -> None:
+    executor = LsfExecutor(tmp_path)
+    executor.update_parameters(**given)
+    script = executor.dialect.script(executor._spec("key", [0]))
+    assert [option for option in options if f"#BSUB {option}\n" not in script] == []
+    assert ("-wa" in script) == (given.get("timeout_min") != 1)
+
+
+def test_an_unknown_parameter_lists_the_known_ones(tmp_path: Path) -> None:
+    executor = LsfExecutor(tmp_path)
+    with pytest.raises(ValueError, match=r"\['nodez'\](?s:.)*timeout_min \(default: 5\)(?s:.)*user_group"):
+        executor.update_parameters(nodez=2)
+    with pytest.raises(PlanError, match=r"scheduler\.qos"):
+        executor.update_parameters(qos="high")
+    assert executor.parameters["qos"] is None
+    assert list(tmp_path.iterdir()) == []
