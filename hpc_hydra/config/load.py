@@ -47,6 +47,8 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "rendezvous.fraction_max_gpu_mem": (math.ulp(0.0), 1),
     "rendezvous.max_restarts": (0, None),
     "launch.seed": (0, None),
+    "launch.allocations": (1, None),
+    "launch.confirm_above": (0, None),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "system.kind": ("known", "auto", "local", "probed"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.launcher.inspect import WORDS, RunView, Sweep, look
 from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler.base import in_queue, is_packed
 from hpc_hydra.sweep.manifest import Manifest
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -87,7 +88,9 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
     for scheduler, mine in by_scheduler.items():
         ids = [view.id for view in mine]
         try:
-            sweep.submitter(scheduler).cancel(ids)
+            whole = _outside_of_packs(sweep, mine, views if all_runs else None)
+            if whole:
+                sweep.submitter(scheduler).cancel(whole)
             Manifest(sweep.root).cancelled(ids)
         except HpcHydraError as error:
             errors.append(error)
@@ -97,6 +100,19 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
     if errors:
         raise SchedulerError("; ".join(e.what for e in errors), where=errors[0].where, fix=errors[0].fix)
     return done
+
+
+def _outside_of_packs(sweep: Sweep, mine: Sequence[RunView], every: Sequence[RunView] | None) -> list[str]:
+    """Ids to be cancelled in the queue. Runs that share an allocation with others that are to go on are left to it."""
+    chosen = {view.id for view in mine}
+    if every is None and any(is_packed(id_) for id_ in chosen):
+        every = look(sweep)
+    kept = {in_queue(v.id) for v in every or () if v.is_active and is_packed(v.id) and v.id not in chosen}
+    for view in mine:
+        if in_queue(view.id) in kept:
+            with sweep.paths.cancelled(view.job.partition(".")[0]).open("a") as file:
+                file.write(f"{view.run.num}\n")
+    return [id_ for id_ in chosen if in_queue(id_) not in kept]
 
 
 def _launcher_to_end(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:

@@ -6,10 +6,10 @@ Must not know: how to submit. Needs no scheduler on this machine.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from hpc_hydra.launcher import each_node
+from hpc_hydra.launcher import cost, each_node
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.report import common_overrides, shown_overrides
 from hpc_hydra.planning.types import EnvVar
@@ -17,6 +17,7 @@ from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.sweep.layout import SweepPaths
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
 
@@ -27,19 +28,23 @@ def show(
     notes: Sequence[str],
     program: Program | None = None,
     hydra: Sequence[str] = (),
+    steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: (),
 ) -> str:
     """The whole text. ``jobs``: each group with its spec and the path its script would have.
 
-    ``hydra``: the command line's overrides of Hydra's own keys.
+    ``hydra``: the command line's overrides of Hydra's own keys. ``steps`` gives the specs of packed runs.
     """
-    parts = [runs_table(jobs)]
+    parts = [runs_table(jobs), cost.told([group for group, _, _ in jobs])]
     if notes:
         parts.append("\n".join(f"note: {note}" for note in notes))
     for group, spec, path in jobs:
         dialect = dialects[group.plan.request.scheduler]
         parts.append(_job(dialect, group, spec, path))
-        if program is not None:
+        if program is not None and group.pack is None:
             parts.append(each_node.show(dialect, spec, group.runs[0], program, hydra))
+        for step in steps(group, spec):
+            name = SweepPaths(spec.sweep).step_script(spec.key, step.environ["HPC_HYDRA_PLAN"])
+            parts.append(f"# {name}\n{dialect.step_script(step).rstrip()}")
     parts.append("dry run: nothing was written or submitted")
     return "\n\n".join(part for part in parts if part)
 

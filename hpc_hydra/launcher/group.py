@@ -5,10 +5,13 @@ Must not know: Hydra, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpc_hydra.errors import PlanError
+from hpc_hydra.planning import packing
+from hpc_hydra.planning.packing import Allocation
 from hpc_hydra.planning.types import Plan
 
 
@@ -25,11 +28,20 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """Runs in common allocations: ``sizes`` are how many of the group's runs, in order, each carries."""
+
+    room: Allocation
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Group:
     """Runs that ask for the same: they share a script."""
 
     plan: Plan
     runs: tuple[Run, ...]
+    pack: Pack | None = None  # the runs share allocations, which ``plan`` asks for
 
     @property
     def nums(self) -> tuple[int, ...]:
@@ -48,6 +60,62 @@ def split(groups: Iterable[Group], limits: Mapping[str, int | None]) -> list[Gro
     """Groups of at most as many runs as their scheduler takes in one submission; ``limits`` by its name."""
     parts = []
     for whole in groups:
+        if whole.pack is not None:
+            parts += _split_packs(whole, whole.pack, limits.get(whole.plan.request.scheduler))
+            continue
         size = limits.get(whole.plan.request.scheduler) or len(whole.runs)
         parts += [Group(whole.plan, whole.runs[i : i + size]) for i in range(0, len(whole.runs), size)]
     return parts
+
+
+def _split_packs(whole: Group, pack: Pack, limit: int | None) -> list[Group]:
+    parts = []
+    step = limit or len(pack.sizes)
+    for at in range(0, len(pack.sizes), step):
+        sizes, before = pack.sizes[at : at + step], sum(pack.sizes[:at])
+        runs = whole.runs[before : before + sum(sizes)]
+        parts.append(replace(whole, runs=runs, pack=replace(pack, sizes=sizes)))
+    return parts
+
+
+def packed(groups: Iterable[Group]) -> list[Group]:
+    """The same groups, but runs that are to be packed in groups of common allocations, also runs of several sizes.
+
+    On this machine the queue is such an allocation: so many runs at a time. Raises `PlanError`.
+    """
+    done: list[Group] = []
+    by_rest: dict[object, list[Group]] = {}
+    for group in groups:
+        plan = group.plan
+        if plan.pack is None:
+            done.append(group)
+        elif plan.request.scheduler == "local":
+            done.append(_on_this_machine(group))
+        else:
+            key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python)
+            by_rest.setdefault(key, []).append(group)
+    return done + [_pack(members) for members in by_rest.values()]
+
+
+def _on_this_machine(group: Group) -> Group:
+    request, pack = group.plan.request, group.plan.pack
+    if group.plan.allocations is not None:
+        raise PlanError(
+            "this machine is the one allocation that there is",
+            where="launch.allocations",
+            fix="launch.allocations=null",
+        )
+    if pack == "auto":
+        return group
+    limits = [int(limit) for limit in (pack, request.array_parallelism) if limit is not None]
+    return replace(group, plan=replace(group.plan, request=replace(request, array_parallelism=min(limits))))
+
+
+def _pack(members: Sequence[Group]) -> Group:
+    runs = sorted((run for group in members for run in group.runs), key=lambda run: run.num)
+    room = packing.allocation([group.plan for group in members])
+    parts = packing.spread([run.plan for run in runs], room, members[0].plan.allocations)
+    first = members[0].plan
+    outer = Plan(system=first.system, request=room.request, python=first.python)
+    chosen = tuple(runs[index] for part in parts for index in part)
+    return Group(outer, chosen, Pack(room, tuple(map(len, parts))))

@@ -18,11 +18,12 @@ from typing import Any
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.launcher.local_outside import LocalOutside
 from hpc_hydra.launcher.watch import Watched, log_of
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
+from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import Program, RunRecord, read_plans, read_program, read_runs
@@ -140,6 +141,7 @@ class Sweep:
             log=self.paths.jobs,
             rank_command=(),
             finish_command=(),
+            packs=job.packs,
         )
 
 
@@ -410,6 +412,10 @@ def _ask(sweep: Sweep, scheduler: str, views: dict[int, RunView]) -> dict[int, R
         silent = submitter.unanswered()
     except HpcHydraError as error:
         said, silent = {}, error.what
+    journals = Journals(sweep.paths.jobs)
+    running = [v for v in views.values() if v.id in said and said[v.id].state is State.RUNNING]
+    journals.read((view.job, view.id) for view in running)
+    said = {v.id: journals.status(v.job, v.id, v.run.num, said[v.id]) for v in views.values() if v.id in said}
     return {num: _as_said(sweep, view, said.get(view.id), silent) for num, view in views.items()}
 
 
@@ -439,13 +445,15 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus | None, silent: str 
         None,
         status=status,
         world_size=view.run.plan.world_size,
-        job_id=view.id,
+        job_id=in_queue(view.id),
     )
     if outcome.log is None and outcome.status != "completed":
         said = log_of(sweep.paths.jobs, view.watched())
         if said is not None:
             outcome = replace(outcome, log=str(said), last_lines=last_lines(said))
     reason = outcome.reason or ""
+    if is_packed(view.id) and not outcome.attempt and status.state.is_finished:
+        reason = f"{NEVER} ({status.native or status.state.value})"
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
     return concluded(view, replace(outcome, reason=reason or None, ended=None))

@@ -41,6 +41,7 @@ _WHOLE_COMMAND = (
     "on_interrupt",
     "on_failure",
     "best",
+    "confirm_above",
 )
 
 

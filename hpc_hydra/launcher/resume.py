@@ -20,7 +20,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError, SweepError
 from hpc_hydra.launcher import processes, scripts
 from hpc_hydra.launcher.choose import select
-from hpc_hydra.launcher.group import Group, Run, group, split
+from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
 from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
@@ -65,7 +65,7 @@ def resume(root: Path, wanted: Wanted) -> int:
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
-        jobs = _jobs(sweep, group(runs), submitters)
+        jobs = _jobs(sweep, packed(group(runs)), submitters)
         if wanted.bg and any(not registry.has_queue(name) for name in submitters):
             raise ConfigError(
                 "runs without a scheduler are children of this command, and would end with it",
@@ -79,7 +79,8 @@ def resume(root: Path, wanted: Wanted) -> int:
         _freeze(sweep, runs, jobs)
         for view in chosen:
             put_aside(view)
-        scripts.write(jobs, {name: submitter.dialect for name, submitter in submitters.items()}, None)
+        dialects = {name: submitter.dialect for name, submitter in submitters.items()}
+        scripts.write(jobs, dialects, None, lambda plan: _plan_key(sweep.plans, plan))
         manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_told(chosen, len(views), common))
         session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
@@ -218,6 +219,8 @@ def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter
         if scheduler not in submitters:
             submitters[scheduler] = registry.submitter(scheduler)
         submitters[scheduler].dialect.check(g.plan.tasks)
+        if g.pack is not None:
+            submitters[scheduler].dialect.check_packing()
         submitters[scheduler].check(g.plan.request)
         large |= {scheduler} if len(g.runs) > MANY else set()
     python = _python(sweep)
@@ -226,7 +229,10 @@ def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter
     for number, g in enumerate(parts, start=_next_key(sweep)):
         key = f"job{number}"
         made = replace(g, plan=replace(g.plan, python=g.plan.python or python))
-        spec = scripts.spec(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
+        make = scripts.spec if g.pack is None else scripts.pack_spec
+        spec = make(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
+        for run in g.runs if g.pack is not None else ():
+            _plan_key(sweep.plans, run.plan)
         jobs.append((g, spec, sweep.paths.script(key)))
     return jobs
 
@@ -254,7 +260,11 @@ def _python(sweep: Sweep) -> str:
 
 def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
     """Write new plans, and new lines of runs whose plan or overrides are new."""
-    plan_of = {num: spec.environ["HPC_HYDRA_PLAN"] for g, spec, _ in jobs for num in g.nums}
+    plan_of = {
+        run.num: spec.environ["HPC_HYDRA_PLAN"] if g.pack is None else _plan_key(sweep.plans, run.plan)
+        for g, spec, _ in jobs
+        for run in g.runs
+    }
     changed = [
         run
         for run in runs

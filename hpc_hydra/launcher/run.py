@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.config import sexagesimal
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import checks, dry_run, program, scripts
+from hpc_hydra.launcher import checks, cost, dry_run, program, scripts
 from hpc_hydra.launcher.compose import raw_list
-from hpc_hydra.launcher.group import Group, Run, group, split
+from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
 from hpc_hydra.planning.types import Plan
@@ -52,6 +52,7 @@ class Launch:
     _freezer: Freezer | None = None
     _program: Program | None = None
     _plans: dict[str, Plan] = field(default_factory=dict)
+    _keys: dict[Plan, str] = field(default_factory=dict)
     _jobs: int = 0
     _submitters: dict[str, Submitter] = field(default_factory=dict)
 
@@ -83,6 +84,10 @@ class Launch:
         dialects = {name: registry.dialect(name) for name in {g.plan.request.scheduler for g in groups}}
         for g in groups:
             dialects[g.plan.request.scheduler].check(g.plan.tasks)
+        groups = packed(groups)
+        for g in groups:
+            if g.pack is not None:
+                dialects[g.plan.request.scheduler].check_packing()
         notes = _notes(prepared, groups, dialects)
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
@@ -91,15 +96,17 @@ class Launch:
         jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
-            say(dry_run.show(dialects, jobs, notes, self._program, of_hydra))
+            say(dry_run.show(dialects, jobs, notes, self._program, of_hydra, self._steps))
             return self._nothing()
         for note in notes:
             complain(f"note: {note}")
+        if not launch.setup_only:
+            cost.confirm(groups, launch.confirm_above)
         scripts.check_output(launch.output_script, jobs)
         with on_disk(preparer.root, _ELSEWHERE):
             with self._take_over(preparer.root, prepared.runs):
                 self._freeze(prepared, preparer.root, jobs)
-            scripts.write(jobs, dialects, launch.output_script)
+            scripts.write(jobs, dialects, launch.output_script, self._plan_key)
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects))
             return self._nothing()
@@ -153,17 +160,21 @@ class Launch:
         for g in groups:
             key = f"job{self._jobs}"
             self._jobs += 1
-            spec = scripts.spec(g, key, self._plan_key(g.plan), root, self._program)
+            make = scripts.spec if g.pack is None else scripts.pack_spec
+            spec = make(g, key, self._plan_key(g.plan), root, self._program)
+            for run in g.runs if g.pack is not None else ():
+                self._plan_key(run.plan)
             jobs.append((g, spec, SweepPaths(root).script(key)))
         return jobs
 
+    def _steps(self, group: Group, spec: JobSpec) -> list[JobSpec]:
+        return [] if group.pack is None else scripts.steps(group, spec, self._plan_key)
+
     def _plan_key(self, plan: Plan) -> str:
-        for key, known in self._plans.items():
-            if known == plan:
-                return key
-        key = f"plan{len(self._plans)}"
-        self._plans[key] = plan
-        return key
+        if plan not in self._keys:
+            self._keys[plan] = f"plan{len(self._plans)}"
+            self._plans[self._keys[plan]] = plan
+        return self._keys[plan]
 
     # the sweep directory
 
@@ -184,7 +195,11 @@ class Launch:
             if self._program.kind == "task":
                 self._freezer.write_task(program.task_payload(self.function))
             self._base_keys: dict[int, int] = {}
-        plan_of = {run.num: spec.environ["HPC_HYDRA_PLAN"] for g, spec, _ in jobs for run in g.runs}
+        plan_of = {
+            run.num: spec.environ["HPC_HYDRA_PLAN"] if g.pack is None else self._plan_key(run.plan)
+            for g, spec, _ in jobs
+            for run in g.runs
+        }
         for run in prepared.runs:
             if run.base not in self._base_keys:
                 base = prepared.bases[run.base]

@@ -5,19 +5,23 @@ Must not know: how scripts are submitted.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import hpc_hydra
 from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.dry_run import by_hand as commands_by_hand
-from hpc_hydra.launcher.group import Group
+from hpc_hydra.launcher.group import Group, Pack
 from hpc_hydra.launcher.report import say
+from hpc_hydra.planning.packing import share
+from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.sweep.files import write_bytes
@@ -60,6 +64,36 @@ def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
+    """All that a dialect needs to write the script of an allocation for several runs."""
+    assert group.pack is not None
+    made = spec(group, key, plan_key, root, program)
+    node = made.rank_command[:-1]
+    return replace(
+        made, rank_command=(*node, "pack"), finish_command=(*node, "pack", "--failed"), packs=group.pack.sizes
+    )
+
+
+def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[JobSpec]:
+    """A spec for each plan of packed runs; its script starts one of them."""
+    node = made.rank_command[:-1]
+    found = []
+    for plan in dict.fromkeys(run.plan for run in group.runs):
+        bare = replace(plan, request=replace(plan.request, setup_lines=()))  # the allocation has run them
+        found.append(
+            replace(
+                made,
+                plan=bare,
+                runs=tuple(run.num for run in group.runs if run.plan == plan),
+                packs=(),
+                rank_command=(*node, "rank"),
+                finish_command=(*node, "finish"),
+                environ={"HPC_HYDRA_PLAN": plan_key(plan)},
+            )
+        )
+    return found
+
+
 def tag(key: str) -> str:
     """A word that no other submission has."""
     return f"hpc_hydra-{secrets.token_hex(6)}-{key}"
@@ -82,8 +116,13 @@ def check_output(pattern: str | None, jobs: Jobs) -> None:
     )
 
 
-def write(jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None) -> None:
-    """Write the scripts into the sweep, and where ``launch.output_script`` says. Raises `ConfigError`."""
+def write(
+    jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None, plan_key: Callable[[Plan], str] = str
+) -> None:
+    """Write the scripts into the sweep, and where ``launch.output_script`` says; ``plan_key`` names packed plans.
+
+    Raises `ConfigError`.
+    """
     containers = [spec for group, spec, _ in jobs if group.plan.container]
     for spec in containers:
         check_container(spec)
@@ -93,8 +132,11 @@ def write(jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None) -> N
         for path, text in container.files(spec).items():
             write_bytes(path, text.encode())
     for number, (group, spec, path) in enumerate(jobs):
-        text = dialects[group.plan.request.scheduler].script(spec)
+        dialect = dialects[group.plan.request.scheduler]
+        text = dialect.script(spec)
         _write(path, text)
+        if group.pack is not None:
+            _write_pack(group, group.pack, spec, dialect, plan_key)
         if pattern == "-":
             say(text)
         elif pattern is not None:
@@ -134,6 +176,23 @@ def write_library(lib: Path) -> None:
         if not target.exists() or target.read_bytes() != text:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(target, text)
+
+
+def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Dialect, plan_key: Callable[[Plan], str]) -> None:
+    paths, room = SweepPaths(spec.sweep), pack.room
+    shares = {}
+    for step in steps(group, spec, plan_key):
+        key = step.environ["HPC_HYDRA_PLAN"]
+        shares[key] = to_json(share(step.plan))
+        _write(paths.step_script(spec.key, key), dialect.step_script(step))
+    starts = [sum(pack.sizes[:i]) for i in range(len(pack.sizes))]
+    packs = [list(group.nums[start : start + size]) for start, size in zip(starts, pack.sizes, strict=True)]
+    data = {
+        "nodes": room.request.nodes, "cpus": room.cpus, "gpus": room.gpus, "mem": room.mem, "at_a_time": room.at_a_time,
+        "shares": shares,
+    }  # fmt: skip
+    text = json.dumps(data, indent=1)[:-2] + ',\n "packs": ' + json.dumps(packs) + "\n}\n"
+    write_bytes(paths.pack(spec.key), text.encode())
 
 
 def by_hand(jobs: Jobs, dialects: Mapping[str, Dialect]) -> str:

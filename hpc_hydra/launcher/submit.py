@@ -19,7 +19,7 @@ from hpc_hydra.launcher.interrupt import Interrupts
 from hpc_hydra.launcher.report import Reporter, common_overrides, complain, log_hint, say
 from hpc_hydra.launcher.scripts import retag, tag
 from hpc_hydra.launcher.watch import Watched, Watcher
-from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter
+from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter, in_queue
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Job, Outcome
@@ -134,7 +134,7 @@ class Session:
         group, spec = waiting.group, waiting.spec
         scheduler = spec.plan.request.scheduler
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
-        job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag)
+        job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
         self.manifest.submitting(job, scheduler)
         try:
             ids = self.submitters[scheduler].submit(spec, waiting.script)
@@ -147,8 +147,8 @@ class Session:
             self._submitted(replace(job, runs=spec.runs[: len(ids)], ids=ids), group, scheduler)
             rest = spec.runs[len(ids) :]
             waiting.part += 1
-            waiting.group = Group(group.plan, tuple(r for r in group.runs if r.num in rest))
-            self._retag(waiting, replace(spec, runs=rest))
+            waiting.group = replace(group, runs=tuple(r for r in group.runs if r.num in rest))
+            self._retag(waiting, spec.without(len(ids)))
             return error if rest else None
         self._submitted(replace(job, ids=ids), group, scheduler)
         return None
@@ -311,9 +311,9 @@ class Session:
     @staticmethod
     def _shown_ids(watched: Sequence[Watched]) -> str:
         """Ids as text; of many, the first and last of each job."""
-        if len(watched) <= 20:
-            return " ".join(w.id for w in watched) or "(none)"
         by_job: dict[str, list[str]] = {}
-        for w in watched:
-            by_job.setdefault(w.job, []).append(w.id)
+        for job, id_ in dict.fromkeys((w.job, in_queue(w.id)) for w in watched):
+            by_job.setdefault(job, []).append(id_)
+        if sum(map(len, by_job.values())) <= 20:
+            return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"
         return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher.group import Run
+from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.planning.types import from_json, to_json
-from hpc_hydra.scheduler.base import JobStatus, State, Submitter
+from hpc_hydra.scheduler.base import JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.layout import RunPaths
@@ -38,6 +39,7 @@ class Watched:
     job: str  # key of its job
     id: str
     status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))
+    allocation: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))  # of what is in the queue
     outcome: Outcome | None = None
     unknown_since: float | None = None
     stopped_since: float | None = None  # it was stopped, says its own end, and the scheduler has not said why
@@ -78,6 +80,7 @@ class Watcher:
         self._changed = clock()
         self._polls = 0
         self._looked = 0
+        self._journals = Journals(jobs)
 
     def add(self, job: str, runs: Iterable[Run], ids: Iterable[str]) -> list[Watched]:
         """Follow these runs, each under its id."""
@@ -116,12 +119,20 @@ class Watcher:
         asked = now - self._polled >= self.interval
         if asked:
             self._poll(now)
+        self._read_journals()
         for watched in self._to_look_at(asked):
             self._look(watched, now)
         changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
         if changed:
             self._changed = now
         return changed
+
+    def _read_journals(self) -> None:
+        """Packed runs whose allocation runs: which of them do."""
+        packed = [w for w in self.active if is_packed(w.id) and w.allocation.state is State.RUNNING]
+        self._journals.read((w.job, w.id) for w in packed)
+        for w in packed:
+            w.status = self._journals.status(w.job, w.id, w.run.num, w.allocation)
 
     def _to_look_at(self, asked: bool) -> list[Watched]:
         """Runs that may have left an outcome; of many that are running, some at a time: it is a shared file system."""
@@ -130,6 +141,9 @@ class Watcher:
         for watched in self.active:
             if watched.ended_since is not None or watched.unknown_since is not None or everywhere:
                 ended.append(watched)
+            elif is_packed(watched.id):
+                if watched.run.num in self._journals.of(watched.job, watched.id).ended:
+                    ended.append(watched)
             elif watched.status.state is not State.PENDING:
                 running.append(watched)
         if len(running) > AT_A_TIME:
@@ -155,7 +169,7 @@ class Watcher:
                 continue
             if status.state is not State.UNKNOWN:
                 watched.unknown_since = None
-                watched.status = status
+                watched.status = watched.allocation = status
                 if status.state.is_finished and watched.ended_since is None:
                     watched.ended_since = now
                 elif not status.state.is_finished:
@@ -204,11 +218,13 @@ class Watcher:
             None,
             status=watched.status,
             world_size=watched.run.plan.world_size,
-            job_id=watched.id,
+            job_id=in_queue(watched.id),
         )
         if watched.status.state is State.UNKNOWN and found.status == "lost":
             why = f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and the run left no outcome"
             found = replace(found, reason=why)
+        if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
+            found = replace(found, reason=f"{NEVER} ({watched.status.native or watched.status.state.value})")
         found = self._with_log(watched, found)
         with suppress(OSError):  # for those who look later
             watched.run.dir.mkdir(parents=True, exist_ok=True)
@@ -225,7 +241,8 @@ class Watcher:
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:
     """What the scheduler and the batch shell said about a run, where there is such a file."""
-    for name in (f"{watched.id}.log", f"{watched.job}.{watched.id}.log"):
+    id_ = in_queue(watched.id)
+    for name in (f"{id_}.log", f"{watched.job}.{id_}.log", f"{watched.job.partition('.')[0]}.{id_}.log"):
         if (sweep_jobs / name).is_file():
             return sweep_jobs / name
     return None

@@ -1,4 +1,4 @@
-"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | spawn … | mpiexec … | …``.
+"""What the job script starts: ``python -m hpc_hydra.node rank | finish CODE | pack | spawn … | mpiexec … | …``.
 
 Light: a rank's supervisor is one per rank, and forks before anything heavy is imported.
 """
@@ -12,6 +12,8 @@ if not getattr(sys.flags, "safe_path", False) and sys.path:
 
 USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | script -- command…
        python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard|replicas [options] -- command…"""
+USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | script -- command…
+       python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard [options] -- command…"""
 
 
 def main(argv: list[str]) -> int:
@@ -34,6 +36,10 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.finish import finish
 
         return finish(argv[1])
+    if what == "pack":
+        from hpc_hydra.node.pack import main as pack
+
+        return pack(argv[1:])
     if what == "spawn":
         from hpc_hydra.node.spawn import spawn
 

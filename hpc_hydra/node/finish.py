@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
-from hpc_hydra.planning.types import to_json
+from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.sweep.collect import collect
 from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import read_plans
+from hpc_hydra.sweep.frozen import RunRecord, read_plans
+from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome
 
 
@@ -29,19 +30,8 @@ def finish(code: str) -> int:
         execution = Execution.read(os.environ)
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
-        os.umask(record.program.umask)
-        paths = execution.paths(record)
-        outcome = collect(
-            paths,
-            record.num,
-            execution.attempt,
-            exit_code=launched,
-            world_size=plan.world_size if plan else None,
-            job_id=execution.job_id,
-            reason=os.environ.get("HPC_HYDRA_REASON"),
-        )
-        paths.root.mkdir(parents=True, exist_ok=True)
-        write_json(paths.outcome, to_json(outcome))
+        outcome = gathered(execution, record, plan, launched)
+        write(execution.paths(record), record, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1
@@ -50,6 +40,26 @@ def finish(code: str) -> int:
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
         print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
     return outcome.exit_code
+
+
+def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
+    """How an attempt ended, from what its ranks wrote and the exit code of what started them."""
+    return collect(
+        execution.paths(record),
+        record.num,
+        execution.attempt,
+        exit_code=code,
+        world_size=plan.world_size if plan else None,
+        job_id=execution.job_id,
+        reason=os.environ.get("HPC_HYDRA_REASON"),
+    )
+
+
+def write(paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:
+    """Put it into outcome.json, in a directory with the modes that the user's shell gives. Raises `OSError`."""
+    os.umask(record.program.umask)
+    paths.root.mkdir(parents=True, exist_ok=True)
+    write_json(paths.outcome, to_json(outcome))
 
 
 def in_words(outcome: Outcome) -> str:

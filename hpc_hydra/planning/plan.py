@@ -6,7 +6,7 @@ import dataclasses
 
 from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning import env, hosts, options, queues
+from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
 from hpc_hydra.planning.rendezvous import check_replicas, logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
@@ -42,6 +42,9 @@ def plan(settings: Settings) -> Plan:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
     check_replicas(meet, sized.nodes, sized.procs_per_node)
+    packed = packing.wanted(settings)
+    if packed.pack is not None:
+        sized = packing.slice_of_node(settings, packed, sized)
     request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
@@ -58,6 +61,10 @@ def plan(settings: Settings) -> Plan:
         notes=(*merged.notes, *sized.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),
+        pack=packed.pack,
+        allocations=packed.allocations,
+        cores_on_node=packed.cores_on_node,
+        mem_on_node=packed.mem_on_node,
     )
 
 

@@ -177,6 +177,10 @@ class Plan:
     python: str | None = None  # None: the launcher's own interpreter, by absolute path
     gpus_on_node: int | None = None  # of the system; None: not known
     gpu_vendor: str | None = None  # nvidia, amd, intel
+    pack: int | str | None = None  # launch.pack: "auto", or how many runs at a time in one allocation
+    allocations: int | None = None  # that the packed runs are spread over; None: as many as let none wait
+    cores_on_node: int | None = None  # of the system, known to those that pack; None: not known
+    mem_on_node: int | None = None  # MiB
     gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
     notes: tuple[str, ...] = ()  # said to the user before submission
     container: Container | None = None

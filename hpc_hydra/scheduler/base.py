@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from hpc_hydra.errors import SchedulerError
+from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import Plan, RankInfo, Request
 
 Refusal = Literal["permanent", "limit", "transient"]
@@ -97,6 +97,41 @@ class JobSpec:
     attached: bool = False  # the script runs outside of the nodes, attached to a console
     needs: tuple[str, ...] = ()  # directories besides sweep and workdir that the program needs, in a container too
     home: str = ""  # the user's home directory
+    packs: tuple[int, ...] = ()  # how many of the runs, in their order, each allocation carries; empty: one each
+
+    @property
+    def elements(self) -> int:
+        """How many things in the queue this is."""
+        return len(self.packs) or len(self.runs)
+
+    def ids_of_runs(self, elements: Sequence[str]) -> tuple[str, ...]:
+        """An id for each run from those of the things in the queue, of which only the first may be there.
+
+        Runs of one allocation share its id: theirs is ``ID+RUN``, see `in_queue`.
+        """
+        if not self.packs:
+            return tuple(elements)
+        ids, runs = [], iter(self.runs)
+        for element, size in zip(elements, self.packs, strict=False):
+            ids += [f"{element}+{run}" for _, run in zip(range(size), runs, strict=False)]
+        return tuple(ids)
+
+    def without(self, taken: int) -> JobSpec:
+        """What is left when its first ``taken`` runs are queued."""
+        packs, left = list(self.packs), taken
+        while packs and left > 0:
+            left -= packs.pop(0)
+        return replace(self, runs=self.runs[taken:], packs=tuple(packs))
+
+
+def in_queue(id_: str) -> str:
+    """The scheduler's own id of the thing in the queue that carries a run."""
+    return id_.partition("+")[0]
+
+
+def is_packed(id_: str) -> bool:
+    """Whether a run shares what is in the queue with others."""
+    return "+" in id_
 
 
 class Dialect(ABC):
@@ -104,6 +139,7 @@ class Dialect(ABC):
 
     name: str
     program: str = ""  # the submit command; its absence means that this scheduler is not here
+    can_pack: bool = False  # starts several runs in one allocation, each confined to its part (`step_script`)
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
@@ -141,13 +177,38 @@ class Dialect(ABC):
     def script(self, spec: JobSpec) -> str:
         """The whole job script: plain text that runs by hand too."""
 
+    def check_packing(self) -> None:
+        """Refuse what cannot give each of several runs a part of an allocation. Raises `PlanError`."""
+        if not self.can_pack:
+            raise PlanError(
+                f"scheduler={self.name} cannot give each run a part of an allocation here",
+                where="launch.pack",
+                fix="launch.pack=null: a job for each run",
+            )
+
+    def step_script(self, spec: JobSpec) -> str:
+        """The script of one packed run: a part of the allocation that it is started in.
+
+        Its arguments: the run's number; its hosts, separated by commas; the name of the attempt.
+        """
+        raise NotImplementedError(f"scheduler={self.name} packs no runs")
+
     @abstractmethod
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         """argv that puts the script into the queue."""
 
     def submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
         """All submit commands of ``spec``, each with the part of it that it queues, in the order of the runs."""
-        parts = [spec] if self.has_arrays else [replace(spec, runs=(run,)) for run in spec.runs]
+        if self.has_arrays:
+            parts = [spec]
+        elif spec.packs:
+            starts = [sum(spec.packs[:i]) for i in range(len(spec.packs))]
+            parts = [
+                replace(spec, runs=spec.runs[start : start + size], packs=(size,))
+                for start, size in zip(starts, spec.packs, strict=True)
+            ]
+        else:
+            parts = [replace(spec, runs=(run,)) for run in spec.runs]
         return [(part, self.submit_command(script, part)) for part in parts]
 
     def classify(self, message: str) -> Refusal:
@@ -159,7 +220,7 @@ class Dialect(ABC):
         return None
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of the runs of ``spec`` among what `find_command` printed; empty where it was not queued."""
+        """The same ids among what `find_command` printed; empty where it was not queued."""
         return ()
 
     def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
@@ -209,7 +270,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        """Ids of the runs of ``spec``, in order, from what the submit command printed. Raises `SchedulerError`."""
+        """Ids of what is in the queue now (runs, or allocations of packed ones), in order, as the submit command
+        printed them. Raises `SchedulerError`."""
 
     status_forms: int = 1
     """How many of `status_commands`, from the first, ask the queue the same in other words: one answer will do."""

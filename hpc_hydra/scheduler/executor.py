@@ -22,7 +22,7 @@ from submitit.core import core, job_environment, utils
 from hpc_hydra.errors import RendezvousError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request, from_json
 from hpc_hydra.scheduler import commands
-from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter
+from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter, in_queue
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.sweep.files import read_json
 from hpc_hydra.sweep.types import Outcome
@@ -220,7 +220,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         ids: tuple[str, ...] = ()
         for part, argv in self.dialect.submissions(script, spec):
             try:
-                ids += self._submit(part, script, argv)
+                ids += part.ids_of_runs(self._submit(part, script, argv))
             except SubmitError as error:
                 taken = ids + error.ids
                 raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
@@ -310,7 +310,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             log.warning("%s", text)
 
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of the runs of ``spec``, if it is in the queue.
+        """Ids of what ``spec`` is in the queue, if it is there.
 
         Raises:
             SubmitError: the queue cannot be read, and so nobody knows; submitting again might run all twice.
@@ -413,7 +413,7 @@ class BatchSubmitter(Submitter):
         return tuple(job.job_id for job in self.executor.launch(spec, script))
 
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        return self.executor.find(spec, script)
+        return spec.ids_of_runs(self.executor.find(spec, script))
 
     def array_limit(self) -> int | None:
         argv = self.dialect.array_limit_command()
@@ -426,13 +426,14 @@ class BatchSubmitter(Submitter):
         return self.dialect.parse_array_limit(answer.out) if answer.ok else None
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        return self.executor.watcher.ask(ids)
+        said = self.executor.watcher.ask(map(in_queue, ids))
+        return {id_: said[in_queue(id_)] for id_ in ids}
 
     def unanswered(self) -> str | None:
         return self.executor.watcher.silent
 
     def cancel(self, ids: Sequence[str]) -> None:
-        self.executor.cancel(ids)
+        self.executor.cancel(list(dict.fromkeys(map(in_queue, ids))))
 
     def close(self, *, cancel: bool) -> None:
         """Nothing to do: the scheduler's jobs need no launcher."""

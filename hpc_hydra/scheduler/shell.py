@@ -114,6 +114,57 @@ def job_script(
     return "\n".join(lines)
 
 
+def step_script(
+    spec: JobSpec, *, scheduler: str, launch: Sequence[str], last: str, job_id: str, before: Iterable[str] = ()
+) -> str:
+    """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
+
+    Its arguments are the run's number, its hosts and the name of its attempt. By hand, without the last one, the
+    script writes the outcome as a job of its own would; else who started it does.
+    """
+    lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
+    lines += [comment(text) for text in (spec.comment,) if text]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them")
+    lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
+    lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec)]
+    lines += [
+        "",
+        *_wrapped(launch, f"{last} {command(spec.rank_command)}"),
+        "code=$?",
+        '[ -z "${3-}" ] || exit "$code"',
+    ]
+    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    return "\n".join(lines)
+
+
+def pack_script(
+    spec: JobSpec,
+    *,
+    scheduler: str,
+    index: str,
+    job_id: str,
+    directives: Iterable[str] = (),
+    other_nodes: Sequence[str] = (),
+    workdir: bool = True,
+    before: Iterable[str] = (),
+) -> str:
+    """The script of an allocation for several runs: ``index`` is the bash word that says which of the packs it is."""
+    lines = ["#!/bin/bash", *directives, comment(f"{spec.key} of the sweep {spec.sweep}")]
+    lines += [comment(f"{len(spec.runs)} runs in {len(spec.packs)} allocations")]
+    lines += [comment(text) for text in (spec.comment,) if text]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    if workdir:
+        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    lines += ["", *_own(spec, scheduler)]
+    lines += [f'export HPC_HYDRA_PACK="{index}"', f'export HPC_HYDRA_PACK_JOB="{job_id}"', *before]
+    if spec.plan.request.setup_lines:
+        lines += ["", *_setup(spec, other_nodes)]
+    lines += _exports(spec)
+    lines += ["", f"exec {command(spec.rank_command)}", ""]
+    return "\n".join(lines)
+
+
 def _starter(
     spec: JobSpec, launch: Sequence[str], replica: Sequence[str] | None, around: Sequence[str]
 ) -> Sequence[str]:
@@ -141,7 +192,7 @@ def _starter(
     return [*argv, "--", *around]
 
 
-def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
+def _own(spec: JobSpec, scheduler: str) -> Iterator[str]:
     own = {
         "HPC_HYDRA_SWEEP": str(spec.sweep),
         "HPC_HYDRA_JOB": spec.key,
@@ -149,6 +200,10 @@ def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[st
     }
     for name, value in {**spec.environ, **own}.items():
         yield f"export {_checked(name)}={quote(value)}"
+
+
+def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
+    yield from _own(spec, scheduler)
     yield f"runs=({' '.join(map(str, spec.runs))})"
     yield f"export HPC_HYDRA_RUN={select}"
     yield 'case " ${runs[*]} " in'

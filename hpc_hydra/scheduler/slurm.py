@@ -16,7 +16,7 @@ from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
 from hpc_hydra.scheduler.hostlist import expand
 from hpc_hydra.scheduler.options import Option, canonical, merge, one_line
-from hpc_hydra.scheduler.shell import job_script
+from hpc_hydra.scheduler.shell import job_script, pack_script, step_script
 
 GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
 """Spellings of GPUs. `gpus-per-node` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL
@@ -42,6 +42,25 @@ _REFUSED = {  # options that change what is submitted, or what the commands prin
 }
 _REFUSED_BY_SBATCH = _REFUSED | {"wait": "scheduler.launch_extra.wait for srun; the launcher waits by itself"}
 
+_OF_THE_JOB = (  # what srun would take for options of a step
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NNODES",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXCLUSIVE",
+    "SLURM_THREADS_PER_CORE",
+)
 _NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
 
 STATES = {
@@ -94,6 +113,7 @@ class SlurmDialect(Dialect):
     name = "slurm"
     program = "sbatch"
     has_arrays = True
+    can_pack = True
 
     def check(self, request: Request) -> None:
         for name, value in request.submit_args:
@@ -259,10 +279,21 @@ class SlurmDialect(Dialect):
         elsewhere = _once_on_each_node(further) if further else ()
         job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
         options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
+        directives = [f"#SBATCH {_directive(option)}" for option in options]
+        if spec.packs:
+            return pack_script(
+                spec,
+                scheduler=self.name,
+                directives=directives,
+                index="${SLURM_ARRAY_TASK_ID:-0}",
+                job_id=job_id,
+                other_nodes=elsewhere,
+                workdir="chdir" not in dict(options),
+            )
         return job_script(
             spec,
             scheduler=self.name,
-            directives=[f"#SBATCH {_directive(option)}" for option in options],
+            directives=directives,
             launch=self.launch(request),
             select='"${runs[${SLURM_ARRAY_TASK_ID:-0}]}"',
             job_id=job_id,
@@ -271,14 +302,38 @@ class SlurmDialect(Dialect):
             workdir="chdir" not in dict(options),
         )
 
+    def step_script(self, spec: JobSpec) -> str:
+        """srun in the allocation, on the hosts that it is told, confined to the cores and GPUs it asks for."""
+        request = spec.plan.tasks
+        options = [("exact", None), *self._slice(request)]
+        given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
+        options = merge(options, given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF)
+        return step_script(
+            spec,
+            scheduler=self.name,
+            launch=["srun", *map(_flag, options)],
+            last='"--nodelist=${2-}"',
+            job_id="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
+            before=(f"unset {' '.join(_OF_THE_JOB)}",),
+        )
+
+    def _slice(self, request: Request) -> Iterator[Option]:
+        """The options of a step, and what it takes of the allocation: without, the first step would take it all."""
+        stated = dict(self._step(request))
+        yield from stated.items()
+        if "gpus-per-task" not in stated:
+            yield from list(self._gpus(request)) or [("gres", "none")]
+        # 0: memory is not counted, and the step may use what the allocation has
+        yield "mem", f"{request.mem_per_node}M" if request.mem_per_node else "0"
+
     def _for_this_job(self, spec: JobSpec) -> Iterator[Option]:
         logs = str(spec.log)
         if "\\" in logs:
             raise PlanError("sbatch cannot write to a path with a backslash", where=logs, fix="hydra.sweep.dir=PATH")
         one_line(logs, "hydra.sweep.dir")
         pattern = f"{logs}/{spec.key}".replace("%", "%%")
-        if len(spec.runs) > 1:
-            yield "array", f"0-{len(spec.runs) - 1}{self._throttle(spec.plan.request)}"
+        if spec.elements > 1:
+            yield "array", f"0-{spec.elements - 1}{self._throttle(spec.plan.request)}"
             yield "output", f"{pattern}.%A_%a.log"
         else:
             yield "output", f"{pattern}.%j.log"
@@ -328,7 +383,7 @@ class SlurmDialect(Dialect):
 
     @staticmethod
     def _ids(job: str, spec: JobSpec) -> tuple[str, ...]:
-        return tuple(f"{job}_{i}" for i in range(len(spec.runs))) if len(spec.runs) > 1 else (job,)
+        return tuple(f"{job}_{i}" for i in range(spec.elements)) if spec.elements > 1 else (job,)
 
     def array_limit_command(self) -> list[str]:
         return ["scontrol", "show", "config"]

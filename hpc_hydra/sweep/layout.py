@@ -11,12 +11,17 @@
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
 <sweep>/.hpc_hydra/jobs/<job>.toml         only with container=edf: the description of the container
 <sweep>/.hpc_hydra/lib/                    only with a container: what the ranks need of this package
+<sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: which are in which allocation, and what each takes of it
+<sweep>/.hpc_hydra/jobs/<job>.<plan>.sh    packed runs: the script of one run, in its part of the allocation
+<sweep>/.hpc_hydra/jobs/<job>.<id>.pack.jsonl    packed runs: which have begun and ended, one line each
+<sweep>/.hpc_hydra/jobs/<job>.cancel       packed runs that are to end, one number a line
 <sweep>/<subdir of a run>/                 written from when it starts:
     .hydra/  <task>.log                    Hydra's own, by rank 0
     outcome.json                           the truth about how it ended
     result.pkl                             a return value that is not JSON
     hpc_launcher_hostlist.txt              hosts of the run, one a line, where logging.save_hostlist asks for it
     logs/<attempt>/rank_<r>.log            output of each rank
+    logs/<attempt>/step.log                packed runs: what the launch command said
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
@@ -82,6 +87,18 @@ class SweepPaths:
     def script(self, job: str) -> Path:
         return self.jobs / f"{job}.sh"
 
+    def pack(self, job: str) -> Path:
+        return self.jobs / f"{job}.pack.json"
+
+    def step_script(self, job: str, plan: str) -> Path:
+        return self.jobs / f"{job}.{plan}.sh"
+
+    def journal(self, job: str, id_: str) -> Path:
+        return self.jobs / f"{job}.{id_}.pack.jsonl"
+
+    def cancelled(self, job: str) -> Path:
+        return self.jobs / f"{job}.cancel"
+
 
 @dataclass(frozen=True)
 class RunPaths:
@@ -107,6 +124,9 @@ class RunPaths:
 
     def attempt(self, attempt: str) -> Path:
         return self.logs / attempt
+
+    def step_log(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "step.log"
 
     def rank_log(self, attempt: str, rank: int) -> Path:
         return self.attempt(attempt) / f"rank_{rank}.log"

@@ -52,7 +52,10 @@ class Manifest:
 
     def submitting(self, job: Job, scheduler: str) -> None:
         """Written before the submit command runs."""
-        self._write("submitting", job=job.key, plan=job.plan, runs=_ranges(job.runs), tag=job.tag, scheduler=scheduler)
+        packs = {"packs": list(job.packs)} if job.packs else {}
+        self._write(
+            "submitting", job=job.key, plan=job.plan, runs=_ranges(job.runs), tag=job.tag, scheduler=scheduler, **packs
+        )
 
     def submitted(self, job: Job) -> None:
         """Written when the ids are known. ``job.ids`` are those of its runs, in order."""
@@ -96,7 +99,9 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.started = state.started or line.get("time")
         state.detached = state.finished = False
     elif event == "submitting":
-        state.pending[key] = Job(key=key, plan=line["plan"], runs=_numbers(line["runs"]), tag=line["tag"])
+        packs = tuple(line.get("packs", ()))
+        runs = _numbers(line["runs"])
+        state.pending[key] = Job(key=key, plan=line["plan"], runs=runs, tag=line["tag"], packs=packs)
         state.scheduler[key] = line["scheduler"]
         state.refused.pop(key, None)
     elif event == "submitted" and key in state.pending:

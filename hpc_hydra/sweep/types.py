@@ -86,3 +86,4 @@ class Job:
     runs: tuple[int, ...]  # run numbers; array index i carries runs[i]
     tag: str = ""  # unique in the scheduler: finds the job after a crash
     ids: tuple[str, ...] = field(default_factory=tuple)  # scheduler's id of each run, once submitted
+    packs: tuple[int, ...] = ()  # how many of the runs each allocation carries; empty: one each

@@ -1,0 +1,325 @@
+"""Runs the packed runs of one allocation: each in a part of its own, the next when there is room, failures alone.
+
+    python -m hpc_hydra.node pack
+
+It is what the job script of an allocation turns into. It decides which hosts a run gets and counts cores and GPUs; the
+scheduler's own launch command confines the run to them. Must not know: any scheduler's commands, what a run computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.finish import gathered, in_words, write
+from hpc_hydra.node.processes import STOP, WARN, Signals, exit_code
+from hpc_hydra.planning.packing import Share
+from hpc_hydra.planning.types import Plan, from_json
+from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.sweep.collect import last_lines
+from hpc_hydra.sweep.files import append_line, read_json
+from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.sweep.types import Outcome
+
+LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
+DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
+PATIENCE = 10.0  # seconds between SIGTERM and SIGKILL for a run that is to end
+
+
+@dataclass
+class Host:
+    """What is free on a node; ``name`` is empty where the scheduler itself places runs."""
+
+    name: str
+    cpus: int
+    gpus: int
+    mem: int
+
+
+@dataclass
+class Task:
+    """A run of the pack."""
+
+    record: RunRecord
+    plan: Plan
+    share: Share
+    script: Path
+    hosts: tuple[int, ...] = ()
+    attempt: str = ""
+    cancelled: bool = False
+    kill_at: float | None = None
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.record.dir)
+
+
+@dataclass
+class Pack:
+    """The runs of one allocation."""
+
+    sweep: Path
+    job: str
+    scheduler: str
+    id: str  # of the allocation
+    at_a_time: int | None
+    hosts: list[Host]
+    waiting: list[Task]
+    counts_memory: bool = False
+    running: dict[int, Task] = field(default_factory=dict)  # pid → run
+    failed: int = 0
+    stopped: int | None = None  # the signal that ends the allocation
+    held_until: float = 0.0
+    _cancel_read: int = 0
+    _looked: float = 0.0
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Pack:
+        """From what the job script exports. Raises `SweepError`."""
+        names = ("SWEEP", "JOB", "SCHEDULER", "PACK", "PACK_JOB")
+        values = {name: env.get(f"HPC_HYDRA_{name}", "") for name in names}
+        for name, value in values.items():
+            if not value:
+                raise SweepError("is not set", where=f"HPC_HYDRA_{name}", fix="start the job script, which sets it")
+        sweep, job = Path(values["SWEEP"]), values["JOB"]
+        paths = SweepPaths(sweep)
+        data = read_json(paths.pack(job))
+        if data is None:
+            raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
+        numbers = _chosen(data["packs"], values["PACK"])
+        hosts = dialect(values["SCHEDULER"]).hosts(env)
+        room = Host("", data["cpus"], data["gpus"], data["mem"])
+        nodes = [replace(room, name=host) for host in hosts] or [replace(room) for _ in range(data["nodes"])]
+        return cls(
+            sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes,
+            _tasks(paths, job, data, numbers), counts_memory=bool(data["mem"]),
+        )  # fmt: skip
+
+    # the loop
+
+    def run(self, signals: Signals) -> int:
+        """Until all runs have ended, or the allocation does; the exit code."""
+        while self.waiting or self.running:
+            self._start_those_that_fit(signals)
+            number = signals.wait(self._pause())
+            if number in STOP:
+                self._stop(number)
+            elif number in WARN:
+                for pid in self.running:
+                    _signal(pid, number)
+            self._reap()
+            self._obey_cancels()
+            self._kill_the_patient()
+            if self.stopped and not self.running:
+                return 128 + self.stopped
+        return 1 if self.failed else 0
+
+    def _pause(self) -> float:
+        """Seconds until something has to be looked at, though nothing happens."""
+        now = time.monotonic()
+        ends = [task.kill_at for task in self.running.values() if task.kill_at is not None]
+        if self.waiting and self.held_until > now:
+            ends.append(self.held_until)
+        return max(0.0, min([LOOK, *(end - now for end in ends)]))
+
+    def _start_those_that_fit(self, signals: Signals) -> None:
+        if self.stopped or time.monotonic() < self.held_until:
+            return
+        for task in list(self.waiting):
+            if self.at_a_time is not None and len(self.running) >= self.at_a_time:
+                return
+            hosts = self._place(task.share)
+            if hosts is not None:
+                self.waiting.remove(task)
+                self._take(task, hosts)
+                self._start(task, signals)
+
+    def _place(self, share: Share) -> tuple[int, ...] | None:
+        """The nodes for a run; of those with room the fullest, so that whole nodes stay free for large runs."""
+        fits = [
+            index
+            for index, host in enumerate(self.hosts)
+            if host.cpus >= share.cpus and host.gpus >= share.gpus and (not self.counts_memory or host.mem >= share.mem)
+        ]
+        if len(fits) < share.nodes:
+            return None
+        fits.sort(key=lambda index: (self.hosts[index].gpus, self.hosts[index].cpus, index))
+        return tuple(sorted(fits[: share.nodes]))
+
+    def _take(self, task: Task, hosts: tuple[int, ...], sign: int = -1) -> None:
+        for index in hosts:
+            host = self.hosts[index]
+            host.cpus += sign * task.share.cpus
+            host.gpus += sign * task.share.gpus
+            host.mem += sign * task.share.mem
+        task.hosts = hosts
+
+    def _start(self, task: Task, signals: Signals) -> None:
+        task.attempt = f"{time.strftime('%Y%m%d-%H%M%S')}-{self.id}"
+        os.umask(task.record.program.umask)
+        task.paths.attempt(task.attempt).mkdir(parents=True, exist_ok=True)
+        task.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+        names = ",".join(self.hosts[index].name for index in task.hosts)
+        argv = ["bash", str(task.script), str(task.record.num), names, task.attempt]
+        self._note("began", task)
+        pid = os.fork()
+        if pid == 0:
+            _become(argv, task.paths.step_log(task.attempt), signals)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        self.running[pid] = task
+
+    def _reap(self) -> None:
+        for pid in list(self.running):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                task = self.running.pop(pid)
+                self._take(task, task.hosts, +1)
+                self._ended(task, *exit_code(status))
+
+    def _ended(self, task: Task, code: int, signum: int | None) -> None:
+        execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
+        outcome = replace(gathered(execution, task.record, task.plan, code), job_id=self.id)
+        of_itself = outcome.status == "completed" or outcome.rank is not None
+        if not of_itself and self.stopped:
+            return  # the scheduler knows why, and whoever asks it will say so
+        if outcome.status == "cancelled" and not task.cancelled:
+            self.held_until = time.monotonic() + DOUBT
+        if task.cancelled and not of_itself:
+            outcome = replace(outcome, status="cancelled")
+        if outcome.status != "completed" and outcome.log is None:
+            log = task.paths.step_log(task.attempt)
+            outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
+        self._write(task, outcome)
+
+    def _write(self, task: Task, outcome: Outcome) -> None:
+        self.failed += outcome.status != "completed"
+        try:
+            write(task.paths, task.record, outcome)
+        except OSError as error:
+            print(f"hpc_hydra: run {task.record.num}: the outcome could not be written: {error}", file=sys.stderr)
+        self._note("ended", task)
+        print(in_words(outcome), flush=True)
+
+    def _note(self, event: str, task: Task) -> None:
+        with contextlib.suppress(OSError):  # it saves those who watch many looks at files; outcome.json is the truth
+            line = {"event": event, "run": task.record.num, "time": round(time.time(), 3)}
+            append_line(SweepPaths(self.sweep).journal(self.job, self.id), line)
+
+    # ending
+
+    def _stop(self, signum: int) -> None:
+        self.stopped = self.stopped or signum
+        for pid, task in self.running.items():
+            self._tell(pid, task)
+
+    def _tell(self, pid: int, task: Task) -> None:
+        _signal(pid, signal.SIGTERM)
+        task.kill_at = task.kill_at or time.monotonic() + PATIENCE
+
+    def _kill_the_patient(self) -> None:
+        for pid, task in self.running.items():
+            if task.kill_at is not None and time.monotonic() >= task.kill_at:
+                _signal(pid, signal.SIGKILL)
+                task.kill_at = time.monotonic() + PATIENCE
+
+    def _obey_cancels(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        numbers = self._cancels()
+        for task in [task for task in self.waiting if task.record.num in numbers]:
+            self.waiting.remove(task)
+            why = "cancelled before it began"
+            self._write(task, Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time()))
+        for pid, task in self.running.items():
+            if task.record.num in numbers and not task.cancelled:
+                task.cancelled = True
+                self._tell(pid, task)
+
+    def _cancels(self) -> set[int]:
+        """Runs that somebody wants to end, said since the last look."""
+        try:
+            with SweepPaths(self.sweep).cancelled(self.job).open("rb") as file:
+                file.seek(self._cancel_read)
+                data = file.read()
+        except OSError:
+            return set()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._cancel_read += len(whole)
+        return {int(word) for word in whole.split() if word.isdigit()}
+
+
+def main(argv: Sequence[str]) -> int:
+    """``--failed CODE``: nothing could be started, and every run is told so. Returns the exit code."""
+    signals = Signals()
+    try:
+        pack = Pack.read(os.environ)
+        if argv[:1] == ["--failed"]:
+            return _none_started(pack, int(argv[1]))
+        return pack.run(signals)
+    except (HpcHydraError, OSError) as error:
+        print(f"hpc_hydra: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, HpcHydraError) else 1
+
+
+def _none_started(pack: Pack, code: int) -> int:
+    reason = os.environ.get("HPC_HYDRA_REASON", f"the job script failed with exit code {code}")
+    for task in pack.waiting:
+        pack._write(task, Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time()))
+    return code
+
+
+def _chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
+    """``3`` is the fourth pack; ``run 12`` the one that begins with run 12. Raises `SweepError`."""
+    first, number = which.startswith("run "), which.removeprefix("run ")
+    if number.isdigit():
+        found = [p for p in packs if p[0] == int(number)] if first else packs[int(number) : int(number) + 1]
+        if found:
+            return found[0]
+    raise SweepError(f"there is no pack {which!r}", where="HPC_HYDRA_PACK", fix=f"0 to {len(packs) - 1}")
+
+
+def _tasks(paths: SweepPaths, job: str, data: Mapping[str, Any], numbers: Sequence[int]) -> list[Task]:
+    """The runs, large ones first: small ones fill what they leave."""
+    wanted = set(numbers)
+    records = {record.num: record for record in read_runs(paths.root) if record.num in wanted}
+    plans = read_plans(paths.root)
+    tasks = []
+    for num in numbers:
+        record = records[num]
+        share: Share = from_json(Share, data["shares"][record.plan])
+        tasks.append(Task(record, plans[record.plan], share, paths.step_script(job, record.plan)))
+    return sorted(tasks, key=lambda task: tuple(-part for part in task.share.weight))
+
+
+def _become(argv: Sequence[str], log: Path, signals: Signals) -> None:
+    """In the child: a process group of its own, its output into a file, nothing on standard input."""
+    try:
+        os.setpgid(0, 0)
+        signals.restore()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execvp(argv[0], list(argv))
+    except OSError as error:
+        print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,214 @@
+"""Many runs in one allocation: what a run takes of a node, how large an allocation is, which runs go into which.
+
+Pure. Must not know: how a scheduler starts a run in a part of an allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+from hpc_hydra.config.schema import Settings
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.size import Size
+from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.planning.units import mebibytes
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the user wants of packing, and what is known of a node then."""
+
+    pack: int | str | None = None
+    allocations: int | None = None
+    cores_on_node: int | None = None
+    mem_on_node: int | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one run takes: so many nodes, and so much of each."""
+
+    nodes: int
+    cpus: int
+    gpus: int = 0
+    mem: int = 0  # MiB; 0: not stated
+
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """Large ones come first: they are the hardest to place."""
+        return self.nodes, self.gpus, self.cpus
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What is asked of the scheduler for several runs together. All allocations of a pack are alike."""
+
+    request: Request
+    at_a_time: int | None  # runs at a time; None: as many as fit
+    cpus: int  # of each node, for runs
+    gpus: int
+    mem: int  # MiB; 0: not counted
+
+
+def wanted(settings: Settings) -> Packing:
+    """``launch.pack`` and ``launch.allocations``, checked. Raises `ConfigError`."""
+    pack = settings.launch.pack
+    if isinstance(pack, str) and pack.strip().isdigit():
+        pack = int(pack)
+    if pack is None or pack is False:
+        if settings.launch.allocations is not None:
+            raise ConfigError(
+                "is for packed runs, and these are not packed", where="launch.allocations", fix="launch.pack=auto"
+            )
+        return Packing()
+    if isinstance(pack, str) and pack.lower() == "auto":
+        pack = "auto"
+    elif isinstance(pack, bool) or not isinstance(pack, int) or pack < 1:
+        raise ConfigError(
+            f"{pack!r} is neither auto nor a number of runs",
+            where="launch.pack",
+            fix="launch.pack=auto or launch.pack=8",
+        )
+    if settings.rendezvous.launcher == "mpiexec":
+        raise PlanError(
+            "mpiexec would start the ranks of every run on the whole allocation",
+            where="launch.pack",
+            fix="rendezvous.launcher=scheduler, or launch.pack=null",
+        )
+    if settings.rendezvous.name == "torchft":
+        raise PlanError(
+            "replica groups start their parts anew in the whole allocation",
+            where="launch.pack",
+            fix="launch.pack=null, or rendezvous=torchrun",
+        )
+    if settings.container.name != "none":
+        raise PlanError(
+            "packed runs in containers are not supported",
+            where="launch.pack",
+            fix="container=none, or launch.pack=null",
+        )
+    system = settings.system
+    return Packing(
+        pack=pack,
+        allocations=settings.launch.allocations,
+        cores_on_node=system.cores_per_node,
+        mem_on_node=mebibytes(system.mem_per_node, "system.mem_per_node"),
+    )
+
+
+def slice_of_node(settings: Settings, packing: Packing, sized: Size) -> Size:
+    """Cores of a rank where nobody states them: its part of the node, not all cores that are there.
+
+    With GPUs the part that its GPUs are of the node's; without, that of one of so many runs at a time; else one core.
+    """
+    cores, procs = packing.cores_on_node, sized.procs_per_node
+    if settings.resources.cpus_per_proc is not None or cores is None:
+        return sized
+    gpus = sized.shared_gpus or procs * sized.gpus_per_proc
+    total = settings.system.gpus_per_node
+    if gpus and total:
+        part = cores * gpus // total
+    elif isinstance(packing.pack, int):
+        part = cores // packing.pack
+    else:
+        part = procs
+    return replace(sized, cpus_per_proc=max(1, part // procs), notes=())
+
+
+def share(plan: Plan) -> Share:
+    """What a run of this plan takes of an allocation."""
+    request = plan.request
+    gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
+    return Share(
+        nodes=request.nodes,
+        cpus=request.procs_per_node * (request.cpus_per_proc or 1),
+        gpus=0 if request.gpu_request == "none" else gpus,
+        mem=request.mem_per_node or 0,
+    )
+
+
+def together(plan: Plan) -> Request:
+    """What must be equal for runs to share an allocation: all of the request but its size."""
+    return replace(
+        plan.request, nodes=1, procs_per_node=1, gpus_per_proc=0, shared_gpus=None, cpus_per_proc=None,
+        mem_per_node=None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=(), gpu_request=None, comment=None,
+    )  # fmt: skip
+
+
+def allocation(plans: Sequence[Plan]) -> Allocation:
+    """The allocation that runs of these plans share: room for the largest of them, as often as `launch.pack` says.
+
+    Raises:
+        PlanError: ``auto`` without knowing a node; more than a node has.
+    """
+    first, shares = plans[0], [share(plan) for plan in plans]
+    largest = Share(
+        max(s.nodes for s in shares),
+        max(s.cpus for s in shares),
+        max(s.gpus for s in shares),
+        max(s.mem for s in shares),
+    )
+    cores, gpus = first.cores_on_node, first.gpus_on_node
+    fit = _fit(largest, cores, gpus, first.mem_on_node)
+    if first.pack == "auto":
+        if cores is None:
+            raise PlanError(
+                f"how many runs fill a node of {first.system!r} is not known: system.cores_per_node is not",
+                where="launch.pack",
+                fix="launch.pack=8 (so many at a time), or system.cores_per_node=64",
+            )
+        nodes, slots = largest.nodes, fit
+        cpus = cores
+        taken = (gpus or 0) if largest.gpus else 0
+    else:
+        assert isinstance(first.pack, int)
+        slots = min(first.pack, fit)
+        nodes = largest.nodes * ceil(first.pack / fit)
+        cpus = min(cores or slots * largest.cpus, slots * largest.cpus)
+        taken = slots * largest.gpus
+    whole = any(plan.request.mem_per_node == 0 for plan in plans)
+    memory = 0 if whole else slots * largest.mem
+    request = replace(
+        first.request, nodes=nodes, procs_per_node=1, cpus_per_proc=cpus, gpus_per_proc=taken, shared_gpus=None,
+        mem_per_node=memory if memory or whole else None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=(),
+        gpu_request="gpus-per-node" if first.request.gpu_request == "gpus-per-task" else first.request.gpu_request,
+    )  # fmt: skip
+    return Allocation(request, None if first.pack == "auto" else int(first.pack or 1), cpus, taken, memory)
+
+
+def _fit(one: Share, cores: int | None, gpus: int | None, mem: int | None) -> int:
+    """How many runs of this size a node holds, at least one; all that are wanted where nothing is known."""
+    limits = [total // part for total, part in ((cores, one.cpus), (gpus, one.gpus), (mem, one.mem)) if total and part]
+    return max(1, min(limits, default=2**31))
+
+
+def spread(plans: Sequence[Plan], room: Allocation, count: int | None = None) -> list[list[int]]:
+    """Which of the runs (by their plans, in order) go into which allocation: equal loads, each in its order.
+
+    Args:
+        count: number of allocations; None: so many that, as far as can be said, no run waits for another.
+    """
+    loads = [_load(share(plan), room) for plan in plans]
+    if count is None:
+        count = ceil(len(plans) / room.at_a_time) if room.at_a_time else ceil(sum(loads))
+    parts: list[list[int]] = [[] for _ in range(max(1, min(count, len(plans))))]
+    full = [Fraction(0)] * len(parts)
+    for index in sorted(range(len(plans)), key=lambda i: (-loads[i], i)):
+        least = min(range(len(parts)), key=lambda p: full[p])
+        parts[least].append(index)
+        full[least] += loads[index]
+    return [sorted(part) for part in parts]
+
+
+def _load(one: Share, room: Allocation) -> Fraction:
+    """The part of an allocation that a run takes."""
+    parts = [Fraction(one.cpus, room.cpus)]
+    if room.gpus:
+        parts.append(Fraction(one.gpus, room.gpus))
+    if room.mem:
+        parts.append(Fraction(one.mem, room.mem))
+    per_node = Fraction(1, max(1, int(1 / max(parts))))  # what is left over of a node serves nobody
+    return per_node * one.nodes / room.request.nodes

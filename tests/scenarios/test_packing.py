@@ -1,0 +1,69 @@
+"""Many runs in one allocation on the real SLURM: each in its part, alone in its failure, completed by resume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from .conftest import Probe
+from .test_coming_back import SMALL, executions, hpc, runs, states
+from .test_failures import await_true
+
+
+def allocations(probe: Probe) -> list[str]:
+    """What the scheduler has of this sweep, one line each: its state."""
+    out = subprocess.run(
+        ["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%o|%T"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [line.partition("|")[2] for line in out.splitlines() if line.startswith(f"{probe.sweep}/")]
+
+
+def test_two_hundred_runs_in_four_allocations(slurm_probe: Probe, tmp_path: Path) -> None:
+    """Each once, in order, with cores of its own; one fails, and is the only one to."""
+    step = 'test {x} -ne 7 && echo {x} $(nproc) $(hostname) >> "$1/$(hostname)"'
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=slurm", "launch.pack=auto",
+            "launch.allocations=4", "resources.nodes=1", "resources.time_limit=10m", *SMALL, "system.cores_per_node=8",
+            f"hydra.sweep.dir={slurm_probe.sweep}", "+x=range(200)", "--", "sh", "-c", step, "sh", str(tmp_path),
+        ],
+        cwd=tmp_path, env=slurm_probe.env(), capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "200 runs in 4 allocations of 1 node, 8 at a time" in done.stdout
+    assert Counter(states(slurm_probe)) == {"completed": 199, "failed": 1}
+    assert set(executions(slurm_probe)) == {1}
+    assert len(allocations(slurm_probe)) == 4
+    lines = [line.split() for file in tmp_path.glob("node*") for line in file.read_text().splitlines()]
+    assert sorted(int(line[0]) for line in lines) == [x for x in range(200) if x != 7]
+    outcome = json.loads((slurm_probe.sweep / "7" / "outcome.json").read_text())
+    assert outcome["status"] == "failed" and outcome["exit_code"] == 1
+    assert "nothing to cancel" in hpc(slurm_probe, "cancel")
+
+
+def test_packed_runs_have_slices_are_cancelled_alone_and_go_back_to_resume(slurm_probe: Probe) -> None:
+    """Two at a time of four: one is cancelled, then the allocation ends; `resume` packs what is left."""
+    small = [o for o in SMALL if "gpus" not in o]
+    given = ("note=1,2,3,4", "launch.pack=2", "launch.allocations=1", *small, "resources.gpus_per_proc=1")
+    assert slurm_probe.run("sleep=600", "launch.bg=true", "resources.cpus_per_proc=2", *given).code == 0
+    assert await_true(lambda: len(slurm_probe.saw()) == 2, 90)
+    seen = slurm_probe.saw()
+    assert {one["env"]["CUDA_VISIBLE_DEVICES"] for one in seen.values()} == {"0", "1"}
+    assert states(slurm_probe) == ["running", "running", "pending", "pending"]
+    assert "waits in its allocation" in hpc(slurm_probe, "status")
+    assert "run 0" in hpc(slurm_probe, "cancel", "0")
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running", "running", "pending"], 90)
+    assert allocations(slurm_probe) == ["RUNNING"]
+    hpc(slurm_probe, "cancel")
+    assert await_true(lambda: states(slurm_probe) == ["cancelled"] * 4, 90)
+    assert "before it began" in [run["reason"] for run in runs(slurm_probe)][3]
+    assert "2 of 4 runs are submitted again" in hpc(slurm_probe, "resume", "2-3", "--bg")
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "cancelled", "running", "running"], 90)
+    hpc(slurm_probe, "cancel")
+    assert executions(slurm_probe) == [1, 1, 2, 1]
