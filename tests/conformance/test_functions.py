@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,31 @@ import submitit
 from submitit.helpers import Checkpointable
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.scheduler.functions import FunctionExecutor, LsfExecutor
+from hpc_hydra.scheduler.functions import FluxExecutor, FunctionExecutor, LsfExecutor
 from tests.conformance.conftest import PATIENCE
 from tests.fakes.scheduler_state import Cluster
 
+STAND_INS = {"standard": "fake_lsf", "csm": "fake_csm", "flux": "fake_flux"}
 
-@pytest.fixture(params=["standard", "csm"])
-def executor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FunctionExecutor:
-    request.getfixturevalue("fake_csm" if request.param == "csm" else "fake_lsf")
+
+@pytest.fixture(params=STAND_INS)
+def flavour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def cluster(flavour: str, request: pytest.FixtureRequest) -> Cluster:
+    found: Cluster = request.getfixturevalue(STAND_INS[flavour])
+    return found
+
+
+@pytest.fixture
+def executor(flavour: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FunctionExecutor:
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 60)
+    if flavour == "flux":
+        return FluxExecutor(tmp_path / "it's a folder")
     made = LsfExecutor(tmp_path / "it's a folder")
-    made.update_parameters(flavour=request.param)
+    made.update_parameters(flavour=flavour)
     return made
 
 
@@ -41,7 +54,7 @@ def who() -> tuple[int, int, int]:
     return env.global_rank, env.num_tasks, env.node
 
 
-def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, fake_lsf: Cluster) -> None:
+def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, cluster: Cluster, flavour: str) -> None:
     one = executor.submit(add, 1, b=2)
     several = executor.map_array(add, [1, 2, 3], [10, 20, 30])
     with executor.batch():
@@ -50,9 +63,10 @@ def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, f
     assert [job.result() for job in several] == [11, 22, 33]
     assert batch[0].result() == 11
     assert "as it should" in str(batch[1].exception())
-    assert len(fake_lsf.calls("bsub")) == 3  # many at once are one array
+    if flavour != "flux":
+        assert len(cluster.calls("bsub")) == 3  # many at once are one array
     assert one.stdout() == "1 + 2\n"
-    assert one.done() and one.state in ("RUN", "DONE")
+    assert one.done() and one.state in ("RUN", "CLEANUP", "DONE", "COMPLETED")
     assert one.submission().args == (1,)
 
 
@@ -75,23 +89,27 @@ class Counts(Checkpointable):  # type: ignore[misc]
         return self.times, submitit.JobEnvironment().job_id
 
 
+@pytest.mark.parametrize("flavour", ["standard", "csm"], indirect=True)
 def test_a_checkpointable_function_goes_on_in_a_further_job(
-    executor: FunctionExecutor, fake_lsf: Cluster, tmp_path: Path
+    executor: FunctionExecutor, cluster: Cluster, tmp_path: Path
 ) -> None:
     job = executor.submit(Counts(), str(tmp_path))
     end = time.monotonic() + PATIENCE
     while not (tmp_path / "on").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
-    subprocess.run(["bkill", "-s", signal.Signals(signal.SIGUSR2).name, job.job_id], check=True, capture_output=True)
+    cluster.signal(job.job_id, signal.SIGUSR2)  # as before a time limit
     assert job.result() == (2, job.job_id)
-    assert [known.id for known in fake_lsf.jobs()] == ["1", "2"]
+    assert len(cluster.jobs()) == 2
 
 
 def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
     job = executor.submit(time.sleep, 600)
     job.cancel()
-    assert job.done(force_check=True)
+    end = time.monotonic() + PATIENCE
+    while not job.done(force_check=True):
+        assert time.monotonic() < end
+        time.sleep(0.1)
     with pytest.raises(submitit.core.utils.UncompletedJobError):
         job._results_timeout_s = 0
         job.result()
