@@ -117,3 +117,28 @@ def test_a_dry_run_is_light() -> None:
     env = {**os.environ, "PYTHONPATH": str(root), "PATH": os.defpath}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_published_example_dry_runs_for_jsrun_or_says_what_cannot_be(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = line.removeprefix("torchrun-hpc ").replace("-n 8", "-n 4")  # a node of lassen has four GPUs
+    code, out, err = dry_run(line, capsys, "--system", "lassen")
+    assert list(tmp_path.iterdir()) == []
+    if "--gpus-per-proc 4" in line:
+        assert code == 2 and "resources.procs_per_node: 2 ranks with 4 GPUs each need 8" in err
+        return
+    assert code == 0, err
+    if "--local" in line:
+        return
+    if "--scheduler slurm" in line:
+        assert "#SBATCH --nodes=" in out
+        return
+    assert "#BSUB -nnodes " in out and "jsrun --nrs=" in out
+    assert re.search(r"^  bsub( -I .* bash \S+\.sh| < \S+\.sh)$", out, re.MULTILINE)
+    for option, directive in (("-t 480", "-W 8:00"), ("--reservation dat_2024", "-U dat_2024"),
+                              ("--account ml_research", "-G ml_research"), ("-q gpu_queue", "-q gpu_queue"),
+                              ("--dependency afterok:12345", '-w "done(12345)"')):  # fmt: skip
+        if option in line:
+            assert f"#BSUB {directive}\n" in out

@@ -1,0 +1,155 @@
+"""Sweeps, attached runs and a training over LSF, standard and CSM; on the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.scheduler_state import Cluster
+from tests.scenarios.conftest import ROOT, Probe
+from tests.unit.cli.running import SHOW, hpc_hydra, lines
+
+PATIENCE = 120.0  # seconds
+
+
+def address() -> str:
+    """Of this machine, as other hosts would reach it; the stand-in's hosts have no names that resolve."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        try:
+            udp.connect(("192.0.2.1", 9))
+            return str(udp.getsockname()[0])
+        except OSError:
+            return ""
+
+
+@pytest.fixture(params=["standard", "csm"])
+def lsf(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue("fake_csm" if request.param == "csm" else "fake_lsf")
+    return str(request.param)
+
+
+@pytest.fixture
+def lsf_probe(lsf: str, tmp_path: Path) -> Probe:
+    return Probe(tmp_path, "lsf")
+
+
+SMALL = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+
+
+def test_a_sweep_with_results_values_and_a_rank_that_fails(lsf: str, lsf_probe: Probe, fake_lsf: Cluster) -> None:
+    fake_lsf.set_note("ends_together", False)  # jsrun leaves the other ranks of one that failed
+    note = 'it\'s "so" $(touch pwned)'
+    done = lsf_probe.run(
+        f"scheduler.flavour={lsf}", *SMALL, "resources.procs_per_node=2", "exit_code=0,7", "how=exit", "fail_rank=1",
+        "sleep=1", "ret=number", f"launch.env.NOTE={json.dumps(note)}", "launch.seed=3",
+    )  # fmt: skip
+    assert done.code == 1, done.text
+    assert len(fake_lsf.calls("bsub")) == 1
+    good, bad = done.outcome(0), done.outcome(1)
+    assert (good["status"], good["result"]) == ("completed", 41.5)
+    assert (bad["status"], bad["exit_code"], bad["rank"]) == ("failed", 7, 1)
+    assert {key: saw["env"]["NOTE"] for key, saw in done.probes.items()} == dict.fromkeys(done.probes, note)
+    assert [saw["env"]["RANK"] for key, saw in sorted(done.probes.items()) if key[0] == 0] == ["0", "1"]
+    assert [job.left for job in fake_lsf.jobs()] == [[], []]
+    assert fake_lsf.jobs()[1].code == 7
+
+
+def test_each_run_goes_to_its_own_scheduler(fake_lsf: Cluster, tmp_path: Path) -> None:
+    probe = Probe(tmp_path, "lsf,local")
+    done = probe.run(*SMALL, "resources.procs_per_node=1", "ret=number")
+    assert done.code == 0, done.text
+    assert len(fake_lsf.jobs()) == 1
+    assert [done.outcome(num)["result"] for num in (0, 1)] == [41.5, 41.5]
+
+
+def test_an_interrupt_cancels_what_runs_and_what_waits(fake_lsf: Cluster, tmp_path: Path) -> None:
+    probe = Probe(tmp_path, "lsf")
+    args = probe.argv(
+        *SMALL, "resources.procs_per_node=2", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d",
+        "scheduler.array_parallelism=2",
+    )  # fmt: skip
+    with probe.started(argv=args) as launcher:
+        end = time.monotonic() + PATIENCE
+        while len(probe.saw()) < 4:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(PATIENCE) == 130
+    jobs = fake_lsf.jobs()
+    assert {job.state for job in jobs} == {"ended"}
+    assert [job.started is None for job in jobs] == [False, False, True, True]
+    assert [job.left for job in jobs] == [[]] * 4
+    assert ["bkill", "1[3-4]"] in fake_lsf.calls("bkill")
+    assert ["bkill", "-s", "TERM", "1[1-2]"] in fake_lsf.calls("bkill")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SHOW)
+    return tmp_path
+
+
+def test_a_run_that_is_waited_for_runs_attached(lsf: str, here: Path, fake_lsf: Cluster) -> None:
+    words = ("run", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL)
+    done = hpc_hydra(*words, "resources.procs_per_node=2", "--", "train.py", "a b", "it's", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "out") == [f"out {rank}/2 ['a b', \"it's\"]" for rank in (0, 1)]
+    assert lines(done.stderr, "err") == ["err 0", "err 1"]
+    assert fake_lsf.calls("bsub")[0][1] == "-I"
+    assert fake_lsf.jobs()[0].left == []
+    done = hpc_hydra(*words, "resources.procs_per_node=1", "--", "train.py", cwd=here, env={"CODE": "7"})
+    assert done.returncode == 7, done.stderr
+
+
+def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, fake_lsf: Cluster) -> None:
+    inner = [
+        sys.executable, "-m", "hpc_hydra.cli", "run", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL,
+        "resources.procs_per_node=2", "resources.nodes=2", "--", "train.py",
+    ]  # fmt: skip
+    (here / "inner.sh").write_text(shlex.join(inner))
+    size = ["-nnodes", "2"] if lsf == "csm" else ["-n", "4", "-R", "span[ptile=2]"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=here, env=env, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(lines(done.stdout, "out")) == 4
+    assert len(fake_lsf.jobs()) == 1
+
+
+def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "own.sh").write_text('#!/bin/bash\n#BSUB -J mine\n#BSUB -q standby\necho "in $LSB_QUEUE"; exit 3\n')
+    words = ("run", "scheduler=lsf", "launch.batch_script=own.sh", "resources.nodes=2", *SMALL)
+    done = hpc_hydra(*words, "scheduler.queue=pdebug", cwd=tmp_path)
+    assert (done.returncode, "in pdebug\n" in done.stdout) == (3, True), done.stdout + done.stderr
+    done = hpc_hydra(*words, "--", "an", "argument", cwd=tmp_path)
+    assert done.returncode == 2 and "launch.batch_script" in done.stderr
+
+
+@pytest.mark.torch
+def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
+    train = ROOT / "train_examples" / "digits_ddp" / "train.py"
+    where = address()
+    nodes = 2 if where else 1
+    args = [
+        sys.executable, str(train), "-m", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}", f"resources.nodes={nodes}", f"resources.procs_per_node={4 // nodes}",
+        "launch.seed=7", *([f"rendezvous.master_addr={where}"] if where else []),
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(args, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 4)
+    (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
+    assert "on 4 ranks" in log.read_text()
+    assert [job.code for job in fake_lsf.jobs()] == [0]
