@@ -113,15 +113,24 @@ def test_the_commands_of_a_document_run_on_slurm(document: Path, tmp_path: Path)
     assert run(document, {"test", "cluster"}, tmp_path) > 0
 
 
+@pytest.mark.parametrize("document", having("lsf"), ids=name)
+def test_the_commands_of_a_document_run_on_the_stand_in_for_lsf(
+    document: Path, tmp_path: Path, fake_lsf: object
+) -> None:
+    assert run(document, {"test", "lsf"}, tmp_path) > 0
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_every_block_of_commands_says_whether_it_is_tested(document: Path) -> None:
     wrong = [
         f"{block.line}: {block.language} {block.mark}"
         for block in blocks(document.read_text())
         if block.language in {"bash", "shell", "console", "zsh", ""}
-        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|shown: \S.*", block.mark))
+        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|lsf|shown: \S.*", block.mark))
     ]
-    assert wrong == [], "write ```sh test, ```sh dry, ```sh cluster or ```sh shown: why; ```text for what is printed"
+    assert wrong == [], (
+        "write ```sh test, ```sh dry, ```sh cluster, ```sh lsf or ```sh shown: why; ```text for what is printed"
+    )
 
 
 def anchors(document: Path) -> set[str]:

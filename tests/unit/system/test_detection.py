@@ -7,6 +7,7 @@ import re
 import pytest
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.plan import plan
 from hpc_hydra.system import detect, index
 from hpc_hydra.system.hardware import Hardware
 from hpc_hydra.system.probe import Probe
@@ -277,3 +278,23 @@ def test_explanation_of_an_unknown_machine_ends_with_its_scheduler() -> None:
     steps = detect.explain(machine("nid001234", commands=SLURM_IS_UP))
     assert [step.looked_at for step in steps if step.decided] == ["command scontrol ping"]
     assert detect.explain(machine())[-1] == detect.Step("no scheduler", "local", True)
+
+
+LSID = "IBM Spectrum LSF Standard 10.1.0.12, Jun 10 2022\n\nMy cluster name is summit\nMy master name is adm1\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"), [(LSID, "lsf"), ("lsid: ls_getclustername failed: LIM is down\n", "local")]
+)
+def test_lsf_is_there_where_lsid_answers(answer: str, name: str) -> None:
+    assert detect.resolve(auto(), probe=machine(commands={"lsid": answer})).scheduler.name == name
+
+
+@pytest.mark.parametrize("name", ["lassen", "sierra", "rzansel"])
+def test_csm_machines_know_their_flavour_and_leave_it_to_lsf(name: str, composed: Composed) -> None:
+    asked = plan(detect.resolve(composed(f"system={name}", "resources.nodes=2"), probe=machine())).request
+    assert (asked.scheduler, asked.flavour, asked.queue) == ("lsf", "csm", "pbatch")
+    here = plan(detect.resolve(composed(f"system={name}", "scheduler=local"), probe=machine())).request
+    assert here.flavour is None
+    with pytest.raises(PlanError, match=r"scheduler\.flavour: 'csm' is for scheduler=lsf"):
+        plan(detect.resolve(composed("scheduler=slurm", "scheduler.flavour=csm"), probe=machine()))
