@@ -10,10 +10,8 @@ import sys
 if not getattr(sys.flags, "safe_path", False) and sys.path:
     del sys.path[0]  # `-m` put the working directory there: a user's json.py must not become ours
 
-USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | script -- command…
+USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | monitor … | script -- command…
        python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard|replicas [options] -- command…"""
-USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | script -- command…
-       python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard [options] -- command…"""
 
 
 def main(argv: list[str]) -> int:
@@ -40,6 +38,10 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.pack import main as pack
 
         return pack(argv[1:])
+    if what == "monitor" and len(argv) == 5:
+        from hpc_hydra.node.monitor import main as monitor
+
+        return monitor(argv[1:])
     if what == "spawn":
         from hpc_hydra.node.spawn import spawn
 

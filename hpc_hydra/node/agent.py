@@ -22,6 +22,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import rendezvous
 from hpc_hydra.node.logs import open_log
+from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.processes import STOP, WARN, Signals, Stopped, children, die_with_parent, exit_code, name_of
 from hpc_hydra.node.share import JOB_HOSTS, take_share
 from hpc_hydra.node.supervisor import (
@@ -82,7 +83,8 @@ def supervise_agent(case: Case, signals: Signals) -> int | Child:
                     if held is not None:
                         held.close()
                     return _become(seat, node, supervisor)
-                return _outlive(seat, agent, signals)
+                with monitored(seat):
+                    return _outlive(seat, agent, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(None, error, case.host)
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections import defaultdict
 
 _BLOCK = 1 << 18  # bytes read at once
 _HOLD = 0.1  # seconds that an unfinished line (a progress bar) waits for its end
 _LINGER = 2.0  # seconds
-_locks = {1: threading.Lock(), 2: threading.Lock()}
+_locks: dict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 class Lines(threading.Thread):
-    """Carries one stream of one process to this process's standard output (1) or error (2)."""
+    """Carries one stream of one process to a descriptor of this process, its standard output (1) or error (2).
 
-    def __init__(self, number: int) -> None:
+    With a prefix, which each line gets, only whole lines go on.
+    """
+
+    def __init__(self, number: int, prefix: bytes = b"") -> None:
         super().__init__(daemon=True)
-        self.number = number
+        self.number, self.prefix = number, prefix
         self._reader, self.writer = os.pipe()
 
     def begin(self) -> None:
@@ -36,7 +40,7 @@ class Lines(threading.Thread):
     def run(self) -> None:
         tail = b""
         while True:
-            if tail and not select.select([self._reader], [], [], _HOLD)[0]:
+            if tail and not self.prefix and not select.select([self._reader], [], [], _HOLD)[0]:
                 self._write(tail)
                 tail = b""
             block = os.read(self._reader, _BLOCK)
@@ -50,6 +54,9 @@ class Lines(threading.Thread):
             self._write(tail)
 
     def _write(self, data: bytes) -> None:
+        if self.prefix:
+            lines = data.removesuffix(b"\n")
+            data = self.prefix + lines.replace(b"\n", b"\n" + self.prefix) + b"\n"
         view = memoryview(data)
         with _locks[self.number]:
             while view:

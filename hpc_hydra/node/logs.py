@@ -5,10 +5,13 @@ Must not know: what is written there.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 from hpc_hydra.planning.types import Logging, RankInfo
@@ -52,6 +55,25 @@ def open_log(path: Path) -> int:
     """A descriptor that appends, also where several processes write. Makes the directory. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+class Stamps:
+    """A line with date and time in a log every so many seconds, by the process that waits for the program anyway."""
+
+    def __init__(self, path: Path, every: float) -> None:
+        self._path, self._every = path, every
+        self._next = time.monotonic() + every
+
+    def left(self) -> float:
+        """Seconds until the next stamp; writes the one that is due."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every
+            with contextlib.suppress(OSError):
+                log = open_log(self._path)
+                os.write(log, f"{datetime.now().astimezone().isoformat(timespec='seconds')}\n".encode())
+                os.close(log)
+        return self._next - now
 
 
 def _user() -> str:

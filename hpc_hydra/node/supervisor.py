@@ -22,7 +22,10 @@ from typing import Any, NoReturn
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
 from hpc_hydra.node import environment, rendezvous
 from hpc_hydra.node.execution import Execution
-from hpc_hydra.node.logs import log_files, open_log
+from hpc_hydra.node.gpus import models
+from hpc_hydra.node.lines import Lines
+from hpc_hydra.node.logs import Stamps, log_files, open_log
+from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of
 from hpc_hydra.node.program import Part
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
@@ -236,6 +239,7 @@ def start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, s
     """Fork the program and outlive it: `supervise` once everything is known."""
     env, notes = environment_of(seat, meeting)
     out, err = open_logs(seat, notes)
+    carried = prefixed(seat, out, err)
     reader, writer = os.pipe()
     if signals.stop is None:  # notes what came until now
         while signals.wait(0) is not None:
@@ -252,10 +256,26 @@ def start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, s
             held.close()
         if seat.agent is not None:
             os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
+        if carried:
+            out, err = (lines.writer for lines in carried)
         return become(seat, env, out, err, writer)
-    for descriptor in {out, err, writer}:
+    for descriptor in {writer} if carried else {out, err, writer}:
         os.close(descriptor)
-    return outlive(seat, child, reader, signals)
+    for lines in dict.fromkeys(carried):
+        lines.begin()
+    code = outlive(seat, child, reader, signals)
+    for lines in carried:
+        lines.end()
+    return code
+
+
+def prefixed(seat: Seat, out: int, err: int) -> list[Lines]:
+    """What carries the program's streams on, each line with its rank; empty: they go to the logs by themselves."""
+    if not seat.plan.logging.rank_prefix:
+        return []
+    prefix = f"[{seat.info.rank}] ".encode()
+    first = Lines(out, prefix)
+    return [first, first if err == out else Lines(err, prefix)]
 
 
 def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, str], list[str]]:
@@ -273,9 +293,9 @@ def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, s
 def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
     guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
-    code, signum = _wait(
-        child, signals, lambda: _another_failed(seat), guardian, seat.agent.relay(child) if seat.agent else None
-    )
+    relay = seat.agent.relay(child) if seat.agent else None
+    with monitored(seat):
+        code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat))
     report = _read_report(reader)
     failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
     if failed_before and signum in signals.seen:
@@ -302,6 +322,12 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     return code
 
 
+def stamps_of(seat: Seat) -> Stamps | None:
+    """What writes the time into the rank's log; nothing does at a console."""
+    every = seat.plan.logging.timestamps
+    return Stamps(seat.err, every) if every and seat.err is not None else None
+
+
 def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
     """Descriptors of the program's streams, the same one where both are merged; notes stand first."""
     if seat.out is None or seat.err is None:
@@ -309,7 +335,10 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
     else:
         out = open_log(seat.out)
         err = out if seat.err == seat.out else open_log(seat.err)
-    for note in notes if seat.info.rank == 0 or seat.plan.logging.verbose else ():
+    said = list(notes if seat.info.rank == 0 or seat.plan.logging.verbose else ())
+    if seat.plan.request.gpus_per_proc and seat.info.local_rank == seat.round == 0 and not seat.execution.attached:
+        said += [f"{seat.host} has {gpus}" for gpus in [models()] if gpus]
+    for note in said:
         os.write(err, f"hpc_hydra: {note}\n".encode())
     return out, err
 
@@ -419,6 +448,7 @@ def _wait(
     another_failed: Callable[[], bool],
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
+    stamps: Stamps | None,
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -428,13 +458,16 @@ def _wait(
     Args:
         guardian: the parent, without which nothing of this rank may go on.
         relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
+        stamps: what writes the time into the log now and then.
     """
     kill_at: float | None = None
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return exit_code(status)
-        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
+        left = [] if kill_at is None else [kill_at - time.monotonic()]
+        left += [stamps.left()] if stamps else []
+        signum = signals.wait(min(left, default=None))
         if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
             os.kill(child, signal.SIGKILL)
             if relay is not None:

@@ -38,6 +38,12 @@ def plan(settings: Settings) -> Plan:
         notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
     listed = hosts.hosts(settings.scheduler)
     settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
+    if settings.logging.rank_prefix and meet.name == "mpi":
+        raise PlanError(
+            "MPI's ranks open their logs themselves",
+            where="logging.rank_prefix",
+            fix="rendezvous=tcp, or logging.out='rank_{rank}.log' for a file each",
+        )
     if settings.logging.debug:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)

@@ -1,0 +1,186 @@
+"""One sampler a node: what its GPUs, CPUs, memory, network and disks do, into a file beside the logs.
+
+    python -m hpc_hydra.node monitor PREFIX SECONDS DMON GPUS
+
+writes PREFIX.gutil.csv, and PREFIX.gutil as `nvidia-smi dmon` would, if DMON is 1. GPUS: all, none, or identifiers with
+commas. The supervisor of the node's first rank (or of its agent) starts it and ends it; it cannot outlive that,
+whatever killed it. Each sample is one write of whole lines, so that nothing is lost then.
+
+Must not know: ranks, plans, what the program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_hydra.node.gpus import Gpus, Reading
+from hpc_hydra.node.processes import STOP, WARN, die_with_parent
+
+if TYPE_CHECKING:
+    from hpc_hydra.node.supervisor import Seat
+
+CSV, DMON = ".gutil.csv", ".gutil"
+NODE = (
+    "cpu_percent", "ram_used_mib", "ram_total_mib", "net_rx_mib_s", "net_tx_mib_s", "disk_read_mib_s",
+    "disk_write_mib_s",
+)  # fmt: skip
+COLUMNS = ("time", *(field.name for field in fields(Reading)), *NODE)
+_DMON = (
+    "#Date       Time        gpu    pwr  gtemp     sm    mem     fb   mclk   pclk\n"
+    "#YYYYMMDD   HH:MM:SS    Idx      W      C      %      %    MiB    MHz    MHz\n"
+)
+
+
+@contextlib.contextmanager
+def monitored(seat: Seat) -> Iterator[None]:
+    """Have this node measured, where the plan says so and this process is its first; never fails, never waits."""
+    pid = None
+    wanted = seat.plan.monitor
+    if wanted is not None and seat.info.local_rank == 0 and seat.agent is None and not seat.execution.attached:
+        with contextlib.suppress(OSError):
+            pid = _start(seat, wanted.interval, dmon=wanted.dmon)
+    try:
+        yield
+    finally:
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _start(seat: Seat, interval: int, *, dmon: bool) -> int:
+    job = (seat.info.job_id or seat.execution.job_id or seat.execution.job).replace("/", "_")
+    prefix = seat.paths.attempt(seat.execution.attempt) / f"{job}.{seat.host.replace('/', '_')}"
+    gpus = which_gpus(seat, os.environ)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent(parent)
+        for signum in (*STOP, *WARN):  # they are meant for the program; this process goes with its parent
+            signal.signal(signum, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        log = nothing if seat.err is None else os.open(seat.err, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        for number, target in ((0, nothing), (1, nothing), (2, log)):
+            os.dup2(target, number)
+        os.closerange(3, 1024)
+        words = [str(prefix), str(interval), str(int(dmon)), gpus]
+        os.execv(sys.executable, [sys.executable, "-m", "hpc_hydra.node", "monitor", *words])
+    finally:
+        os._exit(127)
+
+
+def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
+    """The GPUs of the run on this node: ``all``, ``none``, or their identifiers with commas."""
+    request = seat.plan.request
+    if not request.gpus_per_proc:
+        return "none"
+    if request.gpu_request == "gpus-per-task":  # this rank sees its own only
+        return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "all"
+    from hpc_hydra.node.environment import visible_devices
+
+    return ",".join(visible_devices(env) or ()) or "all"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Sample until killed."""
+    prefix, interval, dmon, which = argv
+    from hpc_hydra.node.gpus import open_gpus
+
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    wanted = None if which == "all" else which.split(",")
+    gpus, note = (list, "no GPUs asked for") if which == "none" else open_gpus(wanted)
+    tell(f"monitor: {note}, every {interval} s, {Path(prefix).name}{CSV}")
+    for file, head in ((CSV, ",".join(COLUMNS) + "\n"), (DMON, _DMON if dmon == "1" else "")):
+        if head and not Path(prefix + file).exists():
+            append(prefix + file, head)
+    node = node_reader()
+    while True:
+        now = time.time()
+        rows, text = sample(now, gpus, node)
+        append(prefix + CSV, rows)
+        if dmon == "1" and text:
+            append(prefix + DMON, text)
+        time.sleep(max(float(interval) - (time.time() - now), 0.1))
+
+
+def sample(now: float, gpus: Gpus, node: Callable[[], tuple[float | None, ...]]) -> tuple[str, str]:
+    """One moment: lines of the CSV (one a GPU, one at least), and of the text as of dmon."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(now))
+    readings, around = gpus(), node()
+    rows = "".join(
+        ",".join((stamp, *map(_cell, astuple(reading)), *map(_cell, around))) + "\n"
+        for reading in readings or [Reading(gpu="")]
+    )
+    clock = time.strftime(" %Y%m%d   %H:%M:%S", time.localtime(now))
+    text = "".join(
+        clock
+        + f"{r.gpu:>7}"
+        + "".join(
+            f"{'-' if value is None else round(value):>7}"
+            for value in (
+                r.power_w, r.temp_c, r.util_percent, r.mem_util_percent, r.mem_used_mib, r.mem_mhz, r.sm_mhz,
+            )
+        )
+        + "\n"
+        for r in readings
+    )  # fmt: skip
+    return rows, text
+
+
+def node_reader() -> Callable[[], tuple[float | None, ...]]:
+    """Reads the node as a whole; rates are those since the reading before."""
+    try:
+        import psutil
+    except ImportError:
+        tell("monitor: psutil is not installed here: nothing of CPU, memory, network and disk")
+        return lambda: (None,) * len(NODE)
+
+    def counters() -> tuple[float, ...]:
+        net, disk = psutil.net_io_counters(), psutil.disk_io_counters()
+        return (
+            *((net.bytes_recv, net.bytes_sent) if net else (0, 0)),
+            *((disk.read_bytes, disk.write_bytes) if disk else (0, 0)),
+        )
+
+    psutil.cpu_percent(None)
+    then, had = time.monotonic(), counters()
+
+    def read() -> tuple[float | None, ...]:
+        nonlocal then, had
+        now, have = time.monotonic(), counters()
+        passed = max(now - then, 1e-3)
+        rates = [(new - old) / passed / 2**20 for new, old in zip(have, had, strict=True)]
+        then, had = now, have
+        memory = psutil.virtual_memory()
+        return (psutil.cpu_percent(None), (memory.total - memory.available) / 2**20, memory.total / 2**20, *rates)
+
+    return read
+
+
+def append(path: str, text: str) -> None:
+    """One write of whole lines; a full disk does not end the run's monitor, nor the run."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+def tell(text: str) -> None:
+    print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
