@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.errors import RendezvousError
@@ -39,15 +40,16 @@ _OF_THE_HOST = re.compile(r"(LSB_|LS_|LSF_PM_|SHLVL$|PWD$|OLDPWD$|HOSTNAME$|HOST
 def blaunch(argv: Sequence[str]) -> int:
     """Returns the exit code of the first host that failed, 0 where none did, 128+n when told to stop by signal n.
 
-    Raises `RendezvousError` where the job's hosts are not those that were asked for.
+    Raises `RendezvousError` where the job has not as many hosts.
     """
     options, command = _parse(argv)
     held = allocation(os.environ)
-    if held is None or len(held.hosts) != options.nodes:
+    if held is None or len(held.hosts) < options.nodes:
         have = f"this job has {len(held.hosts)}: {' '.join(held.hosts)}" if held else "this is no job of LSF"
         raise RendezvousError(
             f"{options.nodes} hosts are to run ranks, and {have}", where="LSB_MCPU_HOSTS", fix="submit the job script"
         )
+    held = replace(held, hosts=held.hosts[: options.nodes], slots=held.slots[: options.nodes])  # a part of a held job
     signals = Signals()
     with _script(held, options, command) as script:
         running: dict[int, str] = {}

@@ -116,7 +116,7 @@ def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, f
         "resources.procs_per_node=2", "resources.nodes=2", "--", "train.py",
     ]  # fmt: skip
     (here / "inner.sh").write_text(shlex.join(inner))
-    size = ["-nnodes", "2"] if lsf == "csm" else ["-n", "4", "-R", "span[ptile=2]"]
+    size = ["-nnodes", "3"] if lsf == "csm" else ["-n", "6", "-R", "span[ptile=2]"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=here, env=env, capture_output=True, text=True, timeout=PATIENCE
