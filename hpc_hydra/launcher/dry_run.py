@@ -12,6 +12,7 @@ from pathlib import Path
 from hpc_hydra.launcher import cost, each_node
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.report import common_overrides, shown_overrides
+from hpc_hydra.planning.drawing import replica_groups
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.scheduler import container
@@ -81,7 +82,8 @@ def _job(dialect: Dialect, group: Group, spec: JobSpec, path: Path) -> str:
     rule = "─" * min(len(title), 100)
     commands = by_hand(dialect, spec, path)
     shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
-    parts = [f"{title}\n{rule}", f"# {path}\n{dialect.script(spec).rstrip()}"]
+    groups = replica_groups(group.plan)
+    parts = [f"{title}\n{rule}", *(["\n".join(groups)] if groups else []), f"# {path}\n{dialect.script(spec).rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(spec).items()]
     parts.append("submitted by:\n  " + "\n  ".join(shown))
     if group.plan.env:

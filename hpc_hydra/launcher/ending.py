@@ -46,7 +46,7 @@ def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[st
 def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
     """Print the table; of many runs only how they ended, in a line. ``best`` is `launch.best`."""
     _table(runs, outcomes)
-    if best is not None:
+    if best is not None and len(runs) > 1:
         with suppress(OSError):
             print(winner(runs, outcomes, best), flush=True)
 

@@ -12,30 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-import hpc_hydra
-
 Optimizers = list[torch.optim.Optimizer]
+Group = dist.ProcessGroup | None  # the ranks that share a checkpoint; None: all
+Tensors = dict[str, Any]
 
 
 def save(
-    folder: Path,
-    step: int,
-    model: nn.Module,
-    optimizers: Optimizers,
-    facts: dict[str, Any],
-    dist: hpc_hydra.Dist,
-    keep: int,
-) -> None:
-    """Write ``step_<step>``, with ``facts`` (plain values) beside the tensors; leave the ``keep`` newest ones."""
+    folder: Path, step: int, model: nn.Module, optimizers: Optimizers, facts: dict[str, Any], keep: int,
+    more: Tensors | None = None, group: Group = None,
+) -> None:  # fmt: skip
+    """Write ``step_<step>``, with ``more`` tensors and ``facts`` (plain values); leave the ``keep`` newest ones."""
     path = folder / f"step_{step:06d}"
     temporary = path.with_suffix(".tmp")
     tensors, states = get_state_dict(model, optimizers)
-    dcp.save({"model": tensors, "optimizers": states}, checkpoint_id=temporary)
-    if not dist.is_main:
+    content = {"model": tensors, "optimizers": states, **(more or {})}
+    dcp.save(content, checkpoint_id=temporary, process_group=group)
+    if dist.get_rank(group) != 0:
         return
     (temporary / "facts.json").write_text(json.dumps({"step": step, **facts}))
     shutil.rmtree(path, ignore_errors=True)
@@ -49,20 +46,26 @@ def every(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if re.fullmatch(r"step_\d+", path.name))
 
 
-def resume(folder: Path, model: nn.Module, optimizers: Optimizers, dist: hpc_hydra.Dist) -> dict[str, Any] | None:
-    """Load the newest checkpoint, the same one on every rank; return its facts, or None where there is none."""
-    newest = from_rank_0(every(folder)[-1:] if dist.is_main else [])
+def resume(
+    folder: Path, model: nn.Module, optimizers: Optimizers, more: Tensors | None = None, group: Group = None
+) -> dict[str, Any] | None:
+    """Load the newest checkpoint, the same one on every rank; return its facts, or None where there is none.
+
+    ``more`` tensors are filled in place.
+    """
+    newest = from_rank_0(every(folder)[-1:], group)
     if not newest:
         return None
     path = newest[0]
     tensors, states = get_state_dict(model, optimizers)  # as they are now: what dcp reads each tensor into
-    dcp.load({"model": tensors, "optimizers": states}, checkpoint_id=path)
+    content = {"model": tensors, "optimizers": states, **(more or {})}
+    dcp.load(content, checkpoint_id=path, process_group=group)
     set_state_dict(model, optimizers, model_state_dict=tensors, optim_state_dict=states)
     return json.loads((path / "facts.json").read_text())
 
 
-def from_rank_0(value: Any) -> Any:
-    """Return rank 0's value on every rank."""
+def from_rank_0(value: Any, group: Group = None) -> Any:
+    """Return rank 0's value on every rank of the group."""
     box = [value]
-    torch.distributed.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, group=group, group_src=0)
     return box[0]

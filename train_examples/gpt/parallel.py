@@ -8,20 +8,20 @@ import torch
 from model import GPT
 from omegaconf import DictConfig
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import hpc_hydra
 
+def spread(model: GPT, cfg: DictConfig, mesh: DeviceMesh, precision: torch.dtype) -> nn.Module:
+    """Return what is called in the training loop: a wrapper of the model, or (FSDP2) the model, changed in place.
 
-def spread(model: GPT, cfg: DictConfig, dist: hpc_hydra.Dist, precision: torch.dtype) -> nn.Module:
-    """Return what is called in the training loop: a wrapper of the model, or (FSDP2) the model, changed in place."""
+    ``mesh``: the ranks, in one dimension.
+    """
     if cfg.name == "ddp":
-        return DistributedDataParallel(model)
+        return DistributedDataParallel(model, process_group=mesh.get_group())
     if cfg.name != "fsdp":
         raise ValueError(f"parallel.name is {cfg.name!r}; use ddp or fsdp")
-    mesh = init_device_mesh(dist.device.type, (dist.world_size,))
     policy = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=cfg.reshard_after_forward)

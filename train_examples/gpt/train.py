@@ -22,6 +22,7 @@ import torch
 import torch.distributed
 from model import GPT, flops_per_token
 from omegaconf import DictConfig
+from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import Subset
 
 import hpc_hydra
@@ -54,14 +55,15 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         for block in plain.blocks:
             block.compile()
     precision = choose_precision(cfg.precision, device)
-    model = parallel.spread(plain, cfg.parallel, dist, precision)
+    mesh = init_device_mesh(device.type, (dist.world_size,))
+    model = parallel.spread(plain, cfg.parallel, mesh, precision)
     autocast = parallel.autocast(cfg.parallel, device, precision)
     optimizers = optim.build(cfg.optim, plain)
     say("%s, %s, %d ranks (%s)", data.describe(files, cfg.data), cfg.parallel.name, dist.world_size, device.type)
 
     folder = Path(checkpoint.from_rank_0(str(Path(cfg.checkpoint_dir).absolute())))
     done = 0
-    if facts := checkpoint.resume(folder, plain, optimizers, dist):
+    if facts := checkpoint.resume(folder, plain, optimizers):
         done, loader.position = facts["step"], facts["position"]
         say("Going on after step %d", done)
 
@@ -94,7 +96,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
             use = mfu(speed * work / dist.world_size, cfg.peak_tflops, device)
             say("Step %d - Avg Loss: %.6f, %.0f tokens/s%s", step, total / count, speed, use)
             if save or warnings:
-                checkpoint.save(folder, step, plain, optimizers, {"position": loader.position}, dist, cfg.keep)
+                checkpoint.save(folder, step, plain, optimizers, {"position": loader.position}, cfg.keep)
             if warnings and not last:
                 say("Warned that time is up: saved after step %d", step)
                 raise SystemExit(TIME_IS_UP)
