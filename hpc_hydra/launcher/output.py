@@ -73,9 +73,15 @@ def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
     if not attempt:
         return {}
     found = {int(m[1]): p for p in view.paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
+    size = view.run.plan.world_size // view.run.plan.replicas
+    for path in view.paths.attempt(attempt).glob("replica_*/rank_*.log"):  # ranks are counted through all groups
+        group, of_rank = path.parent.name.removeprefix("replica_"), _RANK.fullmatch(path.name)
+        if of_rank and group.isdigit():
+            found[int(group) * size + int(of_rank[1])] = path
     for end in read_ends(view.paths, attempt):
-        if end.rank not in found and end.log and Path(end.log).is_file():
-            found[end.rank] = Path(end.log)
+        number = (end.replica or 0) * size + end.rank
+        if number not in found and end.log and Path(end.log).is_file():
+            found[number] = Path(end.log)
     logging = view.run.plan.logging
     if logging.out and not found:
         found.update(_by_pattern(view, logging))

@@ -197,7 +197,7 @@ def check_installed() -> None:
         raise RendezvousError(
             f"{sys.executable} on {socket.gethostname()} has no package torchft",
             where="rendezvous",
-            fix="pip install torchft-nightly (or torchft), or rendezvous=torchrun",
+            fix="pip install torchft (or torchft-nightly), or rendezvous=torchrun",
         )
 
 

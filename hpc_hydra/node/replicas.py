@@ -47,6 +47,7 @@ from hpc_hydra.sweep.types import RankEnd, Replica, Replicas
 QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
 _LIGHTHOUSES = 10  # times that what keeps the lighthouse is started again
 _LONGEST_PAUSE = 30.0  # seconds before a group that fails again and again is started again
+_RECORDS_COME = 5.0  # seconds in which the records of ranks that ended well are seen here
 _STOP_COMES = 2.0  # seconds in which a group that was told to stop may be followed by this process
 
 
@@ -243,9 +244,12 @@ class Job:
 
     def _ended(self, group: Group, code: int) -> None:
         number = group.state.replica
-        ends = read_ends(self.case.paths, self.case.paths.replica(self.attempt, number))
+        ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
         cause = first_cause(ends)
         told = cause is None and any(end.told_to_stop for end in ends)
+        missing = code == 0 and len(ends) < self._size(group)
+        if missing:  # srun says 0 for a step whose node was lost
+            code = 1
         if code == 0:
             group.state = replace(group.state, state="completed", exit_code=0, cause=None, why=None)
             self._say(f"replica {number} completed")
@@ -255,6 +259,8 @@ class Job:
         if cause is not None:
             code = cause.exit_code
         why = in_words(cause, told, code)
+        if missing and cause is None:
+            why = f"{self._size(group) - len(ends)} of its ranks left no record of their end: was a node lost?"
         if group.dropped:
             cause, why = None, group.dropped
         over = self.ending or self.signals.stop is not None
@@ -272,6 +278,18 @@ class Job:
             text += f"; it is started again ({done + 1} of {limit})"
         self._say(text)
         self._write("running")
+
+    def _size(self, group: Group) -> int:
+        return self.plan.procs_per_agent * len(group.state.hosts)
+
+    def _ends(self, group: Group, patience: float) -> list[RankEnd]:
+        """How its ranks ended. What another node wrote may be seen late."""
+        end = time.monotonic() + patience
+        while True:
+            found = read_ends(self.case.paths, self.case.paths.replica(self.attempt, group.state.replica))
+            if len(found) >= self._size(group) or time.monotonic() >= end:
+                return found
+            time.sleep(0.1)
 
     def _drop_late(self) -> None:
         """Once a group has ended its training, one that was started again and is in no quorum would train alone."""

@@ -19,7 +19,7 @@ from hpc_hydra.planning.types import Plan, Rendezvous, Request
 
 from .conftest import ATTEMPT, Frozen, await_true
 
-pytest.importorskip("torchft", reason="needs the wheel torchft-nightly, which there is for Python 3.11 and x86-64 here")
+pytest.importorskip("torchft", reason="needs the wheel torchft")
 
 HOSTS = ("n1", "n2", "n3", "n4")
 QUORUM = (
@@ -74,6 +74,12 @@ def test_only_what_is_new_is_kept_of_what_a_lighthouse_says(tmp_path: Path) -> N
     assert len(json.loads((tmp_path / "quorum.json").read_text())["members"]) == 2
 
 
+WELL = (
+    "d=$HPC_HYDRA_SWEEP/0/logs/$HPC_HYDRA_ATTEMPT/replica_$HPC_HYDRA_REPLICA; mkdir -p $d; "
+    """echo '{"rank": 0, "host": "h", "exit_code": 0}' > $d/rank_0.end.json"""
+)
+
+
 class Groups:
     """Groups whose launch command is a line of shell: as quick as the shell, with a real lighthouse."""
 
@@ -116,8 +122,8 @@ def groups(freeze: Any) -> Any:
 
 def test_a_group_that_fails_is_started_again_while_the_other_goes_on(groups: Any) -> None:
     line = (
-        "cd $HPC_HYDRA_SWEEP; [ $HPC_HYDRA_REPLICA = 1 ] || { while [ ! -e done ]; do sleep 0.05; done; exit 0; }; "
-        "[ $HPC_HYDRA_REPLICA_RESTARTS = 2 ] || exit 3; touch done"
+        "cd $HPC_HYDRA_SWEEP; [ $HPC_HYDRA_REPLICA = 1 ] || { while [ ! -e done ]; do sleep 0.05; done; "
+        f"{WELL}; exit 0; }}; [ $HPC_HYDRA_REPLICA_RESTARTS = 2 ] || exit 3; touch done; {WELL}"
     )
     code, outcome, out = groups(max_restarts=2).run(line)
     assert (code, outcome["status"], outcome["restarts"]) == (0, "completed", 2), out
@@ -126,10 +132,18 @@ def test_a_group_that_fails_is_started_again_while_the_other_goes_on(groups: Any
 
 def test_a_group_that_is_lost_is_told_with_the_outcome(groups: Any) -> None:
     wait = "while ! grep -q lost $HPC_HYDRA_SWEEP/0/logs/*/replicas.json; do sleep 0.05; done"
-    line = f"[ $HPC_HYDRA_REPLICA = 0 ] || exit 3; {wait}"
+    line = f"[ $HPC_HYDRA_REPLICA = 0 ] || exit 3; {wait}; {WELL}"
     code, outcome, out = groups(max_restarts=0).run(line)
     assert (code, outcome["status"]) == (0, "completed"), out
     assert outcome["reason"] == "replica 1 lost: its launch command ended with exit code 3"
+
+
+def test_a_launch_command_that_ends_well_without_its_ranks_has_lost_them(groups: Any) -> None:
+    """srun ends with 0 where the node of its step was lost."""
+    wait = "while ! grep -q lost $HPC_HYDRA_SWEEP/0/logs/*/replicas.json; do sleep 0.05; done"
+    code, outcome, out = groups(max_restarts=0).run(f"[ $HPC_HYDRA_REPLICA = 0 ] || exit 0; {wait}; {WELL}")
+    assert (code, outcome["status"]) == (0, "completed"), out
+    assert outcome["reason"] == "replica 1 lost: 1 of its ranks left no record of their end: was a node lost?"
 
 
 def test_too_few_groups_end_the_job_with_the_code_of_the_lost_one(groups: Any) -> None:
@@ -142,7 +156,8 @@ def test_too_few_groups_end_the_job_with_the_code_of_the_lost_one(groups: Any) -
 def test_a_lighthouse_that_dies_is_started_again_on_its_port(groups: Any) -> None:
     made = groups()
     log = made.frozen.paths.attempt(ATTEMPT) / "lighthouse.log"
-    with made.start("while [ ! -e $HPC_HYDRA_SWEEP/done ]; do sleep 0.05; done; echo $TORCHFT_LIGHTHOUSE") as process:
+    wait = "while [ ! -e $HPC_HYDRA_SWEEP/done ]; do sleep 0.05; done"
+    with made.start(f"{wait}; echo $TORCHFT_LIGHTHOUSE; {WELL}") as process:
 
         def listening(times: int) -> bool:
             return log.exists() and log.read_text().count("Lighthouse listening") == times
@@ -186,6 +201,6 @@ def test_without_torchft_the_cure_is_told(groups: Any, tmp_path: Path) -> None:
     path = f"{tmp_path / 'hide'}{os.pathsep}{Path(__file__).parents[3]}"
     with made.start("sleep 100", PYTHONPATH=path) as process:
         out, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and "pip install torchft-nightly" in out
+    assert process.returncode == 1 and "pip install torchft" in out
     assert made.frozen.finish(1).returncode == 1
     assert "has no package torchft" in made.frozen.outcome()["reason"]

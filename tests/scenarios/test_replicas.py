@@ -1,0 +1,116 @@
+"""Replica groups on real machines: they go on without one that dies, and take it in again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..cluster.fixtures import Cluster, wait_for
+from .conftest import APP, Probe
+
+pytest.importorskip("torchft", reason="needs the wheel torchft")
+
+PATIENCE = 120
+
+
+class Watch:
+    """What the groups of a running job say."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+
+    def steps(self, replica: int) -> list[dict[str, Any]]:
+        path = self.probe.out / f"steps.{replica}.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def back(self, replica: int) -> bool:
+        """Whether it trains in a second process."""
+        return len({step["pid"] for step in self.steps(replica)}) > 1
+
+    def last(self, replica: int) -> dict[str, Any]:
+        return (self.steps(replica) or [{"step": 0, "replicas": 0}])[-1]
+
+    def file(self, name: str) -> Any:
+        found = list(self.probe.sweep.glob(f"0/logs/*/{name}"))
+        return json.loads(found[0].read_text()) if found else None
+
+    def state(self, replica: int) -> dict[str, Any]:
+        return self.file("replicas.json")["replicas"][replica]
+
+    def together(self, *replicas: int) -> bool:
+        return all(self.last(replica)["replicas"] == len(replicas) for replica in replicas)
+
+    def goes_on(self, replica: int, steps: int = 5) -> None:
+        before = self.last(replica)["step"]
+        wait_for(lambda: self.last(replica)["step"] >= before + steps, PATIENCE, f"replica {replica} trains on")
+
+    def end(self) -> None:
+        (self.probe.out / "target").write_text(str(max(self.last(r)["step"] for r in range(3)) + 10))
+
+    def kill(self, replica: int) -> None:
+        """SIGKILL to the program of the group's rank 0, as an out-of-memory killer does."""
+        pid = self.last(replica)["pid"]  # as it is called on its node
+        for proc in Path("/proc").iterdir():
+            if proc.name.isdigit():
+                try:
+                    env = (proc / "environ").read_bytes()
+                    inner = (proc / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
+                except OSError:
+                    continue
+                mine = f"HPC_HYDRA_SWEEP={self.probe.sweep}\0".encode() in env
+                if mine and f"\0REPLICA_GROUP_ID={replica}\0".encode() in env and inner == str(pid):
+                    os.kill(int(proc.name), signal.SIGKILL)
+                    return
+        raise AssertionError(f"no process {pid} of replica {replica}")
+
+
+@pytest.mark.torch
+def test_groups_of_this_machine_take_one_in_again(local_probe: Probe) -> None:
+    probe, watch = local_probe, Watch(local_probe)
+    sizes = ("rendezvous=torchft", "rendezvous.replicas_per_node=2", "resources.procs_per_node=2")
+    with probe.started(argv=probe.argv(*sizes, app=APP / "replicas.py")) as launcher:
+        wait_for(lambda: watch.together(0, 1), PATIENCE, "both train together")
+        ids = {each["id"] for each in watch.file("quorum.json")["members"]}
+        watch.kill(1)
+        wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
+        watch.goes_on(0)
+        wait_for(lambda: watch.together(0, 1) and watch.back(1), PATIENCE, "both again")
+        members = {each["id"] for each in watch.file("quorum.json")["members"]}
+        assert len(members) == 2 and len(members & ids) == 1, "the one that was killed has left the quorum"
+        watch.end()
+        out, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, out
+    assert watch.last(1)["loss"] < watch.steps(1)[0]["loss"]
+
+
+@pytest.mark.torch
+@pytest.mark.cluster(alone=True)
+def test_a_killed_process_and_a_lost_node_end_no_other_group(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    probe = Probe(tmp_path, "slurm")
+    watch = Watch(probe)
+    sizes = ("resources.nodes=3", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    with probe.started(
+        argv=probe.argv("rendezvous=torchft", "rendezvous.max_restarts=1", *sizes, app=APP / "replicas.py")
+    ) as launcher:
+        wait_for(lambda: watch.together(0, 1, 2), PATIENCE, "all train together")
+        watch.kill(1)
+        wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
+        wait_for(lambda: watch.together(0, 1, 2) and watch.back(1), PATIENCE, "all again")
+        slurm_cluster.node(watch.state(2)["hosts"][0]).kill()
+        wait_for(lambda: watch.together(0, 1), PATIENCE, "two go on")
+        watch.goes_on(0)
+        assert len(watch.file("quorum.json")["members"]) == 2
+        wait_for(lambda: watch.state(2)["state"] == "lost", PATIENCE, "SLURM has noticed")
+        watch.goes_on(1)
+        watch.end()
+        out, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, out
+    outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
+    assert outcome["status"] == "completed" and outcome["reason"].startswith("replica 2 lost: "), outcome
+    assert watch.last(0)["loss"] < watch.steps(0)[0]["loss"]
