@@ -48,7 +48,7 @@ class RunReturn(JobReturn):
         )
         completed = outcome.status == "completed"
         self.status = JobStatus.COMPLETED if completed else JobStatus.FAILED
-        self._return_value = _value(run, outcome) if completed else self._error(run, outcome)
+        self._return_value = value(run, outcome) if completed else self._error(run, outcome)
 
     @property
     def cfg(self) -> DictConfig | None:
@@ -113,7 +113,8 @@ class RunReturn(JobReturn):
         return kept._return_value
 
 
-def _value(run: Run, outcome: Outcome) -> Any:
+def value(run: Run, outcome: Outcome) -> Any:
+    """What a run returned."""
     if outcome.result_kind == "json":
         return outcome.result
     if outcome.result_kind == "unserialisable":

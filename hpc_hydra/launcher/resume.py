@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
-from hpc_hydra.errors import ConfigError, SweepError
-from hpc_hydra.launcher import processes, scripts
+from hpc_hydra.errors import SweepError
+from hpc_hydra.launcher import background, processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
@@ -49,6 +49,12 @@ class Wanted:
     bg: bool = False
     launcher_gone: bool = False  # the user says so, of a launcher on another machine
 
+    @property
+    def words(self) -> list[str]:
+        """The same as words of the command, but to be waited for."""
+        options = ["--failed"] * self.failed_only + ["--launcher-gone"] * self.launcher_gone
+        return [*self.runs, *options, *(["--", *self.overrides] if self.overrides else [])]
+
 
 def resume(root: Path, wanted: Wanted) -> int:
     """Submit what is wanted and wait for it; returns the exit code. Raises `HpcHydraError`, nothing being submitted."""
@@ -67,11 +73,9 @@ def resume(root: Path, wanted: Wanted) -> int:
         submitters: dict[str, Submitter] = {}
         jobs = _jobs(sweep, packed(group(runs)), submitters)
         if wanted.bg and any(not registry.has_queue(name) for name in submitters):
-            raise ConfigError(
-                "runs without a scheduler are children of this command, and would end with it",
-                where="--bg",
-                fix="without --bg, with nohup and & in your shell",
-            )
+            release()
+            background.start(root, wanted.words)
+            return 0
         manifest = Manifest(root)
         for key, job in sweep.state.pending.items():
             if key not in sweep.unresolved:

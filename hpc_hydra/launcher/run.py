@@ -18,6 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.config import sexagesimal
+from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, cost, dry_run, program, scripts
 from hpc_hydra.launcher.compose import raw_list
@@ -56,6 +57,11 @@ class Launch:
     _jobs: int = 0
     _submitters: dict[str, Submitter] = field(default_factory=dict)
 
+    @property
+    def root(self) -> Path | None:
+        """The sweep directory; None before the first batch."""
+        return self._preparer.root if self._preparer is not None else None
+
     def launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         """Run a batch; the results in its order. Nothing is returned where nobody waited for results."""
         with reported():
@@ -91,8 +97,6 @@ class Launch:
         notes = _notes(prepared, groups, dialects)
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
-            if launch.bg:
-                _refuse_background(groups)
         jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
@@ -106,6 +110,8 @@ class Launch:
         with on_disk(preparer.root, _ELSEWHERE):
             with self._take_over(preparer.root, prepared.runs):
                 self._freeze(prepared, preparer.root, jobs)
+            if self._by_another(groups, launch):
+                return self._in_background(prepared, preparer.root)
             scripts.write(jobs, dialects, launch.output_script, self._plan_key)
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects))
@@ -217,6 +223,22 @@ class Launch:
 
     # submission and after
 
+    @staticmethod
+    def _by_another(groups: Sequence[Group], launch: LaunchConfig) -> bool:
+        """Whether a launcher in the background has to stay with the runs, as there is no scheduler that does."""
+        alone = [g for g in groups if not registry.has_queue(g.plan.request.scheduler)]
+        return bool(alone) and launch.bg and not launch.setup_only
+
+    def _in_background(self, prepared: Prepared, root: Path) -> Sequence[JobReturn]:
+        from hpc_hydra.launcher import background
+        from hpc_hydra.sweep.manifest import Manifest
+
+        manifest = Manifest(root)
+        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
+        manifest.detached()
+        background.start(root)
+        return []
+
     def _run(self, prepared: Prepared, jobs: Sequence[tuple[Group, JobSpec, Path]], root: Path) -> Sequence[JobReturn]:
         from hpc_hydra.launcher import ending  # a dry run does without
         from hpc_hydra.launcher.submit import Session
@@ -252,12 +274,3 @@ def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, D
     for g in groups:
         found.update(dict.fromkeys(dialects[g.plan.request.scheduler].notes(g.plan.request)))
     return list(found)
-
-
-def _refuse_background(groups: Sequence[Group]) -> None:
-    if any(not registry.has_queue(g.plan.request.scheduler) for g in groups):
-        raise ConfigError(
-            "runs without a scheduler are children of this command, and would end with it",
-            where="launch.bg",
-            fix="launch.bg=false, with nohup and & in your shell",
-        )

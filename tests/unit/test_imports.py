@@ -35,7 +35,7 @@ ARROWS = {
     "cli": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
     "node": ["scheduler", *_BELOW["scheduler"]],
     "hydra_plugins": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
-    "__init__": ["errors", "node"],  # node: lazily, see below
+    "__init__": ["errors", "node", "launcher"],  # the latter two lazily, see below
 }
 HEAVY = {"torch", "submitit", "rich", "psutil", "numpy", "pandas", "mpi4py", "pynvml", "amdsmi", "IPython"}
 NAMED = re.compile(r"hpc_hydra(\.\w+){2,}(:\w+)?")  # a module, or an object in it, in a string
@@ -95,7 +95,8 @@ def target(module: str) -> str | None:
         return None
     if rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").exists()):
         return rest[0]
-    return {"distributed": "node", "Dist": "node", "HpcHydraError": "errors"}.get(rest[0]) if rest else None
+    names = {"distributed": "node", "Dist": "node", "HpcHydraError": "errors"}
+    return {**names, "launch": "launcher", "Sweep": "launcher", "Result": "launcher"}.get(rest[0]) if rest else None
 
 
 def test_imports_run_one_way() -> None:
@@ -133,7 +134,7 @@ def test_heavy_packages_are_imported_where_they_are_used() -> None:
 
 
 def test_public_names_are_frozen() -> None:
-    assert hpc_hydra.__all__ == ["Dist", "HpcHydraError", "distributed"]
+    assert hpc_hydra.__all__ == ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
     assert all(getattr(hpc_hydra, name) for name in hpc_hydra.__all__)
 
 

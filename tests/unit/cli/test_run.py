@@ -144,7 +144,6 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "Could not find 'scheduler/nope'"),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such folder"),
-        (["torchrun", "--scheduler", "local", "--bg", "train.py"], "launch.bg"),
     ],
 )
 def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], message: str) -> None:

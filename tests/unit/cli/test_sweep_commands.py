@@ -204,7 +204,6 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["resume", "--", "resources.nodez=2"], "resources.nodes"),
         (["resume", "--", "resources.nodes=1,2"], "several values"),
         (["resume", "--", "launch.bg=true"], "--bg"),
-        (["resume", "--bg"], "children of this command"),
         (["resume", "--failed", "--all"], "not allowed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

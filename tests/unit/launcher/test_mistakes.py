@@ -124,12 +124,6 @@ def test_the_background_is_refused_to_sweepers_that_need_results(app: App) -> No
     assert done.returncode == 2 and "OptunaSweeper needs the results" in done.stderr, done.stderr
 
 
-def test_the_background_is_refused_on_this_machine_with_the_reason(app: App) -> None:
-    done = app.start("-m", "scheduler=local", "launch.bg=true")
-    assert done.returncode == 2 and "children of this command" in done.stderr
-    assert not (app.folder / "multirun").exists()
-
-
 def test_one_file_for_several_scripts_is_refused(app: App) -> None:
     done = app.start("-m", "scheduler=slurm", "resources.nodes=1,2", "launch.setup_only=true",
                      "launch.output_script=x.sh")  # fmt: skip

@@ -1,0 +1,62 @@
+"""A launcher of its own for runs without a scheduler, so that the command that started them may end.
+
+It is ``hpc-hydra resume`` in a session of its own: what it has to submit is what nobody has submitted yet. Must not
+know: how runs are composed or submitted.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_hydra.errors import SweepError
+from hpc_hydra.launcher.program import interpreter_flags, package_path
+from hpc_hydra.launcher.report import log_hint, say
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import read_manifest
+
+BEGINS = 120.0  # seconds within which it has submitted what it can
+
+
+def start(root: Path, words: Sequence[str] = ()) -> int:
+    """Start it for the sweep in ``root``; returns its pid once all is in its queue.
+
+    Args:
+        words: further words of ``hpc-hydra resume``: RUNS, options, overrides.
+
+    Raises:
+        SweepError: it ended, or did not begin.
+    """
+    paths = SweepPaths(root)
+    paths.jobs.mkdir(parents=True, exist_ok=True)
+    log = paths.jobs / "background.log"
+    before = len(read_manifest(root).events)
+    path = [*package_path(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, *interpreter_flags(), "-m", "hpc_hydra.cli", "resume", str(root), *words],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    end = time.monotonic() + BEGINS
+    while time.monotonic() < end:
+        state = read_manifest(root)
+        new = [event["event"] for event in state.events[before:]]
+        if "submitted" in new and not state.pending and (paths.meta / "resume.lock").exists() is False:
+            say(f"{log_hint(root)}\nin the background: process {process.pid}, which says what it does in {log}")
+            process.returncode = 0  # it is not waited for
+            return process.pid
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    said = log.read_text(errors="replace").strip().splitlines()[-5:]
+    raise SweepError(
+        "the launcher in the background did not begin: " + " / ".join(said), where=str(log), fix="without launch.bg"
+    )

@@ -1,0 +1,223 @@
+"""The Python door: a sweep launched from a program, a notebook or a REPL, and the same verbs as on the command line.
+
+    sweep = hpc_hydra.launch(train, "lr=0.1,0.2", "scheduler=slurm")
+    sweep.wait()
+    best = min(sweep.results(), key=lambda run: run.value["loss"])
+
+Must not know: how runs are submitted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.errors import ConfigError, SweepError
+
+if TYPE_CHECKING:
+    from hpc_hydra.launcher.inspect import RunView
+
+_PRIMARY = "hpc_hydra_launch"  # the primary configuration of a function that has none
+_POLL = 2.0  # seconds between two looks while it is waited for
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run is, and what it returned."""
+
+    num: int
+    overrides: tuple[str, ...]
+    state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown
+    value: Any = None  # what the task function returned, on rank 0
+    reason: str = ""
+    job_id: str = ""
+    dir: Path = Path()  # its output directory
+
+
+def launch(
+    task: Callable[..., Any],
+    *overrides: str,
+    config: Mapping[str, Any] | None = None,
+    config_path: str | os.PathLike[str] | None = None,
+    config_name: str | None = None,
+    quiet: bool = False,
+) -> Sweep:
+    """Submit ``task`` for every combination of the overrides, and return without waiting.
+
+    Args:
+        task: what every rank calls with its configuration: a function decorated with ``@hydra.main``, whose
+            configuration is taken, or any function (a notebook's too; it is sent by value).
+        overrides: as behind ``-m`` on the command line: ``"lr=0.1,0.2"``, ``"scheduler=slurm"``.
+        config: keys of the function's own, for one without a configuration; our groups are added.
+        config_path: folder of the primary configuration, from the current directory.
+        config_name: the primary configuration, which lists the bundle ``hpc``.
+        quiet: print nothing.
+
+    Raises:
+        HpcHydraError: nothing could be submitted; and what Hydra raises for overrides that cannot be composed.
+    """
+    function, path, name = _of_hydra_main(task)
+    if config is not None and (config_path or config_name or name):
+        raise ConfigError("there is a primary configuration already", where="config", fix="config_name alone")
+    if config_path is not None:
+        path = str(Path(config_path).absolute())
+    name = config_name or name
+    words = [*overrides, "launch.bg=true"]
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext(), _own_hydra(path, name, config) as (hydra, primary):
+        return Sweep(_submit(hydra, primary, function, words))
+
+
+def _of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
+    """The function inside of ``@hydra.main``, its folder of configurations and the name of the primary one."""
+    found = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
+    if "config_name" not in found or "task_function" not in found:
+        return task, None, None
+    function = found["task_function"]
+    folder = found.get("config_path")
+    if folder is not None and not os.path.isabs(folder):  # noqa: PTH117
+        folder = str((Path(inspect.getfile(function)).parent / folder).resolve())
+    return function, folder, found["config_name"]
+
+
+@contextmanager
+def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | None) -> Iterator[tuple[Any, str]]:
+    """A Hydra of our own, and the name of the primary configuration; the caller's comes back at the end."""
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.plugins import Plugins
+    from hydra.core.singleton import Singleton
+
+    Plugins.instance()  # registers our configurations
+    state = Singleton.get_state()
+    try:
+        GlobalHydra.instance().clear()
+        if name is None:
+            name = _PRIMARY
+            ConfigStore.instance().store(name=name, node={"defaults": ["hpc", "_self_"], **(config or {})})
+        yield Hydra.create_main_hydra2(task_name="launch", config_search_path=create_config_search_path(path)), name
+    finally:
+        Singleton.set_state(state)
+
+
+def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> Path:
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext, RunMode
+
+    from hpc_hydra.launcher.compose import raw_list
+
+    cfg = hydra.compose_config(primary, list(words), run_mode=RunMode.MULTIRUN, with_log_configuration=False)
+    sweeper = Plugins.instance().instantiate_sweeper(
+        config=cfg,
+        hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks()),
+        task_function=function,
+    )
+    sweeper.sweep(arguments=raw_list(cfg.hydra.overrides.task))
+    launcher: Any = getattr(sweeper, "launcher", None)
+    root = getattr(getattr(launcher, "session", None), "root", None)
+    if root is None:
+        raise ConfigError(
+            "another launcher or sweeper is configured", where="hydra/launcher", fix="the bundle `hpc` in the defaults"
+        )
+    return Path(root)
+
+
+class Sweep:
+    """A sweep, from any process, any later day: ``Sweep("multirun/2026-01-31/12-00-00")``."""
+
+    def __init__(self, dir: str | os.PathLike[str]) -> None:
+        from hpc_hydra.launcher.inspect import find_sweep
+
+        self.dir = find_sweep(os.fspath(dir))
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.dir)!r})"
+
+    def status(self) -> list[Result]:
+        """How all runs are, in their order; ``value`` is filled for completed ones."""
+        from hpc_hydra.launcher.results import value
+
+        return [
+            Result(
+                view.run.num,
+                view.run.overrides,
+                view.word,
+                value(view.run, view.outcome) if view.word == "completed" and view.outcome else None,
+                view.reason,
+                view.id,
+                view.run.dir,
+            )
+            for view in self._views()
+        ]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all runs have ended; whether all are completed.
+
+        Raises:
+            TimeoutError: they have not ended after ``timeout`` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            words = [view.word for view in self._views()]
+            if not any(word in ("pending", "running", "unknown") for word in words):
+                return all(word == "completed" for word in words)
+            if end is not None and time.monotonic() > end:
+                raise TimeoutError(f"{self.dir}: runs have not ended after {timeout} s")
+            time.sleep(_POLL if end is None else max(0.0, min(_POLL, end - time.monotonic())))
+
+    def results(self) -> list[Result]:
+        """All runs when they have ended, in their order."""
+        self.wait()
+        return self.status()
+
+    def logs(self, run: int, rank: int | None = None) -> str:
+        """Output of a run's newest attempt: the log that shows why it failed, else that of rank 0, or of ``rank``.
+
+        Raises:
+            SweepError: there is nothing yet.
+        """
+        from hpc_hydra.launcher import output
+        from hpc_hydra.launcher.inspect import open_sweep
+
+        sweep = open_sweep(self.dir)
+        found = [view for view in self._views() if view.run.num == run]
+        if not found:
+            raise SweepError(f"there is no run {run}", where=str(self.dir))
+        return b"".join(output.read(output.log_files(sweep, found[0], rank=rank))).decode(errors="replace")
+
+    def cancel(self, *runs: int | str) -> list[str]:
+        """End runs that wait or run, all of them without arguments (``3``, ``"0-4"``, ``"lr=0.1"``); what was done."""
+        from hpc_hydra.launcher import choose
+        from hpc_hydra.launcher.inspect import look, open_sweep, recover
+
+        sweep = open_sweep(self.dir)
+        recover(sweep)
+        return choose.cancel(sweep, choose.select(look(sweep), [str(run) for run in runs]), all_runs=not runs)
+
+    def resume(self, *runs: int | str, overrides: Sequence[str] = (), failed: bool = False) -> None:
+        """Submit again what failed, was cancelled or lost, or never was submitted, and return without waiting.
+
+        Args:
+            runs: which of them; all without.
+            overrides: of our groups, such as ``"resources.time_limit=2h"``.
+            failed: not those that were cancelled or never submitted.
+        """
+        from hpc_hydra.launcher.resume import Wanted, resume
+
+        resume(self.dir, Wanted(tuple(str(run) for run in runs), failed, tuple(overrides), bg=True))
+
+    def _views(self) -> list[RunView]:
+        from hpc_hydra.launcher.inspect import look, open_sweep, recover
+
+        sweep = open_sweep(self.dir)
+        recover(sweep)
+        return look(sweep)

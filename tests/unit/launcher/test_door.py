@@ -1,0 +1,87 @@
+"""The Python door: sweeps launched from a program, without a command line; and runs that nobody waits for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpc_hydra
+from hpc_hydra.errors import ConfigError, SweepError
+from hpc_hydra.launcher import door
+
+from .conftest import App
+
+LOOP = """
+import hydra
+import hpc_hydra
+
+offset = 10
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    if cfg.x == 3:
+        raise ValueError("boom")
+    print("x is", cfg.x)
+    return {"y": cfg.x + offset}
+
+if __name__ == "__main__":
+    small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    sweep = hpc_hydra.launch(main, "x=1,2,3", *small, quiet=True)
+    assert not sweep.wait(100)
+    assert [run.value for run in sweep.results()] == [{"y": 11}, {"y": 12}, None], sweep.results()
+    assert [run.state for run in sweep.status()] == ["completed", "completed", "failed"]
+    assert "boom" in sweep.logs(2) and "x is 1" in sweep.logs(0, rank=0)
+    assert sweep.cancel() == []
+    sweep.resume("failed")
+    assert not hpc_hydra.Sweep(sweep.dir).wait(100)
+    squares = hpc_hydra.launch(lambda cfg: cfg.n ** 2, "n=2,3", *small, config={"n": 0}, quiet=True)
+    print([run.value for run in squares.results()])
+"""
+
+
+def test_a_program_launches_waits_looks_and_resumes(app: App) -> None:
+    """Decorated or not, from ``__main__`` by value: one payload for all runs."""
+    (app.folder / "app.py").write_text(LOOP)
+    done = app.start()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "[4, 9]"
+    assert len(list(app.folder.rglob("task.pkl"))) == 2
+
+
+def test_a_configuration_cannot_be_given_twice() -> None:
+    with pytest.raises(ConfigError, match="config_name"):
+        hpc_hydra.launch(print, config={}, config_name="config")
+
+
+def test_the_configuration_of_hydra_main_is_found(app: App) -> None:
+    import hydra
+
+    @hydra.main(version_base=None, config_path="conf", config_name="primary")
+    def main(cfg: object) -> None: ...
+
+    function, folder, name = door._of_hydra_main(main)
+    assert (folder, name) == (str(Path(__file__).parent / "conf"), "primary")
+    assert function is main.__wrapped__  # type: ignore[attr-defined]
+    assert door._of_hydra_main(print) == (print, None, None)
+
+
+def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SweepError):
+        hpc_hydra.Sweep(tmp_path)
+
+
+def test_runs_on_this_machine_outlive_the_command_that_started_them(app: App) -> None:
+    small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    done = app.start("-m", *small, "launch.bg=true", "x=1,2", "hydra.sweep.dir=sweep")
+    assert done.returncode == 0 and "in the background: process" in done.stdout, done.stderr
+    for verb in ("wait", "results"):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpc_hydra.cli", verb, str(app.folder / "sweep")],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0 and done.stdout.count("completed") >= 2, done.stdout + done.stderr
