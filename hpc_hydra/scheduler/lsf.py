@@ -126,7 +126,9 @@ class LsfDialect(Dialect):
             raise PlanError(f"has {len(described)} characters", where="scheduler.comment", fix="fewer than 4000")
         yield "Jd", described
         yield "o", f"{report}.%J{'.%I' if len(spec.runs) > 1 else ''}.lsf"
-        yield "rn", None  # requeueing is ours: LSF would run the script again under the same attempt
+        given = {name.lstrip("-") for name, _ in request.submit_args}
+        if not given & {"r", "rn"} and "rn" not in request.removed_args:
+            yield "rn", None  # no host that fails starts the script once more behind our back
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         return ["bsub"]

@@ -222,6 +222,14 @@ def test_given_options_override_and_remove_ours() -> None:
     assert jsrun(asked)["bind"] == "rs"
 
 
+@pytest.mark.parametrize(
+    ("fields", "there"),
+    [({}, {"rn"}), ({"submit_args": (("r", None),)}, {"r"}), ({"removed_args": ("rn",)}, set())],
+)
+def test_a_job_is_not_run_again_unless_that_is_asked_for(fields: dict[str, Any], there: set[str]) -> None:
+    assert submitted(lsf(**fields)).keys() & {"r", "rn"} == there
+
+
 def test_an_array_counts_from_one_and_its_limit_follows() -> None:
     assert submitted(lsf(array_parallelism=3), runs=5)["J"] == "hpc_hydra[1-5]%3"
     assert submitted(lsf(array_parallelism=3))["J"] == "hpc_hydra"
