@@ -175,6 +175,7 @@ class FluxDialect(Dialect):
             before.append(f"export {LINGER}=1  # exit-on-error drops what the ranks have said last")
         else:
             before.append("exec </dev/null  # else who reads it waits for ever")
+        warned = () if spec.attached else ("trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them",)
         return job_script(
             spec,
             scheduler=self.name,
@@ -184,6 +185,7 @@ class FluxDialect(Dialect):
             directives=[f"#flux: {directive(name, value)}" for name, value in options],
             other_nodes=elsewhere,
             before=before,
+            head=warned,
             workdir="cwd" not in dict(options),
         )
 

@@ -89,7 +89,6 @@ class Counts(Checkpointable):  # type: ignore[misc]
         return self.times, submitit.JobEnvironment().job_id
 
 
-@pytest.mark.parametrize("flavour", ["standard", "csm"], indirect=True)
 def test_a_checkpointable_function_goes_on_in_a_further_job(
     executor: FunctionExecutor, cluster: Cluster, tmp_path: Path
 ) -> None:
