@@ -58,9 +58,8 @@ format: .venv/.ready ## ruff's format and safe fixes, in place
 docs: .venv/.ready ## run the commands of README and docs, check their links
 	$(PY) -m pytest tests/unit/test_docs.py $(ARGS)
 
-bench: .venv/.ready .venv-peers/.ready ## side by side with the peers (their own .venv-peers)
-	PEERS_PYTHON=.venv-peers/bin/python $(PY) benchmarks/sweep_submit.py
-	PEERS_PYTHON=.venv-peers/bin/python $(PY) benchmarks/start.py
+bench: .venv/.ready ## side by side with the peers (each benchmark makes the environments that it needs)
+	@bad=0; for f in benchmarks/[!_]*.py; do echo "$$f"; $(PY) "$$f" $(ARGS) || bad=1; done; exit $$bad
 
 cluster-up: ## start the 4-node SLURM of the tests and leave it running (root on Debian)
 	bash tests/cluster/slurm/up
