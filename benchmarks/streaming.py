@@ -36,9 +36,11 @@ def main() -> None:
         env = _bench.environment()
         number = itertools.count()
 
-        def run(*overrides: str, command: Sequence[str] = (CAT, str(file)), stream: int = 1) -> dict[str, float]:
+        def run(
+            *overrides: str, command: Sequence[str] = (CAT, str(file)), stream: int = 1, ranks: int = 1
+        ) -> dict[str, float]:
             argv = [python, "-m", "hpc_hydra.cli", "run", "scheduler=local", *overrides, "--", *command]
-            return _through_a_pipe(argv, env, folder, stream, file.stat().st_size)
+            return _through_a_pipe(argv, env, folder, stream, ranks * file.stat().st_size)
 
         to_stderr = ("sh", "-c", 'exec cat "$1" >&2', "sh", str(file))
         ways = {
@@ -46,8 +48,13 @@ def main() -> None:
             "plain": lambda: run(),
             "written to a file too": lambda: run(f"launch.launch_dir={folder}/kept{next(number)}"),
             "in colour": lambda: run("logging.color_stderr=true", command=to_stderr, stream=2),
-            "with the rank before each line": lambda: run("logging.rank_prefix=true"),
+            "of two ranks, line by line": lambda: run("resources.procs_per_node=2", ranks=2),
         }
+        prefixed = lambda: run("logging.rank_prefix=true")  # noqa: E731
+        if prefixed()["MB"] * 1e6 > file.stat().st_size:
+            ways["with the rank before each line"] = prefixed
+        else:
+            print("logging.rank_prefix changes nothing on a console: left out")
         samples = _bench.interleaved(ways, options.rounds)
         table = []
         for quantity in ("streaming seconds", "whole command, seconds"):
@@ -94,6 +101,7 @@ def _through_a_pipe(
         raise SystemExit(f"{' '.join(map(str, argv))}\nexit code {usage.code}, {total} bytes of {size}")
     return {
         "streaming seconds": last - first,
+        "MB": total / 1e6,
         "MB/s": total / 1e6 / (last - first),
         "whole command, seconds": usage.wall,
         "CPU seconds": usage.cpu,
