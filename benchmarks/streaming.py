@@ -1,7 +1,7 @@
 """Streaming of job output: `hpc-hydra run -- cat FILE` against `cat FILE` through the same pipe.
 
-A gigabyte of lines goes through one pipe to a reader that throws it away. What counts is the time from the first byte to
-the last; the start and the end of the launcher are in a table of its own. Everything runs on this machine.
+A gigabyte of lines goes through one pipe to a reader that throws it away. What counts is the time from the first byte
+to the last; the start and the end of the launcher are in a table of its own. Everything runs on this machine.
 
     python benchmarks/streaming.py                       5 rounds of 1 GB
     python benchmarks/streaming.py --megabytes 100 --rounds 3

@@ -27,7 +27,6 @@ from hpc_hydra.launcher.dry_run import runs_table
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import complain, say
-from hpc_hydra.launcher.takeover import take_over
 from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
@@ -187,6 +186,8 @@ def _show(todo: Attached, task: Program) -> None:
 
 def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
     run, sweep = todo.run, todo.spec.sweep
+    from hpc_hydra.launcher.takeover import take_over  # a dry run does without
+
     with take_over(sweep, [run], registry.submitter):
         freezer = Freezer(sweep, task)
         base = prepared.bases[run.base]

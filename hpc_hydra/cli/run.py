@@ -86,7 +86,7 @@ def launch(call: Call) -> int:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from hpc_hydra.cli import attach, batch
+    from hpc_hydra.cli import attach
     from hpc_hydra.cli.command import program
 
     task = program(call.command, fill=call.fill)
@@ -102,6 +102,8 @@ def launch(call: Call) -> int:
                 fix="rendezvous.init=script, and the command makes it itself",
             )
         if master.launch.batch_script is not None and not call.multirun:
+            from hpc_hydra.cli import batch
+
             return batch.launch(hydra.config_loader, master, call.command)
         if call.multirun or master.launch.bg or master.launch.setup_only:
             return _sweep(hydra, master, task, call)

@@ -21,7 +21,13 @@ BUILT_IN = {
 }
 
 # Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
-_PREFIXES = {"local": "HPC_HYDRA_", "ssh": "HPC_HYDRA_", "flux": "FLUX_", "slurm": "SLURM_"}
+_PREFIXES = {
+    "local": ("HPC_HYDRA_",),
+    "ssh": ("HPC_HYDRA_",),
+    "flux": ("FLUX_",),
+    "slurm": ("SLURM_",),
+    "lsf": ("HPC_HYDRA_", "LSB_"),
+}
 
 
 def names() -> tuple[str, ...]:
@@ -35,7 +41,7 @@ def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
     Another package's are not asked: to look for them takes longer than the start of a program may. Ranks that our own
     job scripts start are known by HPC_HYDRA_RUN.
     """
-    found = [name for name in BUILT_IN if any(key.startswith(_PREFIXES.get(name, "")) for key in env)]
+    found = [name for name in BUILT_IN if any(key.startswith(_PREFIXES.get(name, ("",))) for key in env)]
     return tuple(found)
 
 
