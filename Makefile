@@ -17,11 +17,6 @@ help: ## this list
 .venv14/.ready: $(HOUSE) constraints/hydra14.txt
 	@sh scripts/venv.sh .venv14 constraints/hydra14.txt
 
-.venv-peers/.ready: constraints/peers.txt | .venv/.ready
-	$(PY) -m venv --clear .venv-peers
-	.venv-peers/bin/python -m pip --disable-pip-version-check -q --no-input install -r constraints/peers.txt
-	@touch $@
-
 venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
 
 venv14: .venv14/.ready ## the same on Hydra 1.4
@@ -68,5 +63,5 @@ cluster-down: ## stop it
 	bash tests/cluster/slurm/down
 
 clean: ## remove what make, builds and tests left here; your own outputs/ and multirun/ stay
-	rm -rf .venv .venv14 .venv-peers build dist outputs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv14 build dist outputs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
