@@ -311,6 +311,13 @@ class Dialect(ABC):
         """Whether `cancel_command` failed for nothing but jobs that had ended already."""
         return False
 
+    def outer_queue(self) -> tuple[str, list[str]] | None:
+        """A variable, and the command that prints its value, by which a job's process reaches the queue of the job.
+
+        None: the submit command goes there from inside a job, too.
+        """
+        return None
+
     @abstractmethod
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         """Who this task is, from its per-task variables alone; None where this is not one of our tasks.

@@ -296,6 +296,9 @@ class FluxDialect(Dialect):
         lines = [line for line in message.splitlines() if line.strip()]
         return bool(lines) and all(re.search(r"job is inactive|unknown job id", line) for line in lines)
 
+    def outer_queue(self) -> tuple[str, list[str]] | None:
+        return "FLUX_URI", ["flux", "getattr", "parent-uri"]  # a batch job is an instance of its own
+
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         from hpc_hydra.scheduler.flux_ranks import identity
 

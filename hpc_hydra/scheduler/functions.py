@@ -12,6 +12,7 @@ Must not know: Hydra, any scheduler's commands.
 
 from __future__ import annotations
 
+import os
 import pickle
 import secrets
 import signal
@@ -24,8 +25,10 @@ from typing import Any
 from submitit.core import core, utils
 
 from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.scheduler import commands
 from hpc_hydra.scheduler.base import JobSpec, JobStatus, SubmitError
-from hpc_hydra.scheduler.executor import DialectExecutor, DialectWatcher
+from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.scheduler.executor import ASK_TIMEOUT, DialectExecutor, DialectWatcher
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.files import read_json, write_json
 
@@ -222,7 +225,13 @@ def again(env: Mapping[str, str], job_id: str) -> str:
     key = f"{known.spec.key}-{env['HPC_HYDRA_RUN']}-{len(before) + 1}"
     environ = {**known.spec.environ, FIRST_ID: job_id}
     spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env["HPC_HYDRA_RUN"]),), environ=environ)
-    (new,) = submit(dialect(known.scheduler), spec, known.folder)
+    scheduler = dialect(known.scheduler)
+    if outer := scheduler.outer_queue():
+        name, command = outer
+        answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+        if answer.ok and answer.out.strip():
+            os.environ[name] = answer.out.strip()
+    (new,) = submit(scheduler, spec, known.folder)
     write_json(path, [*before, new])
     return new
 
