@@ -111,7 +111,7 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     dry = bool(master.launch.dry_run)
     temporary: Path | None = None
     if not keep:
-        temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else _temporary(str(master.scheduler.name))
+        temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else shared_directory(str(master.scheduler.name))
         with read_write(master), open_dict(master):
             master.launch.launch_dir = str(temporary)
     try:
@@ -121,7 +121,7 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _temporary(scheduler: str) -> Path:
+def shared_directory(scheduler: str) -> Path:
     """A new directory that the nodes see too: here, else in the home directory."""
     if scheduler == "local":
         return Path(tempfile.mkdtemp(prefix="hpc_hydra-"))

@@ -22,6 +22,7 @@ COMMANDS = {
     "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "end runs that wait or run"),
     "resume": ("hpc_hydra.cli.sweep_commands:resume", "submit again what failed, was lost, or never was submitted"),
     "results": ("hpc_hydra.cli.sweep_commands:results", "what the runs returned, as a table, CSV or JSON"),
+    "doctor": ("hpc_hydra.cli.doctor", "a small job that checks ranks, network, GPUs, files and all-reduce"),
     "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
 }
 USAGE_EXIT = 2

@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.guard import guard
 
         return guard(argv[1:])
-    if what in ("blaunch", "mpiexec", "replicas", "lighthouse"):
+    if what in ("blaunch", "mpiexec", "replicas", "lighthouse", "doctor"):
         from importlib import import_module
 
         from hpc_hydra.errors import HpcHydraError

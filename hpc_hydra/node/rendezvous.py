@@ -262,6 +262,12 @@ def _routed_address(info: RankInfo) -> str | None:
     return None
 
 
+def addresses() -> dict[str, str]:
+    """The addresses of this host's network interfaces, by name."""
+    found = {name: _interface_address(name) for _, name in socket.if_nameindex()}
+    return {name: address for name, address in found.items() if address}
+
+
 def _interface_address(name: str) -> str | None:
     return _ipv4_of(name) or _ipv6_of(name)
 
