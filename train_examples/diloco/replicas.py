@@ -92,7 +92,6 @@ class Groups:
             use_async_quorum=False,
             init_sync=False,  # launch.seed gives all the same weights
             timeout=patience,
-            quorum_timeout=patience,
             replica_id=f"replica_{self.number}",
         )
 
