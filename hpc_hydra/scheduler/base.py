@@ -223,6 +223,10 @@ class Dialect(ABC):
         """The same ids among what `find_command` printed; empty where it was not queued."""
         return ()
 
+    def outside(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Variables by which commands in a job of ours reach the queue that the job itself came from."""
+        return {}
+
     def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
         """Command that tells which of these ids is which run's, for `parse_runs`; None: they are in order."""
         return None

@@ -41,7 +41,7 @@ UNKNOWN = JobStatus(State.UNKNOWN)
 
 def environment(dialect: Dialect, keep: Collection[str] = ()) -> dict[str, str]:
     """What a scheduler's commands see of this process's environment."""
-    return {**cleaned(os.environ, keep=keep), **dialect.variables}
+    return {**cleaned(os.environ, keep=keep), **dialect.variables, **dialect.outside(os.environ)}
 
 
 class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]

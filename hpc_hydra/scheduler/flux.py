@@ -56,6 +56,7 @@ _NO_WORD = {
     "mail_user": ("scheduler.mail_user", "leave it out: Flux sends no mail"),
     "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
+_PARENT = "HPC_HYDRA_FLUX_PARENT"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
@@ -170,7 +171,11 @@ class FluxDialect(Dialect):
         request = spec.plan.tasks
         options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
         elsewhere = ["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else []
-        before = [f"unset {_LEFTOVER}", f'export {HOSTS}="$(flux hostlist -e -d, local)"']
+        before = [
+            f"unset {_LEFTOVER}",
+            f'export {HOSTS}="$(flux hostlist -e -d, local)"',
+            f'export {_PARENT}="$(flux getattr parent-uri 2>/dev/null)"',
+        ]
         if spec.attached:
             before.append(f"export {LINGER}=1  # exit-on-error drops what the ranks have said last")
         else:
@@ -194,8 +199,8 @@ class FluxDialect(Dialect):
         log = one_line(f"{spec.log}/{spec.key}", "hydra.sweep.dir")
         if "{{" in log or "}}" in log:
             raise PlanError("Flux would fill {{…}} in a path", where="hydra.sweep.dir", fix="hydra.sweep.dir=PATH")
-        yield "output", f"{log}.{{{{id}}}}.log"
-        yield "setattr", f"user.hpc_hydra={spec.tag}"
+        mine = [("output", f"{log}.{{{{id}}}}.log"), ("setattr", f"user.hpc_hydra={spec.tag}")]
+        yield from merge(mine, (), spec.plan.request.removed_args)
 
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
         if attached:
@@ -258,6 +263,10 @@ class FluxDialect(Dialect):
 
     def find_command(self, spec: JobSpec) -> list[str]:
         return ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
+
+    def outside(self, env: Mapping[str, str]) -> Mapping[str, str]:
+        """Our job is an instance, which ends with it: what is submitted from there goes to the one around it."""
+        return {"FLUX_URI": env[_PARENT]} if env.get(_PARENT) else {}
 
     def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
         """The answers to one `flux submit --cc` come in no certain order."""

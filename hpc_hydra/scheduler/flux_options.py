@@ -55,7 +55,7 @@ def check_option(name: str, value: str | None, key: str) -> None:
     """Refuse a free option that cannot be one of Flux's. Raises `PlanError` naming ``key``."""
     option = canonical(name, ALIASES)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
-        raise PlanError(f"{name!r} is no option of flux", where=key)
+        raise PlanError(f"{name!r} is no option of flux", where=key, fix="flux help batch, flux help run")
     if option in REFUSED:
         raise PlanError(f"--{option} cannot be set", where=key, fix=REFUSED[option])
     if value is not None:

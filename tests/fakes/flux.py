@@ -140,6 +140,8 @@ def queue(
     cluster: Cluster, asked: Asked, *, script: str | None = None, foreground: bool = False, env: Mapping[str, str] = {}
 ) -> Job:
     """Put one job into the queue. Raises `Refused` as the instance does."""
+    if instance(cluster) is not None:
+        raise Refused("the stand-in has no queue in a job's own instance, which ends with the job's script")
     nodes, tasks, cores, gpus = size(asked)
     per_node = -(-tasks // nodes)
     waits = dependencies(cluster, asked)

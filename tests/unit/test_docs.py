@@ -120,16 +120,24 @@ def test_the_commands_of_a_document_run_on_the_stand_in_for_lsf(
     assert run(document, {"test", "lsf"}, tmp_path) > 0
 
 
+@pytest.mark.parametrize("document", having("flux"), ids=name)
+def test_the_commands_of_a_document_run_on_the_stand_in_for_flux(
+    document: Path, tmp_path: Path, fake_flux: object
+) -> None:
+    assert run(document, {"test", "flux"}, tmp_path) > 0
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_every_block_of_commands_says_whether_it_is_tested(document: Path) -> None:
     wrong = [
         f"{block.line}: {block.language} {block.mark}"
         for block in blocks(document.read_text())
         if block.language in {"bash", "shell", "console", "zsh", ""}
-        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|lsf|shown: \S.*", block.mark))
+        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|flux|lsf|shown: \S.*", block.mark))
     ]
     assert wrong == [], (
-        "write ```sh test, ```sh dry, ```sh cluster, ```sh lsf or ```sh shown: why; ```text for what is printed"
+        "write ```sh test, ```sh dry, ```sh cluster, ```sh flux, ```sh lsf or ```sh shown: why; "
+        "```text for what is printed"
     )
 
 

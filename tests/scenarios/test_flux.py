@@ -1,0 +1,152 @@
+"""Sweeps, attached runs and a training over Flux; on the stand-in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.scheduler_state import Cluster
+from tests.scenarios.conftest import ROOT, Probe
+from tests.unit.cli.running import SHOW, hpc_hydra, lines
+
+PATIENCE = 120.0  # seconds
+SMALL = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+
+
+def test_a_sweep_with_results_values_and_a_rank_that_fails(fake_flux: Cluster, tmp_path: Path) -> None:
+    note = 'it\'s "so" $(touch pwned) {{id}} {cc}'
+    done = Probe(tmp_path, "flux").run(
+        *SMALL, "resources.nodes=2", "exit_code=0,7", "how=exit", "fail_rank=1", "sleep=1", "ret=number",
+        f"launch.env.NOTE={json.dumps(note)}", "launch.seed=3",
+    )  # fmt: skip
+    assert done.code == 1, done.text
+    assert len([argv for argv in fake_flux.calls("flux submit") if argv[0] == "flux submit"]) == 1
+    good, bad = done.outcome(0), done.outcome(1)
+    assert (good["status"], good["result"]) == ("completed", 41.5)
+    assert (bad["status"], bad["exit_code"], bad["rank"]) == ("failed", 7, 1)
+    assert {key: saw["env"]["NOTE"] for key, saw in done.probes.items()} == dict.fromkeys(done.probes, note)
+    assert [saw["env"]["RANK"] for key, saw in sorted(done.probes.items()) if key[0] == 0] == ["0", "1"]
+    assert [job.left for job in fake_flux.jobs()] == [[], []]
+    assert [job.code for job in fake_flux.jobs()] == [0, 7]
+
+
+def test_each_run_goes_to_its_own_scheduler(fake_flux: Cluster, fake_lsf: Cluster, tmp_path: Path) -> None:
+    done = Probe(tmp_path, "flux,lsf,local").run(*SMALL, "resources.procs_per_node=1,2", "ret=number")
+    assert done.code == 0, done.text
+    assert (len(fake_flux.jobs()), len(fake_lsf.jobs())) == (2, 2)
+    assert [done.outcome(num)["result"] for num in range(6)] == [41.5] * 6
+    sizes = [done.outcome(num)["world_size"] for num in range(6)]
+    assert sorted(sizes) == [1, 1, 1, 2, 2, 2]
+
+
+SYSTEM = """\
+# @package _global_
+defaults:
+  - override /scheduler: {scheduler}
+
+system:
+  name: {name}
+  cores_per_node: 2
+  gpus_per_node: 0
+  scheduler: {scheduler}
+"""
+
+
+@pytest.mark.cluster
+def test_each_system_of_a_sweep_has_its_scheduler(fake_flux: Cluster, slurm_cluster: object, tmp_path: Path) -> None:
+    """`-m system=slurm-like,flux-like resources.nodes=1,2`: four jobs, two on each."""
+    systems = tmp_path / "conf" / "system"
+    systems.mkdir(parents=True)
+    for scheduler in ("slurm", "flux"):
+        text = SYSTEM.format(name=f"{scheduler}-like", scheduler=scheduler)
+        (systems / f"{scheduler}-like.yaml").write_text(text)
+    (tmp_path / "conf" / "config.yaml").write_text("defaults:\n  - hpc\n  - _self_\n")
+    (tmp_path / "train.py").write_text(
+        "import os, hydra\n"
+        "@hydra.main(version_base=None, config_path='conf', config_name='config')\n"
+        "def main(cfg):\n"
+        "    return cfg.system.name, os.environ['HPC_HYDRA_SCHEDULER'], int(os.environ['WORLD_SIZE'])\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    args = [
+        sys.executable, "train.py", "-m", "system=slurm-like,flux-like", "resources.nodes=1,2",
+        "resources.procs_per_node=1", "hydra.sweep.dir=sweep", "launch.seed=1",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(args, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = [json.loads((tmp_path / "sweep" / str(num) / "outcome.json").read_text()) for num in range(4)]
+    assert [outcome["result"] for outcome in outcomes] == [
+        ["slurm-like", "slurm", 1], ["slurm-like", "slurm", 2], ["flux-like", "flux", 1], ["flux-like", "flux", 2],
+    ]  # fmt: skip
+    assert len(fake_flux.jobs()) == 2
+
+
+def test_an_interrupt_cancels_all_by_one_command(fake_flux: Cluster, tmp_path: Path) -> None:
+    probe = Probe(tmp_path, "flux")
+    fake_flux.set_note("hosts", {"node01": {"slots": 2, "gpus": 0}})
+    args = probe.argv(
+        *SMALL, "resources.procs_per_node=1", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d"
+    )  # fmt: skip
+    with probe.started(argv=args) as launcher:
+        end = time.monotonic() + PATIENCE
+        while len(probe.saw()) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(PATIENCE) == 130
+    jobs = fake_flux.jobs()
+    assert {job.state for job in jobs} == {"ended"}
+    assert [job.started is None for job in jobs] == [False, False, True, True]
+    assert [argv[1:] for argv in fake_flux.calls("flux cancel")] == [[job.id for job in jobs]]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SHOW)
+    return tmp_path
+
+
+def test_a_run_that_is_waited_for_runs_attached(here: Path, fake_flux: Cluster) -> None:
+    words = ("run", "scheduler=flux", *SMALL)
+    done = hpc_hydra(
+        *words, "resources.nodes=2", "resources.procs_per_node=1", "--", "train.py", "a b", "it's", cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout, "out") == [f"out {rank}/2 ['a b', \"it's\"]" for rank in (0, 1)]
+    assert lines(done.stderr, "err") == ["err 0", "err 1"]
+    assert fake_flux.jobs()[0].left == []
+    done = hpc_hydra(*words, "resources.procs_per_node=1", "--", "train.py", cwd=here, env={"CODE": "7"})
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_batch_script_of_the_users_own(fake_flux: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "own.sh").write_text('#!/bin/bash\n#flux: --job-name=mine\necho "in $FLUX_ENCLOSING_ID $*"; exit 3\n')
+    words = ("run", "scheduler=flux", "launch.batch_script=own.sh", "resources.nodes=2", *SMALL)
+    done = hpc_hydra(*words, "--", "an", "argument", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "an argument\n" in done.stdout
+
+
+@pytest.mark.torch
+def test_the_digits_example_trains_over_several_nodes(fake_flux: Cluster, tmp_path: Path) -> None:
+    train = ROOT / "train_examples" / "digits_ddp" / "train.py"
+    args = [
+        sys.executable, str(train), "-m", "scheduler=flux", *SMALL, "epochs=1", f"hydra.sweep.dir={tmp_path / 'sweep'}",
+        "resources.nodes=2", "resources.procs_per_node=2", "launch.seed=7",
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(args, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 4)
+    (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
+    assert "on 4 ranks" in log.read_text()
+    assert [job.code for job in fake_flux.jobs()] == [0]
