@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": ("hpc_hydra.cli.sweep_commands:resume", "submit again what failed, was lost, or never was submitted"),
     "results": ("hpc_hydra.cli.sweep_commands:results", "what the runs returned, as a table, CSV or JSON"),
     "doctor": ("hpc_hydra.cli.doctor", "a small job that checks ranks, network, GPUs, files and all-reduce"),
+    "report": ("hpc_hydra.cli.html_report:report", "the sweep as one HTML file: table, plots, timeline, failures"),
     "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
 }
 USAGE_EXIT = 2

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import hpc_hydra
 from hpc_hydra.config.store import conf_dir
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.launcher.dry_run import by_hand as commands_by_hand
 from hpc_hydra.launcher.group import Group, Pack
 from hpc_hydra.launcher.report import say
@@ -67,6 +67,10 @@ def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
 def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
     """All that a dialect needs to write the script of an allocation for several runs."""
     assert group.pack is not None
+    if group.plan.container is not None:
+        raise PlanError(
+            "packed runs start on the node, outside of a container", where="launch.pack", fix="leave launch.pack out"
+        )
     made = spec(group, key, plan_key, root, program)
     node = made.rank_command[:-1]
     return replace(
