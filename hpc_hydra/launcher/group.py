@@ -92,7 +92,7 @@ def packed(groups: Iterable[Group]) -> list[Group]:
         elif plan.request.scheduler == "local":
             done.append(_on_this_machine(group))
         else:
-            key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python)
+            key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python, plan.after)
             by_rest.setdefault(key, []).append(group)
     return done + [_pack(members) for members in by_rest.values()]
 
@@ -116,6 +116,6 @@ def _pack(members: Sequence[Group]) -> Group:
     room = packing.allocation([group.plan for group in members])
     parts = packing.spread([run.plan for run in runs], room, members[0].plan.allocations)
     first = members[0].plan
-    outer = Plan(system=first.system, request=room.request, python=first.python)
+    outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
     chosen = tuple(runs[index] for part in parts for index in part)
     return Group(outer, chosen, Pack(room, tuple(map(len, parts))))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher import background, processes, scripts
+from hpc_hydra.launcher import after, background, processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
@@ -87,6 +87,9 @@ def resume(root: Path, wanted: Wanted) -> int:
         scripts.write(jobs, dialects, None, lambda plan: _plan_key(sweep.plans, plan))
         manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_told(chosen, len(views), common))
+        plans = [g.plan for g, _, _ in jobs if g.plan.after]
+        queue = [name for name in submitters if registry.has_queue(name)]
+        after.wait(after.elsewhere(plans, Path(sweep.program.cwd), queue=queue), Path(sweep.program.cwd))
         session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
         session.reporter.common = common
         outcomes = session.run()
@@ -237,6 +240,7 @@ def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter
         spec = make(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
         for run in g.runs if g.pack is not None else ():
             _plan_key(sweep.plans, run.plan)
+        spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         jobs.append((g, spec, sweep.paths.script(key)))
     return jobs
 

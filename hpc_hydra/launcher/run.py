@@ -104,6 +104,7 @@ class Launch:
             return self._nothing()
         for note in notes:
             complain(f"note: {note}")
+        awaited = self._awaited(groups, launch)
         if not launch.setup_only:
             cost.confirm(groups, launch.confirm_above)
         scripts.check_output(launch.output_script, jobs)
@@ -116,7 +117,28 @@ class Launch:
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects))
             return self._nothing()
+        if awaited:
+            from hpc_hydra.launcher import after
+
+            after.wait(awaited, Path(self._program.cwd if self._program else "."))
         return self._run(prepared, jobs, preparer.root)
+
+    def _awaited(self, groups: Sequence[Group], launch: LaunchConfig) -> list[str]:
+        """What of ``launch.after`` this launcher itself has to wait for. Raises `ConfigError`."""
+        plans = [g.plan for g in groups if g.plan.after]
+        if not plans:
+            return []
+        from hpc_hydra.launcher import after
+
+        queue = [name for name in {plan.request.scheduler for plan in plans} if registry.has_queue(name)]
+        found = after.elsewhere(plans, Path.cwd(), queue=queue)
+        if found and (launch.setup_only or (launch.bg and queue)):
+            raise ConfigError(
+                f"{found[0]!r} is not in the same queue: somebody has to wait for it",
+                where="launch.after",
+                fix="launch.bg=false",
+            )
+        return found
 
     # before anything is written
 
@@ -170,6 +192,10 @@ class Launch:
             spec = make(g, key, self._plan_key(g.plan), root, self._program)
             for run in g.runs if g.pack is not None else ():
                 self._plan_key(run.plan)
+            if spec.plan.after:
+                from hpc_hydra.launcher import after
+
+                spec = after.applied(spec, dialects[g.plan.request.scheduler])
             jobs.append((g, spec, SweepPaths(root).script(key)))
         return jobs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
-from hpc_hydra.errors import PlanError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
 from hpc_hydra.planning.rendezvous import check_replicas, logging, rendezvous
@@ -68,6 +68,7 @@ def plan(settings: Settings) -> Plan:
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),
         pack=packed.pack,
+        after=_after(settings.launch.after),
         allocations=packed.allocations,
         cores_on_node=packed.cores_on_node,
         mem_on_node=packed.mem_on_node,
@@ -77,6 +78,19 @@ def plan(settings: Settings) -> Plan:
 def _monitor(asked: MonitorConfig) -> Monitor | None:
     interval = period(asked.interval, "monitor.interval", 1)
     return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon)
+
+
+def _after(value: object) -> tuple[str, ...]:
+    """``launch.after`` as a tuple. Raises `ConfigError`."""
+    texts = [] if value is None else value if isinstance(value, list) else [value]
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise ConfigError(
+                f"{text!r} is no directory of a sweep",
+                where="launch.after",
+                fix="launch.after=multirun/DATE/TIME, or scheduler.dependency for a job's id",
+            )
+    return tuple(texts)
 
 
 def _launched_by_mpi(settings: Settings, merged: options.Merged) -> tuple[str, ...]:

@@ -178,6 +178,7 @@ class Plan:
     gpus_on_node: int | None = None  # of the system; None: not known
     gpu_vendor: str | None = None  # nvidia, amd, intel
     pack: int | str | None = None  # launch.pack: "auto", or how many runs at a time in one allocation
+    after: tuple[str, ...] = ()  # launch.after, as the user wrote it
     allocations: int | None = None  # that the packed runs are spread over; None: as many as let none wait
     cores_on_node: int | None = None  # of the system, known to those that pack; None: not known
     mem_on_node: int | None = None  # MiB

@@ -177,6 +177,20 @@ class Dialect(ABC):
     def script(self, spec: JobSpec) -> str:
         """The whole job script: plain text that runs by hand too."""
 
+    def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[tuple[str, str | None]]]:
+        """The dependency on jobs that have to end well, and further options of the submit command for it.
+
+        It is in the words that `scheduler.dependency` has everywhere.
+
+        Args:
+            jobs: of each a tuple of ids: all of one submission, or a single one.
+        """
+        return "afterok:" + ":".join(id_ for job in jobs for id_ in job), []
+
+    def all_of(self, dependencies: Sequence[str]) -> str:
+        """Several dependencies, which all have to be fulfilled."""
+        return ",".join(dependencies)
+
     def check_packing(self) -> None:
         """Refuse what cannot give each of several runs a part of an allocation. Raises `PlanError`."""
         if not self.can_pack:

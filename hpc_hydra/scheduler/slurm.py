@@ -302,6 +302,11 @@ class SlurmDialect(Dialect):
             workdir="chdir" not in dict(options),
         )
 
+    def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
+        """A whole array by its own id; what waits for something that failed is cancelled, not kept for ever."""
+        ids = [job[0].partition("_")[0] if len(job) > 1 else job[0] for job in jobs]
+        return "afterok:" + ":".join(ids), [("kill-on-invalid-dep", "yes")]
+
     def step_script(self, spec: JobSpec) -> str:
         """srun in the allocation, on the hosts that it is told, confined to the cores and GPUs it asks for."""
         request = spec.plan.tasks

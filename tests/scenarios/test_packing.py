@@ -67,3 +67,15 @@ def test_packed_runs_have_slices_are_cancelled_alone_and_go_back_to_resume(slurm
     assert await_true(lambda: states(slurm_probe) == ["cancelled", "cancelled", "running", "running"], 90)
     hpc(slurm_probe, "cancel")
     assert executions(slurm_probe) == [1, 1, 2, 1]
+
+
+def test_a_sweep_begins_when_another_has_ended_well(slurm_probe: Probe) -> None:
+    first = slurm_probe.sweep
+    assert slurm_probe.run("note=1,2", "sleep=4", "launch.bg=true", *SMALL).code == 0
+    later = Probe(slurm_probe.tmp / "later", "slurm")
+    later.tmp.mkdir()
+    assert later.run("note=3", f"launch.after={first}", "launch.bg=true", *SMALL).code == 0
+    assert states(later) == ["pending"] and "Dependency" in runs(later)[0]["reason"]
+    hpc(later, "wait")
+    begun = min(one["time"] for one in later.saw().values())
+    assert begun > max(one["time"] + 4 for one in slurm_probe.saw().values())

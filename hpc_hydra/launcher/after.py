@@ -1,0 +1,124 @@
+"""``launch.after``: runs that begin when a sweep, or some of its runs, has ended well.
+
+Where both are in the same scheduler's queue it is the scheduler's own dependency; else the launcher waits before it
+submits. Must not know: any scheduler's words for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.launcher.choose import is_selection, select
+from hpc_hydra.launcher.inspect import RunView, Sweep, find_sweep, look, open_sweep, recover
+from hpc_hydra.launcher.report import complain
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue
+
+KEY = "launch.after"
+AGAIN = 5.0  # seconds between two looks at what is waited for
+_ACTIVE = ("pending", "running")
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Runs of a sweep that others wait for."""
+
+    sweep: Sweep
+    views: tuple[RunView, ...]
+
+    @property
+    def active(self) -> list[RunView]:
+        return [view for view in self.views if view.word in _ACTIVE]
+
+    def jobs_of(self, scheduler: str) -> list[tuple[str, ...]]:
+        """Ids of what is in its queue and awaited: a tuple for a whole submission, else one id each."""
+        wanted = {in_queue(v.id) for v in self.active if v.scheduler == scheduler}
+        good = {in_queue(v.id) for v in self.views if v.word == "completed"}
+        found: list[tuple[str, ...]] = []
+        for job in self.sweep.state.jobs.values():
+            ids = tuple(dict.fromkeys(map(in_queue, job.ids)))
+            mine = [id_ for id_ in ids if id_ in wanted]
+            if mine:
+                found += [ids] if set(ids) <= wanted | good else [(id_,) for id_ in mine]
+                wanted -= set(ids)
+        return found
+
+
+def read(text: str, here: Path) -> Awaited:
+    """``DIR`` or ``DIR:RUNS``, from the directory ``here``.
+
+    Raises:
+        ConfigError: there is no such sweep, or it cannot end well any more.
+    """
+    folder, _, runs = text.rpartition(":")
+    if not folder or not is_selection(runs):
+        folder, runs = text, ""
+    try:
+        sweep = open_sweep(find_sweep(folder, here))
+        recover(sweep)
+        views = tuple(select(look(sweep), [runs] if runs else []))
+    except HpcHydraError as error:
+        raise ConfigError(
+            f"{text!r}: {error.what}", where=KEY, fix="the directory of a sweep, or DIR:RUNS with RUNS as 0-3 or lr=0.1"
+        ) from error
+    bad = [view for view in views if view.word not in (*_ACTIVE, "completed")]
+    if bad:
+        numbers = " ".join(str(view.run.num) for view in bad[:10])
+        raise ConfigError(
+            f"{text!r} will not end well: run {numbers} is {bad[0].word}",
+            where=KEY,
+            fix=f"hpc-hydra resume {sweep.root}, then this again",
+        )
+    return Awaited(sweep, views)
+
+
+def applied(spec: JobSpec, dialect: Dialect) -> JobSpec:
+    """The spec with the scheduler's dependency on what its plan waits for, as far as that is in the same queue.
+
+    Raises `ConfigError`, and `PlanError` where the scheduler has no such dependency.
+    """
+    jobs: list[tuple[str, ...]] = []
+    for text in spec.plan.after:
+        if dialect.has_queue:
+            jobs += read(text, spec.workdir).jobs_of(dialect.name)
+    if not jobs:
+        return spec
+    request = spec.plan.request
+    dependency, options = dialect.after(jobs)
+    given = {name for name, _ in request.submit_args}
+    request = replace(
+        request,
+        dependency=dialect.all_of([*([request.dependency] if request.dependency else []), dependency]),
+        submit_args=(*request.submit_args, *(pair for pair in options if pair[0] not in given)),
+    )
+    return replace(spec, plan=replace(spec.plan, request=request))
+
+
+def elsewhere(plans: Iterable[Plan], here: Path, *, queue: Sequence[str]) -> list[str]:
+    """What of ``launch.after`` has to be waited for by the launcher: it still runs, and not in the same queue.
+
+    Args:
+        queue: the schedulers that have one.
+    """
+    found: dict[str, None] = {}
+    for plan in dict.fromkeys(plans):
+        for text in plan.after:
+            own = plan.request.scheduler if plan.request.scheduler in queue else None
+            if any(view.scheduler != own for view in read(text, here).active):
+                found[text] = None
+    return list(found)
+
+
+def wait(texts: Sequence[str], here: Path) -> None:
+    """Return when all have ended well. Raises `ConfigError` when one cannot any more."""
+    for text in texts:
+        awaited = read(text, here)
+        if awaited.active:
+            complain(f"waiting for {text}: {len(awaited.active)} runs have not ended ({KEY})")
+        while awaited.active:
+            time.sleep(AGAIN)
+            awaited = read(text, here)

@@ -1,0 +1,81 @@
+"""Runs that begin when others have ended well: what the scheduler is told, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher import after
+from hpc_hydra.launcher.after import Awaited
+from hpc_hydra.launcher.inspect import RunView
+from hpc_hydra.scheduler import registry
+from hpc_hydra.sweep.types import Job
+
+from .fakes import job, runs
+
+
+def awaited(root: Path, words: list[str], ids: list[str], scheduler: str = "slurm") -> Awaited:
+    views = tuple(
+        RunView(run, word, scheduler, "job0", id_)
+        for run, word, id_ in zip(runs(root, len(ids)), words, ids, strict=True)
+    )
+    jobs = {"job0": Job("job0", "plan0", tuple(range(len(ids))), ids=tuple(ids))}
+    sweep: Any = SimpleNamespace(state=SimpleNamespace(jobs=jobs), root=root)
+    return Awaited(sweep, views)
+
+
+def test_a_whole_array_is_awaited_by_its_own_id(tmp_path: Path) -> None:
+    one = awaited(tmp_path, ["running", "pending", "completed"], ["7_0", "7_1", "7_2"])
+    dependency, options = registry.dialect("slurm").after(one.jobs_of("slurm"))
+    assert dependency == "afterok:7" and ("kill-on-invalid-dep", "yes") in options
+
+
+def test_some_of_an_array_are_awaited_by_theirs(tmp_path: Path) -> None:
+    one = awaited(tmp_path, ["running", "failed", "pending"], ["7_0", "7_1", "7_2"])
+    assert registry.dialect("slurm").after(one.jobs_of("slurm"))[0] == "afterok:7_0:7_2"
+
+
+def test_packed_runs_are_awaited_by_their_allocation(tmp_path: Path) -> None:
+    one = awaited(tmp_path, ["running", "pending"], ["7+0", "7+1"])
+    assert one.jobs_of("slurm") == [("7",)]
+
+
+def test_what_is_in_another_queue_is_not_the_schedulers(tmp_path: Path) -> None:
+    assert awaited(tmp_path, ["running"], ["7"]).jobs_of("flux") == []
+
+
+@pytest.mark.parametrize("scheduler", ["flux", "lsf"])
+def test_other_schedulers_take_the_same_words(scheduler: str, tmp_path: Path) -> None:
+    dialect = registry.dialect(scheduler)
+    assert dialect.after([("1", "2"), ("3",)]) == ("afterok:1:2:3", [])
+
+
+def test_the_dependency_comes_beside_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    _, spec, _ = job(tmp_path, "job1", runs(tmp_path, 1, dependency="singleton"))
+    spec = dataclasses.replace(spec, plan=dataclasses.replace(spec.plan, after=("sweep",)))
+    monkeypatch.setattr(after, "read", lambda text, here: awaited(tmp_path, ["running"], ["7"]))
+    made = after.applied(spec, registry.dialect("slurm"))
+    assert made.plan.request.dependency == "singleton,afterok:7"
+    assert "kill-on-invalid-dep" in dict(made.plan.request.submit_args)
+    assert after.applied(spec, registry.dialect("local")).plan.request.dependency == "singleton"
+    assert after.elsewhere([spec.plan], tmp_path, queue=["slurm"]) == []
+    assert after.elsewhere([spec.plan], tmp_path, queue=[]) == ["sweep"]
+
+
+def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"launch\.after"):
+        after.read("nowhere", tmp_path)
+
+
+def test_a_sweep_that_has_failed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = awaited(tmp_path, ["failed"], ["7"])
+    for name, value in (("find_sweep", None), ("open_sweep", found.sweep), ("recover", None), ("look", found.views)):
+        monkeypatch.setattr(after, name, lambda *_, value=value: value)
+    with pytest.raises(ConfigError, match="run 0 is failed"):
+        after.read("sweep", tmp_path)
