@@ -134,6 +134,7 @@ class RendezvousConfig:
     unswap_rocr_hip_vis_dev: bool = False
     max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never; torchft: of each replica, null: 3
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
+    fork_server: Optional[bool] = None  # tcp: one process a node imports torch and forks the ranks; null: no
     replicas_per_node: Optional[int] = None  # torchft; null: 1
     nodes_per_replica: Optional[int] = None  # torchft; null: 1
     min_replicas: Optional[int] = None  # torchft: without which nobody trains on; null: 1

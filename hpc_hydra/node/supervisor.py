@@ -100,6 +100,10 @@ def supervise() -> int | Child:
             from hpc_hydra.node.mpi_rank import supervise_by_mpi
 
             return supervise_by_mpi(case, signals)
+        if case.plan.rendezvous.fork_server:
+            from hpc_hydra.node.forks import supervise_forked
+
+            return supervise_forked(case, signals)
         if case.plan.rendezvous.by_agents:
             from hpc_hydra.node.agent import supervise_agent
 
@@ -235,8 +239,18 @@ def announce(seat: Seat, held: socket.socket) -> rendezvous.Meeting:
     return meeting
 
 
-def start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, signals: Signals) -> int | Child:
-    """Fork the program and outlive it: `supervise` once everything is known."""
+def start(
+    seat: Seat,
+    meeting: rendezvous.Meeting,
+    held: socket.socket | None,
+    signals: Signals,
+    *,
+    new_image: bool = False,
+) -> int | Child:
+    """Fork the program and outlive it: `supervise` once everything is known.
+
+    ``new_image``: the program needs an interpreter of its own.
+    """
     env, notes = environment_of(seat, meeting)
     out, err = open_logs(seat, notes)
     carried = prefixed(seat, out, err)
@@ -258,7 +272,7 @@ def start(seat: Seat, meeting: rendezvous.Meeting, held: socket.socket | None, s
             os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
         if carried:
             out, err = (lines.writer for lines in carried)
-        return become(seat, env, out, err, writer)
+        return become(seat, env, out, err, writer, new_image=new_image)
     for descriptor in {writer} if carried else {out, err, writer}:
         os.close(descriptor)
     for lines in dict.fromkeys(carried):
@@ -352,6 +366,7 @@ def become(
     *,
     perform: Callable[[Part], int] | None = None,
     before_new_image: Callable[[], None] = lambda: None,
+    new_image: bool = False,
 ) -> Child:
     """In the child: take environment, directory and streams of the program; returns what runs it.
 
@@ -361,7 +376,7 @@ def become(
     """
     os.dup2(out, 1)
     os.dup2(err, 2)
-    fresh = environment.needs_new_image(os.environ, env)
+    fresh = new_image or environment.needs_new_image(os.environ, env)
     os.environ.clear()
     os.environ.update(env)
     program = seat.record.program

@@ -18,6 +18,7 @@ LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ONLY_FOR = {
     "launcher": ("mpi",),
     "max_restarts": ("torchrun", "torchft"),
+    "fork_server": ("tcp",),
     "replicas_per_node": ("torchft",),
     "nodes_per_replica": ("torchft",),
     "min_replicas": ("torchft",),
@@ -72,6 +73,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
         max_restarts=_restarts(asked),
         launcher=_launcher(asked, scheduler),
+        fork_server=bool(asked.fork_server),
         replicas_per_node=_at_least(asked.replicas_per_node, 1, "replicas_per_node"),
         nodes_per_replica=_at_least(asked.nodes_per_replica, 1, "nodes_per_replica"),
         min_replicas=_at_least(asked.min_replicas, 1, "min_replicas"),

@@ -99,6 +99,7 @@ class Rendezvous:
     unswap_rocr_hip_vis_dev: bool = False
     max_restarts: int = 0  # of all workers together, by torchrun's agents
     launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
+    fork_server: bool = False  # tcp: one process a node imports torch once, and forks the ranks
     # torchft only; times in seconds
     replicas_per_node: int = 1
     nodes_per_replica: int = 1
@@ -110,7 +111,7 @@ class Rendezvous:
     @property
     def by_agents(self) -> bool:
         """Whether one agent a node starts the ranks there, so that the scheduler starts the agents only."""
-        return self.name in AGENT_MODES
+        return self.name in AGENT_MODES or self.fork_server
 
     @property
     def has_replicas(self) -> bool:

@@ -1,0 +1,168 @@
+"""One process a node that imports torch once and forks the ranks there. For ``rendezvous.fork_server=true``.
+
+The scheduler starts one of these on each node, with the share of all its ranks. They find each other as ranks do, and
+each forks its ranks' supervisors, which then go on as those that a scheduler started. It forks before any device or MPI
+is touched; where a fork could not be right, it says why, and its ranks start interpreters of their own.
+
+Must not know: what the program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node import environment
+from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, Stopped, die_with_parent, exit_code, kill_children
+from hpc_hydra.node.rendezvous import Meeting
+from hpc_hydra.node.share import cores_of
+from hpc_hydra.node.supervisor import (
+    Agent,
+    Case,
+    Child,
+    Seat,
+    ended_early,
+    identify,
+    meeting_of,
+    prepare_run,
+    sit,
+    start,
+    told_of_nobody,
+)
+from hpc_hydra.planning.types import Plan, RankInfo
+
+READ_AT_IMPORT = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|TORCH|PYTORCH|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_")
+
+SHARED = (
+    "hydra", "hydra.core.utils", "hydra._internal.callbacks", "torch", "torch.distributed",
+    "hpc_hydra.node.distributed", "hpc_hydra.node.program", "hpc_hydra.node.returned",
+)  # fmt: skip
+"""What every rank imports before the user's own program."""
+
+
+def supervise_forked(case: Case, signals: Signals) -> int | Child:
+    """As `supervisor.supervise`, for all ranks of this node."""
+    seat: Seat | None = None
+    try:
+        with told_of_nobody(case):
+            node = identify(case.execution, case.plan, os.environ, case.host)
+        seat = Seat(case.execution, case.record, case.plan, node, case.host, None, None)
+        prepare_run(seat)
+        with meeting_of(seat, signals) as (meeting, held):
+            ranks = [rank_info(node, local, case.plan) for local in range(case.plan.request.procs_per_node)]
+            why = prepare(case, ranks[0], meeting)
+            if why is not None and node.rank == 0:
+                print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
+            cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+            running: dict[int, int] = {}
+            server = os.getpid()
+            for info in ranks:
+                pid = os.fork()
+                if pid == 0:
+                    os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
+                    die_with_parent(server, signal.SIGTERM)
+                    if held is not None:
+                        held.close()
+                    return _become(case, info, meeting, server, cores, len(ranks), new_image=why is not None)
+                running[pid] = info.rank
+            try:
+                return _watch(running, signals)
+            finally:
+                kill_children()
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(None, error, case.host)
+
+
+def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
+    """Who a rank is, from who its node is."""
+    procs = plan.request.procs_per_node
+    return dataclasses.replace(
+        node, rank=node.node_rank * procs + local, local_rank=local, world_size=plan.world_size, local_world_size=procs
+    )
+
+
+def prepare(case: Case, first: RankInfo, meeting: Meeting) -> str | None:
+    """Import what all ranks need. Returns why they may not be forked from here; None: they may."""
+    program, plan = case.record.program, case.plan
+    if program.kind == "command":
+        return "a command is a program of its own"
+    own = [var.name for var in plan.env if var.expand and READ_AT_IMPORT.match(var.name) and "rank}" in var.value]
+    if own:
+        return f"{own[0]} is read at import, and differs between ranks"
+    env, _ = environment.rank_environment(
+        os.environ, plan, first, host=case.host, address=meeting.address, port=meeting.port, master_host=meeting.host,
+        seed=case.record.seed,
+    )  # fmt: skip
+    if environment.needs_new_image(os.environ, env):
+        return "variables of the plan are read when an interpreter starts"
+    os.environ.update({name: value for name, value in env.items() if READ_AT_IMPORT.match(name)})
+    try:
+        for module in SHARED:
+            importlib.import_module(module)
+        import torch
+    except ImportError as error:
+        return str(error)
+    gc.collect()
+    gc.freeze()  # ranks leave these pages as they are
+    if threading.active_count() > 1:
+        return "a thread was started by what is imported"
+    if any(module.is_initialized() for name in ("cuda", "xpu") if (module := getattr(torch, name, None)) is not None):
+        return "a GPU was initialised by what is imported"
+    return None
+
+
+def _become(
+    case: Case, info: RankInfo, meeting: Meeting, server: int, cores: list[int], ranks: int, *, new_image: bool
+) -> int | Child:
+    """In the fork: a rank's supervisor, and in its child the program."""
+    signals = Signals()
+    signals.start_with_none_blocked()
+    seat: Seat | None = None
+    try:
+        if len(cores) >= ranks:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, cores_of(cores, info.local_rank, ranks))
+        seat = dataclasses.replace(sit(case, info, os.environ), agent=Agent(server, server))
+        return start(seat, meeting, None, signals, new_image=new_image)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(seat, error, case.host)
+
+
+def _watch(running: dict[int, int], signals: Signals) -> int:
+    """Wait for all ranks; the first that fails ends the others. Returns its code."""
+    code = 0
+    kill_at: float | None = None
+    while running:
+        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
+        if signum in STOP or signum in WARN:
+            _tell(running, signum)
+        if signum in STOP:
+            code = code or 128 + signum
+        for pid in list(running):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                del running[pid]
+                failed = exit_code(status)[0]
+                if failed and signals.stop is None and kill_at is None:
+                    code = failed
+                    _tell(running, signal.SIGTERM)
+                    kill_at = time.monotonic() + 2 * GRACE
+        if kill_at is not None and time.monotonic() >= kill_at:
+            _tell(running, signal.SIGKILL)
+            kill_at = time.monotonic() + GRACE
+    return code
+
+
+def _tell(running: dict[int, int], signum: int) -> None:
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
