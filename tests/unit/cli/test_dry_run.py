@@ -142,3 +142,31 @@ def test_every_published_example_dry_runs_for_jsrun_or_says_what_cannot_be(
                               ("--dependency afterok:12345", '-w "done(12345)"')):  # fmt: skip
         if option in line:
             assert f"#BSUB {directive}\n" in out
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_every_published_example_dry_runs_for_flux_or_says_what_cannot_be(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = line.removeprefix("torchrun-hpc ").replace("-n 8", "-n 4")  # a node of tuolumne has four GPUs
+    code, out, err = dry_run(line, capsys, "--system", "tuolumne")
+    assert list(tmp_path.iterdir()) == []
+    if "--gpus-per-proc 4" in line:
+        assert code == 2 and "resources.procs_per_node: 2 ranks with 4 GPUs each need 8" in err
+        return
+    if "--reservation" in line:
+        assert code == 2 and "scheduler.reservation: 'dat_2024' cannot be said to Flux" in err
+        return
+    assert code == 0, err
+    if "--local" in line:
+        return
+    if "--scheduler slurm" in line:
+        assert "#SBATCH --nodes=" in out
+        return
+    assert "#flux: --nodes=" in out and "#flux: --exclusive" in out
+    assert re.search(r"^  flux (run .* flux broker bash \S+\.sh|batch .*\.sh 0)$", out, re.MULTILINE)
+    for option, directive in (("-t 480", "--time-limit=28800s"), ("-q gpu_queue", "--queue=gpu_queue"),
+                              ("--account ml_research", "--setattr=system.bank=ml_research"),
+                              ("--dependency afterok:12345", "--dependency=afterok:12345")):  # fmt: skip
+        if option in line:
+            assert f"#flux: {directive}\n" in out

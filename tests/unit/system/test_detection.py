@@ -298,3 +298,13 @@ def test_csm_machines_know_their_flavour_and_leave_it_to_lsf(name: str, composed
     assert here.flavour is None
     with pytest.raises(PlanError, match=r"scheduler\.flavour: 'csm' is for scheduler=lsf"):
         plan(detect.resolve(composed("scheduler=slurm", "scheduler.flavour=csm"), probe=machine()))
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"), [("tuolumne", "pbatch"), ("elcap", "pbatch"), ("corona", "pbatch"), ("tioga", "pdebug")]
+)
+def test_machines_with_flux_ask_flux_for_whole_nodes(name: str, queue: str, composed: Composed) -> None:
+    asked = plan(detect.resolve(composed(f"system={name}", "resources.nodes=2"), probe=machine())).request
+    assert (asked.scheduler, asked.queue, asked.exclusive) == ("flux", queue, True)
+    found = detect.resolve(auto(), probe=machine(f"{name}1"))
+    assert (found.system.name, found.scheduler.name) == (name, "flux")
