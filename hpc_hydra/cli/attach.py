@@ -31,9 +31,11 @@ from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.scheduler.steps import StepSubmitter
 from hpc_hydra.sweep.files import on_disk, read_json
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.system import allocation
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -147,11 +149,20 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         attached=True,
     )
     script = SweepPaths(root).script(JOB)
-    command = dialect.attach_command(script, spec, os.environ)
+    held = allocation.held(dialect, prepared.settings.launch.inside)
+    spec = replace(spec, held=held)
+    env = cleaned(os.environ, keep=dialect.keeps(plan.request))
+    command: list[str] | None
+    if held is not None:
+        StepSubmitter(dialect, held).check(plan.tasks)
+        command, env = ["bash", str(script)], dialect.step_environment(os.environ, plan.tasks, held)
+    else:
+        around = os.environ if dialect.submits_into_allocation else env
+        command = dialect.attach_command(script, spec, around)
+        if command and command[:1] == ["bash"] and dialect.submits_into_allocation:
+            env = dict(os.environ)
     if command is None:
         return None
-    inside = command[:1] == ["bash"] and dialect.has_queue
-    env = dict(os.environ) if inside else cleaned(os.environ, keep=dialect.keeps(plan.request))
     notes = (*prepared.notes, *dialect.notes(plan.request))
     return Attached(
         dialect, run, spec, dialect.script(spec), command, env, _streams(plan.logging, root, keep, per_rank), notes

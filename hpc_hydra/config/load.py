@@ -59,6 +59,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "rendezvous.launcher": ("scheduler", "mpiexec"),
     "logging.nccl_debug": ("VERSION", "WARN", "INFO", "ABORT", "TRACE"),
     "logging.torch_distributed_debug": ("OFF", "INFO", "DETAIL"),
+    "launch.inside": ("step", "submit"),
     "launch.on_interrupt": ("ask", "cancel", "detach"),
     "launch.on_failure": ("continue", "stop"),
 }

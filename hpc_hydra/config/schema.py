@@ -199,6 +199,7 @@ class LaunchConfig:
     launch_dir: Optional[str] = None
     batch_script: Optional[str] = None
     bg: bool = False
+    inside: Optional[str] = None  # in an allocation: step (where null), or submit
     debug: bool = False
     python: Optional[str] = None
     env: Dict[str, Any] = field(default_factory=dict)

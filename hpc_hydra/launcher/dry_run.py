@@ -85,7 +85,8 @@ def _job(dialect: Dialect, group: Group, spec: JobSpec, path: Path) -> str:
     groups = replica_groups(group.plan)
     parts = [f"{title}\n{rule}", *(["\n".join(groups)] if groups else []), f"# {path}\n{dialect.script(spec).rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(spec).items()]
-    parts.append("submitted by:\n  " + "\n  ".join(shown))
+    how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
+    parts.append(f"{how} by:\n  " + "\n  ".join(shown))
     if group.plan.env:
         parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.env)))
     return "\n\n".join(parts)
@@ -103,5 +104,9 @@ def _preset(var: EnvVar) -> str:
 
 def by_hand(dialect: Dialect, spec: JobSpec, script: Path) -> list[str]:
     """Commands that start each run of a script by hand."""
+    if spec.held is not None:
+        new = dialect.step_environment({}, spec.plan.tasks, spec.held)
+        words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []
+        return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
     stdin = f" < {shlex.quote(str(script))}" if dialect.reads_stdin else ""
     return [shlex.join(argv) + stdin for _, argv in dialect.submissions(script, spec)]

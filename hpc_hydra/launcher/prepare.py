@@ -37,6 +37,7 @@ _WHOLE_COMMAND = (
     "output_script",
     "launch_dir",
     "bg",
+    "inside",
     "debug",
     "on_interrupt",
     "on_failure",

@@ -27,12 +27,13 @@ from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import JobSpec, Submitter
+from hpc_hydra.scheduler.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import Freezer, read_program
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.system import allocation
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
@@ -71,8 +72,8 @@ def resume(root: Path, wanted: Wanted) -> int:
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
-        jobs = _jobs(sweep, packed(group(runs)), submitters)
-        if wanted.bg and any(not registry.has_queue(name) for name in submitters):
+        jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside)
+        if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
             background.start(root, wanted.words)
             return 0
@@ -218,13 +219,17 @@ def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[R
     return [replanner.replan(run, sweep.records[run.num]) for run in runs]
 
 
-def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter]) -> list[tuple[Group, JobSpec, Path]]:
+def _jobs(
+    sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter], inside: str | None
+) -> list[tuple[Group, JobSpec, Path]]:
     """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
     large: set[str] = set()
+    held: dict[str, Allocation | None] = {}
     for g in groups:
         scheduler = g.plan.request.scheduler
         if scheduler not in submitters:
-            submitters[scheduler] = registry.submitter(scheduler)
+            held[scheduler] = allocation.held(registry.dialect(scheduler), inside)
+            submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
         submitters[scheduler].dialect.check(g.plan.tasks)
         if g.pack is not None:
             submitters[scheduler].dialect.check_packing()
@@ -241,6 +246,7 @@ def _jobs(sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter
         for run in g.runs if g.pack is not None else ():
             _plan_key(sweep.plans, run.plan)
         spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
+        spec = scripts.inside(spec, held[g.plan.request.scheduler])
         jobs.append((g, spec, sweep.paths.script(key)))
     return jobs
 

@@ -27,10 +27,11 @@ from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import Dialect, JobSpec, Submitter
+from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, Submitter
 from hpc_hydra.sweep.files import on_disk
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.system import allocation
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.types import Outcome
@@ -56,6 +57,7 @@ class Launch:
     _keys: dict[Plan, str] = field(default_factory=dict)
     _jobs: int = 0
     _submitters: dict[str, Submitter] = field(default_factory=dict)
+    _inside: str | None = None  # launch.inside
 
     @property
     def root(self) -> Path | None:
@@ -80,6 +82,7 @@ class Launch:
                 fix="hpc-hydra run launch.batch_script=FILE",
             )
         self._check_files(prepared)
+        self._inside = prepared.settings.launch.inside
         launch = prepared.settings.launch
         self._refuse_without_results(prepared)
         if launch.debug:
@@ -97,7 +100,8 @@ class Launch:
         notes = _notes(prepared, groups, dialects)
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
-        jobs = self._specs(groups, dialects, preparer.root)
+        held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
+        jobs = self._specs(groups, dialects, preparer.root, held)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
             say(dry_run.show(dialects, jobs, notes, self._program, of_hydra, self._steps))
@@ -177,11 +181,16 @@ class Launch:
 
     def _submitter(self, name: str) -> Submitter:
         if name not in self._submitters:
-            self._submitters[name] = registry.submitter(name)
+            held = allocation.held(registry.dialect(name), self._inside)
+            self._submitters[name] = registry.submitter(name, held)
         return self._submitters[name]
 
     def _specs(
-        self, groups: Sequence[Group], dialects: Mapping[str, Dialect], root: Path
+        self,
+        groups: Sequence[Group],
+        dialects: Mapping[str, Dialect],
+        root: Path,
+        held: Mapping[str, Allocation | None],
     ) -> list[tuple[Group, JobSpec, Path]]:
         self._program = self._program or program.detect()
         jobs = []
@@ -196,6 +205,7 @@ class Launch:
                 from hpc_hydra.launcher import after
 
                 spec = after.applied(spec, dialects[g.plan.request.scheduler])
+            spec = scripts.inside(spec, held[g.plan.request.scheduler])
             jobs.append((g, spec, SweepPaths(root).script(key)))
         return jobs
 
@@ -249,11 +259,11 @@ class Launch:
 
     # submission and after
 
-    @staticmethod
-    def _by_another(groups: Sequence[Group], launch: LaunchConfig) -> bool:
+    def _by_another(self, groups: Sequence[Group], launch: LaunchConfig) -> bool:
         """Whether a launcher in the background has to stay with the runs, as there is no scheduler that does."""
-        alone = [g for g in groups if not registry.has_queue(g.plan.request.scheduler)]
-        return bool(alone) and launch.bg and not launch.setup_only
+        if not launch.bg or launch.setup_only:
+            return False
+        return any(not self._submitter(g.plan.request.scheduler).outlives_launcher for g in groups)
 
     def _in_background(self, prepared: Prepared, root: Path) -> Sequence[JobReturn]:
         from hpc_hydra.launcher import background

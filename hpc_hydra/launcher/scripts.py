@@ -23,7 +23,7 @@ from hpc_hydra.launcher.report import say
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler import container
-from hpc_hydra.scheduler.base import Dialect, JobSpec
+from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec
 from hpc_hydra.sweep.files import write_bytes
 from hpc_hydra.sweep.frozen import Program
 from hpc_hydra.sweep.layout import SweepPaths
@@ -96,6 +96,19 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
             )
         )
     return found
+
+
+def inside(spec: JobSpec, held: Allocation | None) -> JobSpec:
+    """``spec`` of runs that are steps of ``held``: their scripts run where the launcher does. Raises `ConfigError`."""
+    if held is None:
+        return spec
+    if spec.packs:
+        raise ConfigError(
+            f"makes jobs, and runs in an allocation ({held.job_id}) share that anyway",
+            where="launch.pack",
+            fix="launch.pack=null, or launch.inside=submit",
+        )
+    return replace(spec, attached=True, held=held)
 
 
 def tag(key: str) -> str:

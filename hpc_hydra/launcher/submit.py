@@ -135,7 +135,7 @@ class Session:
         scheduler = spec.plan.request.scheduler
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
         job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
-        self.manifest.submitting(job, scheduler)
+        self.manifest.submitting(job, self.submitters[scheduler].label or scheduler)
         try:
             ids = self.submitters[scheduler].submit(spec, waiting.script)
         except SubmitError as error:
@@ -256,7 +256,7 @@ class Session:
 
     def _detach(self) -> None:
         """Leave what goes on without this process; what cannot is cancelled, and its end awaited."""
-        ours = [w for w in self.watchers.values() if w.active and not w.submitter.dialect.has_queue]
+        ours = [w for w in self.watchers.values() if w.active and not w.submitter.outlives_launcher]
         if ours:
             complain("runs without a scheduler end with this command, and are cancelled")
             self._cancel(ours)
@@ -299,7 +299,7 @@ class Session:
 
     def _leave_at_once(self) -> None:
         for watcher in self.watchers.values():
-            if watcher.active and not watcher.submitter.dialect.has_queue:  # they end with this process
+            if watcher.active and not watcher.submitter.outlives_launcher:  # they end with this process
                 with suppress(Exception):
                     self.manifest.cancelled([w.id for w in watcher.active])
         for submitter in self.submitters.values():

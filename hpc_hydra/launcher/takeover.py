@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.report import command
+from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import State, Submitter
 from hpc_hydra.sweep.frozen import read_runs
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
@@ -90,10 +92,14 @@ def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
             open_ids.setdefault(state.scheduler[job], []).append(id_)
     for scheduler, ids in open_ids.items():
         try:
-            found = submitter(scheduler).poll(ids)
+            if registry.has_queue(scheduler):
+                found = submitter(scheduler).poll(ids)
+                alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
+            else:
+                running = processes.local_runs(SweepPaths(root).jobs)
+                alive = [id_ for id_ in ids if id_ in running]
         except HpcHydraError:
             continue
-        alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
         if alive:
             raise SweepError(
                 f"jobs of an earlier sweep in this directory are still there: {' '.join(alive[:10])}",

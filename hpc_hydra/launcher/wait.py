@@ -48,7 +48,7 @@ def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[st
     return 1 if failed else 0
 
 
-_KEYS = ("on_interrupt", "on_failure", "best")
+_KEYS = ("on_interrupt", "on_failure", "best", "inside")
 
 
 def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:

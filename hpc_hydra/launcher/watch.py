@@ -106,7 +106,7 @@ class Watcher:
 
     @property
     def _is_local(self) -> bool:
-        return not self.submitter.dialect.has_queue
+        return not self.submitter.outlives_launcher
 
     def hurry(self) -> None:
         """Let the next step ask the scheduler."""

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from hpc_hydra.errors import PlanError, SchedulerError
+from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Plan, RankInfo, Request
 
 Refusal = Literal["permanent", "limit", "transient"]
@@ -76,6 +76,7 @@ class Allocation:
     job_id: str
     hosts: tuple[str, ...]
     slots: tuple[int, ...]
+    gpus: tuple[int, ...] = ()  # of each host; empty: none, or nobody says
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class JobSpec:
     environ: Mapping[str, str] = field(default_factory=dict)  # HPC_HYDRA_* and the like, set for every rank
     pythonpath: tuple[str, ...] = ()  # put before PYTHONPATH, so that this package is found on the nodes
     comment: str = ""
+    held: Allocation | None = None  # whose steps the runs are
     attached: bool = False  # the script runs outside of the nodes, attached to a console
     needs: tuple[str, ...] = ()  # directories besides sweep and workdir that the program needs, in a container too
     home: str = ""  # the user's home directory
@@ -143,6 +145,8 @@ class Dialect(ABC):
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
+    submits_into_allocation: bool = False  # in an allocation, the submit command queues there, and nowhere else
+    steps_side_by_side: bool = False  # the launch command keeps steps of one allocation apart
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
     @abstractmethod
@@ -325,6 +329,27 @@ class Dialect(ABC):
         """
         return None
 
+    def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
+        """Command that tells whether the allocation of ``env`` lives. None: ``env`` is of none, or nobody can say."""
+        return None
+
+    def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
+        """The allocation that this process is in, from what `allocation_command` printed; None where it has ended."""
+        return None
+
+    def check_inside(self, inside: str, env: Mapping[str, str]) -> None:
+        """Refuse a value of ``launch.inside`` that means nothing here. Raises `ConfigError`."""
+        if not self.has_queue:
+            raise ConfigError(
+                f"scheduler={self.name} submits nothing, so it has no allocations",
+                where="launch.inside",
+                fix="launch.inside=null",
+            )
+
+    def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
+        """Variables of a job script that runs as a step of ``held``."""
+        return dict(env)
+
     def only_ended(self, message: str) -> bool:
         """Whether `cancel_command` failed for nothing but jobs that had ended already."""
         return False
@@ -348,6 +373,12 @@ class Submitter(ABC):
     """The doing half: submit scripts, ask for states, cancel. One object per launcher process."""
 
     dialect: Dialect
+    label: str | None = None  # what the manifest calls its scheduler, where that is not the dialect's name
+
+    @property
+    def outlives_launcher(self) -> bool:
+        """Whether its jobs do."""
+        return self.dialect.has_queue
 
     @abstractmethod
     def check(self, request: Request) -> None:

@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hpc_hydra.errors import PlanError, SchedulerError
+from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler import flux_options as options_of
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
@@ -68,6 +68,7 @@ class FluxDialect(Dialect):
     """flux batch (flux submit for several runs) / flux run."""
 
     name = "flux"
+    submits_into_allocation = True
     program = "flux"
     variables: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
@@ -307,6 +308,15 @@ class FluxDialect(Dialect):
 
     def outer_queue(self) -> tuple[str, list[str]] | None:
         return "FLUX_URI", ["flux", "getattr", "parent-uri"]  # a batch job is an instance of its own
+
+    def check_inside(self, inside: str, env: Mapping[str, str]) -> None:
+        """In an allocation, which is an instance of Flux, all commands speak to that."""
+        if inside == "submit" and env.get("FLUX_ENCLOSING_ID"):
+            raise ConfigError(
+                f"commands in the allocation {env['FLUX_ENCLOSING_ID']} speak to its own instance of Flux",
+                where="launch.inside",
+                fix="FLUX_URI=$(flux getattr parent-uri) before the command submits to the instance around it",
+            )
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         from hpc_hydra.scheduler.flux_ranks import identity

@@ -87,7 +87,7 @@ class LsfDialect(Dialect):
             directives=[f"#BSUB {options.directive(option)}" for option in own],
             head=self._head(spec),
             launch=self.launch(request, python),
-            select='"${runs[${hpc_hydra_index:-1}-1]}"',
+            select='"${1:-${runs[${hpc_hydra_index:-1}-1]}}"',
             job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+_$hpc_hydra_index}",
             other_nodes=elsewhere,
             before=before,
@@ -211,6 +211,13 @@ class LsfDialect(Dialect):
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         held = ranks.allocation(env)
         return held.hosts if held else ()
+
+    def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("LSB_JOBID", "")
+        return ["bjobs", "-noheader", "-o", "stat", ranks.job_id(env)] if job.isdigit() else None
+
+    def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
+        return self.allocation(env) if "RUN" in stdout.split() else None
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         return ranks.identity(env)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.scheduler.base import Dialect, Submitter
+from hpc_hydra.scheduler.base import Allocation, Dialect, Submitter
 
 BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
@@ -19,6 +19,7 @@ BUILT_IN = {
     "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
     "ssh": "hpc_hydra.scheduler.ssh:SshDialect",
 }
+STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
 
 # Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
 _PREFIXES = {
@@ -46,12 +47,13 @@ def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def dialect(name: str) -> Dialect:
-    """The pure half of a scheduler.
+    """The pure half of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
 
     Raises:
         ConfigError: no scheduler of this name.
         SchedulerError: another package's scheduler cannot be loaded.
     """
+    name = name.removesuffix(STEP)
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found: Dialect = getattr(import_module(module), attribute)()
@@ -70,12 +72,16 @@ def dialect(name: str) -> Dialect:
 
 def has_queue(name: str) -> bool:
     """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
-    return dialect(name).has_queue
+    return not name.endswith(STEP) and dialect(name).has_queue
 
 
-def submitter(name: str) -> Submitter:
-    """The doing half of a scheduler: a fresh object, of which a launcher needs one."""
-    return dialect(name).submitter()
+def submitter(name: str, held: Allocation | None = None) -> Submitter:
+    """The doing half of a scheduler: a fresh object, of which a launcher needs one. ``held``: runs are its steps."""
+    if held is None:
+        return dialect(name).submitter()
+    from hpc_hydra.scheduler.steps import StepSubmitter
+
+    return StepSubmitter(dialect(name), held)
 
 
 def _made(value: Any) -> Dialect:

@@ -13,8 +13,9 @@ from pathlib import Path
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.types import RankInfo, Request
-from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
-from hpc_hydra.scheduler.hostlist import expand
+from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal, State
+from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.scheduler.hostlist import counts, expand
 from hpc_hydra.scheduler.options import Option, canonical, merge, one_line
 from hpc_hydra.scheduler.shell import job_script, pack_script, step_script
 
@@ -95,6 +96,7 @@ STATES = {
     "DEADLINE": State.TIMEOUT,
 }
 
+_SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
 _LIMIT = re.compile(r"\b(QOS|Assoc)\w*Submit\w*|job submit limit|Resource temporarily unavailable", re.IGNORECASE)
 _TRANSIENT = re.compile(
     r"timed out|Unable to contact|Zero Bytes were transmitted|Connection (refused|reset)|standby mode|try again"
@@ -114,6 +116,7 @@ class SlurmDialect(Dialect):
     program = "sbatch"
     has_arrays = True
     can_pack = True
+    steps_side_by_side = True
 
     def check(self, request: Request) -> None:
         for name, value in request.submit_args:
@@ -275,7 +278,9 @@ class SlurmDialect(Dialect):
 
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
-        further = range(0 if spec.attached else 1, request.nodes)  # nodes that the script itself does not run on
+        further = range(
+            0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
+        )  # nodes that the script itself does not run on
         elsewhere = _once_on_each_node(further) if further else ()
         job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
         options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
@@ -295,7 +300,7 @@ class SlurmDialect(Dialect):
             scheduler=self.name,
             directives=directives,
             launch=self.launch(request),
-            select='"${runs[${SLURM_ARRAY_TASK_ID:-0}]}"',
+            select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
             job_id=job_id,
             replica=self.launch_replica(spec.plan.step),
             other_nodes=elsewhere,
@@ -458,6 +463,40 @@ class SlurmDialect(Dialect):
         for job, _, index in (text.partition("_") for text in ids):
             elements.setdefault(job, []).extend([int(index)] if index else [])
         return ["scancel", *(f"{job}_[{_ranges(i)}]" if i else job for job, i in elements.items())]
+
+    def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("SLURM_JOB_ID", "")
+        return ["scontrol", "show", "job", "-o", job] if job.isdigit() else None
+
+    def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
+        """From ``scontrol show job``; cores of each node as salloc says them, else in equal parts."""
+        fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
+        if fields.get("JobState") != "RUNNING":
+            return None
+        hosts = expand(fields["NodeList"])
+        total = int(fields["NumCPUs"])
+        try:
+            slots = counts(env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        except ValueError:
+            slots = ()
+        if len(slots) != len(hosts) or sum(slots) != total:
+            slots = (total // len(hosts),) * len(hosts)
+        gpus = re.search(r"\bgres/gpu=(\d+)", fields.get("TRES", "") + fields.get("AllocTRES", ""))
+        each = int(gpus[1]) // len(hosts) if gpus else 0
+        return Allocation(env["SLURM_JOB_ID"], hosts, slots, (each,) * len(hosts))
+
+    def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
+        """srun takes these for options (srun.html, "INPUT ENVIRONMENT VARIABLES"). What else the outer job, or the
+        step that this is in, says about itself is left out: it would be taken for options, too."""
+        memory = str(request.mem_per_node or 0)  # 0: with the other steps, all that the job has
+        new = {"SLURM_JOB_ID": held.job_id, "SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": memory}
+        if any(held.gpus) and request.gpu_request not in ("none", "gpus-per-task"):
+            gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
+            new |= {"SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {"SLURM_STEP_GRES": "none"}
+        step = env.get("SLURM_STEP_ID", "")
+        if step.isdigit() and int(step) < _SPECIAL_STEPS:  # a shell of srun --pty holds all, and shares it
+            new["SLURM_OVERLAP"] = "1"
+        return cleaned(env) | new
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         from hpc_hydra.scheduler.slurm_ranks import identity

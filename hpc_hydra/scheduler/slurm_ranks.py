@@ -6,6 +6,7 @@ for SLURM_HOSTFILE, which alone tells where rank 0 is in an arbitrary distributi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -26,17 +27,29 @@ def identity(env: Mapping[str, str]) -> RankInfo | None:
     """The rank that this task is; None where it is none.
 
     A batch script has SLURM_PROCID but no step; ``srun --pty bash`` is a step of one task, as is ``srun -n1``: a world
-    of one, unless our own job script started it.
+    of one, unless our own job script started it. So is the shell of ``srun -n2 --pty bash``, whatever its variables.
 
     Raises:
         RendezvousError: variables are missing, malformed or contradict each other.
     """
     if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
         return None
+    ours = "HPC_HYDRA_RUN" in env
+    if not ours and env.get("SLURM_PTY_PORT") and has_terminal():
+        return None
     task = _Task(env)
-    if task.size == 1 and "HPC_HYDRA_RUN" not in env:
+    if task.size == 1 and not ours:
         return None
     return task.info()
+
+
+def has_terminal() -> bool:
+    """Whether this process can be typed at: SLURM_PTY_PORT alone is inherited by what a shell of ``--pty`` starts."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 class _Task:

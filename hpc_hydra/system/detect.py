@@ -17,7 +17,8 @@ from typing import Any
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import PlanError
-from hpc_hydra.system import defaults, hostfile, index, sinfo
+from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.system import allocation, defaults, hostfile, index, sinfo
 from hpc_hydra.system.probe import Probe, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
@@ -209,9 +210,12 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
             "numa_domains": seen.numa_domains,
         }
     elif settings.scheduler.name == "slurm":
+        held = allocation.held(dialect("slurm"), settings.launch.inside, probe)
         kinds = probe.once("sinfo", lambda: sinfo.parse(probe.run(sinfo.COMMAND) or ""))
         with_gpus = settings.resources.gpus_per_proc != 0
         facts = sinfo.facts(kinds, _partition(settings), with_gpus=with_gpus)
+        if held is not None:  # what there is, is what the allocation has
+            facts = {**facts, "cores_per_node": min(held.slots), "gpus_per_node": min(held.gpus)}
     missing = {key: value for key, value in facts.items() if getattr(system, key) is None}
     return dataclasses.replace(system, scheduler=system.scheduler or settings.scheduler.name, **missing)
 

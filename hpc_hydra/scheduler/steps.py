@@ -1,0 +1,91 @@
+"""A queue inside an allocation that is already held: each run is a step of it, and waits until there is room.
+
+The scripts run here, as those of `local_queue` do; the scheduler's own launch command, which they call, starts the
+ranks in the allocation. Must not know: any scheduler's variables, Hydra.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.scheduler.base import Allocation, Dialect
+from hpc_hydra.scheduler.local_queue import LocalSubmitter, Run, Share
+from hpc_hydra.scheduler.registry import STEP
+
+
+class StepSubmitter(LocalSubmitter):
+    """Starts runs in the order of submission, as many at once as the allocation has room for."""
+
+    def __init__(self, dialect: Dialect, held: Allocation) -> None:
+        super().__init__(dialect)
+        self.held = held
+        self.label = f"{dialect.name}{STEP}"
+        self._slots = list(held.slots)
+        self._cards = list(held.gpus or (0,) * len(held.hosts))
+        self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of the hosts it counts on
+
+    @property
+    def outlives_launcher(self) -> bool:
+        return False
+
+    def _share(self, request: Request) -> Share:
+        """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
+        alone = request.exclusive or not self.dialect.steps_side_by_side
+        share = Share(gpus_of(request), cores_of(request), alone=alone)
+        for key, needed, there, what in (
+            ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
+            ("resources.cpus_per_proc", share.cpus, min(self.held.slots), "cores of a node"),
+            ("resources.gpus_per_proc", share.gpus, min(self.held.gpus or (0,)), "GPUs of a node"),
+        ):
+            if needed > there and not (alone and key == "resources.cpus_per_proc"):
+                raise PlanError(
+                    f"a run needs {needed} {what}, and the allocation {self.held.job_id} that this is in has {there}",
+                    where=key,
+                    fix="launch.inside=submit for jobs of their own, or smaller runs",
+                )
+        return share
+
+    def _room(self, run: Run) -> list[int]:
+        share = run.share
+        if share.alone:
+            return [i for i in range(len(self.held.hosts)) if self._is_free(i)]
+        free = enumerate(zip(self._slots, self._cards, strict=True))
+        return [i for i, (cores, gpus) in free if cores >= share.cpus and gpus >= share.gpus]
+
+    def _is_free(self, node: int) -> bool:
+        return all(node not in nodes for nodes in self._nodes.values())
+
+    def _fits(self, run: Run) -> bool:
+        if any(other.share.alone for other in self._running) and not self.dialect.steps_side_by_side:
+            return False
+        return len(self._room(run)) >= run.spec.plan.request.nodes
+
+    def _take(self, run: Run) -> None:
+        chosen = self._room(run)[: run.spec.plan.request.nodes]
+        self._nodes[run.id] = tuple(chosen)
+        self._add(run, -1)
+
+    def _give_back(self, run: Run) -> None:
+        self._add(run, 1)
+        del self._nodes[run.id]
+
+    def _add(self, run: Run, sign: int) -> None:
+        gpus = self.held.gpus or (0,) * len(self.held.hosts)
+        for i in self._nodes[run.id]:
+            self._slots[i] += sign * (self.held.slots[i] if run.share.alone else run.share.cpus)
+            self._cards[i] += sign * (gpus[i] if run.share.alone else run.share.gpus)
+
+    def _environment(self, run: Run) -> dict[str, str]:
+        return self.dialect.step_environment(os.environ, run.spec.plan.tasks, self.held)
+
+
+def cores_of(request: Request) -> int:
+    """Of a node."""
+    return request.procs_per_node * (request.cpus_per_proc or 1)
+
+
+def gpus_of(request: Request) -> int:
+    """Of a node."""
+    return 0 if request.gpu_request == "none" else request.shared_gpus or request.procs_per_node * request.gpus_per_proc

@@ -1,0 +1,46 @@
+"""The allocation that this process is in, if it is one that lives: ``launch.inside``.
+
+Variables alone prove nothing: they are left over from jobs that have ended, or were copied from elsewhere; so the
+scheduler is asked. Must not know: any scheduler's variables or commands (the dialect does).
+"""
+
+from __future__ import annotations
+
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.scheduler.base import Allocation, Dialect
+from hpc_hydra.system.probe import Probe, here
+
+
+def held(dialect: Dialect, inside: str | None, probe: Probe | None = None) -> Allocation | None:
+    """The allocation whose steps runs of ``dialect`` are; None: they are jobs of their own.
+
+    Args:
+        inside: ``launch.inside``; None is ``step`` in an allocation, and nothing outside.
+
+    Raises:
+        ConfigError: what ``inside`` says cannot be.
+    """
+    probe = probe or here()
+    if inside is not None:
+        dialect.check_inside(inside, probe.env)
+    if inside == "submit":
+        return None
+    found = probe.once(("allocation", dialect.name), lambda: _ask(dialect, probe))
+    if found is None and inside == "step" and not dialect.submits_into_allocation:
+        raise ConfigError(
+            f"this is in no allocation of {dialect.name} that lives",
+            where="launch.inside",
+            fix="launch.inside=null, or start it in a shell of salloc, bsub -Is …",
+        )
+    return found
+
+
+def _ask(dialect: Dialect, probe: Probe) -> Allocation | None:
+    command = dialect.allocation_command(probe.env)
+    if command is None:
+        return None
+    answer = probe.run(command)
+    try:
+        return dialect.parse_allocation(answer, probe.env) if answer is not None else None
+    except (HpcHydraError, ValueError):  # half of the variables, or a job that nobody can describe
+        return None
