@@ -41,7 +41,7 @@ export HPC_HYDRA_SWEEP=/sweep
 export HPC_HYDRA_JOB=job0
 export HPC_HYDRA_SCHEDULER=slurm
 runs=(0)
-export HPC_HYDRA_RUN="${{runs[${{SLURM_ARRAY_TASK_ID:-0}}]}}"
+export HPC_HYDRA_RUN="${{1:-${{runs[${{SLURM_ARRAY_TASK_ID:-0}}]}}}}"
 case " ${{runs[*]}} " in
   *" ${{HPC_HYDRA_RUN//[!0-9]/x}} "*) ;;
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
@@ -103,7 +103,7 @@ export HPC_HYDRA_SWEEP='/scratch/a b/%x'
 export HPC_HYDRA_JOB=job0
 export HPC_HYDRA_SCHEDULER=slurm
 runs=(3 5 7)
-export HPC_HYDRA_RUN="${{runs[${{SLURM_ARRAY_TASK_ID:-0}}]}}"
+export HPC_HYDRA_RUN="${{1:-${{runs[${{SLURM_ARRAY_TASK_ID:-0}}]}}}}"
 case " ${{runs[*]}} " in
   *" ${{HPC_HYDRA_RUN//[!0-9]/x}} "*) ;;
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
