@@ -140,6 +140,7 @@ class Composer:
         if self._of_master is None:
             self.fix_now([Base(self._master, ()).text])
             cfg = Base(self._master, ()).copy()  # with the values just fixed
+            OmegaConf.set_readonly(cfg.hydra, False)  # Hydra 1.4 sets it for the master, and for no run
             record_overrides(cfg, overrides)
             self._of_master = Base(cfg, overrides, tuple(raw_list(self._master.hydra.overrides.task)))
         return self._of_master

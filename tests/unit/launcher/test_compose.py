@@ -228,6 +228,7 @@ def test_the_only_run_of_a_command_is_what_hydra_composed_already(
         return
     loader, run = hydra[0], spelt(master)
     composer = Composer(loader, master)
+    HydraConfig.instance().set_config(master)  # as Hydra 1.4 does before it sweeps
     composed = composer.compose(run)
     expected = loader.load_sweep_config(master, run)
     assert_same(composed.cfg, expected)
