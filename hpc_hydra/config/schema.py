@@ -49,6 +49,7 @@ class SystemConfig:
     gpu_vendor: Optional[str] = None  # nvidia | amd | intel
     gpu_arch: Optional[str] = None
     mem_per_gpu: Optional[float] = None  # GB
+    gpu_mem_cap: Optional[float] = None  # most of a GPU's memory that a rank may take, where CPU and GPU share it
     mem_per_node: Any = None
     numa_domains: Optional[int] = None
     scheduler: Optional[str] = None

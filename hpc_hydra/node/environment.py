@@ -207,7 +207,7 @@ def visible_devices(env: Mapping[str, str]) -> list[str] | None:
 
     Entries are opaque: indices, ``GPU-…`` and ``MIG-…`` identifiers. As for CUDA, an invalid entry ends the list.
     """
-    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
         if name in env:
             found: list[str] = []
             for entry in env[name].split(","):

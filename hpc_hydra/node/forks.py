@@ -106,8 +106,8 @@ def prepare(case: Case, first: RankInfo, meeting: Meeting) -> str | None:
         return "variables of the plan are read when an interpreter starts"
     os.environ.update({name: value for name, value in env.items() if READ_AT_IMPORT.match(name)})
     try:
-        for module in SHARED:
-            importlib.import_module(module)
+        for name in SHARED:
+            importlib.import_module(name)
         import torch
     except ImportError as error:
         return str(error)

@@ -69,7 +69,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         timeout=seconds(asked.timeout, "rendezvous.timeout", bare=False) or Rendezvous.timeout,
         backend=asked.backend,
         init=cast("Literal['script', 'launcher'] | None", asked.init),
-        fraction_max_gpu_mem=fraction(asked.fraction_max_gpu_mem),
+        fraction_max_gpu_mem=capped(asked.fraction_max_gpu_mem, system.gpu_mem_cap),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
         max_restarts=_restarts(asked),
         launcher=_launcher(asked, scheduler),
@@ -163,14 +163,22 @@ def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "
     return "mpiexec" if asked.launcher == "mpiexec" or scheduler == "local" else "scheduler"
 
 
-def fraction(value: float | None) -> float | None:
+def capped(asked: float | None, cap: float | None) -> float | None:
+    """The share of GPU memory of a rank: what is asked, and never more than the system's cap, where there is one."""
+    asked, cap = fraction(asked), fraction(cap, "system.gpu_mem_cap")
+    if asked is not None and cap is not None and asked > cap:
+        raise ConfigError(
+            f"{asked:g} is more than system.gpu_mem_cap={cap:g}: CPU and GPU share the memory",
+            where="rendezvous.fraction_max_gpu_mem",
+            fix=f"rendezvous.fraction_max_gpu_mem={cap:g}, or system.gpu_mem_cap=null",
+        )
+    return cap if asked is None else asked
+
+
+def fraction(value: float | None, key: str = "rendezvous.fraction_max_gpu_mem") -> float | None:
     """A share of GPU memory, above 0 and at most 1."""
     if value is not None and not 0 < value <= 1:
-        raise ConfigError(
-            f"{value:g} is no share of a GPU's memory: above 0, at most 1",
-            where="rendezvous.fraction_max_gpu_mem",
-            fix="rendezvous.fraction_max_gpu_mem=0.8",
-        )
+        raise ConfigError(f"{value:g} is no share of a GPU's memory: above 0, at most 1", where=key, fix=f"{key}=0.8")
     return value
 
 

@@ -44,6 +44,21 @@ def test_two_runs_hold_two_ports() -> None:
         assert port_of(a) != port_of(b)
 
 
+def test_jobs_that_start_at_once_on_one_node_never_share_a_port() -> None:
+    code = (
+        "import sys; from hpc_hydra.node.rendezvous import hold; from hpc_hydra.planning.types import Rendezvous\n"
+        "with hold(Rendezvous()) as held: print(held.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(16)
+    ]
+    ports = [job.stdout.readline() for job in jobs if job.stdout is not None]
+    for job in jobs:
+        job.communicate(timeout=60)
+    assert len(set(ports)) == 16 and all(port.strip().isdigit() for port in ports)
+
+
 def test_a_server_that_reuses_addresses_listens_on_the_held_port() -> None:
     """What TCPStore does; connections to a port that is held and not listened on are refused."""
     with hold(Rendezvous()) as held:

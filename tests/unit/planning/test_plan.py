@@ -394,6 +394,14 @@ def test_agents_of_ranks_that_share_gpus_get_these() -> None:
     assert got.rendezvous.max_restarts == 2
 
 
+def test_where_cpu_and_gpu_share_memory_a_rank_keeps_to_the_cap() -> None:
+    capped = {**BOX, "gpu_mem_cap": 0.5}
+    assert make(capped).rendezvous.fraction_max_gpu_mem == 0.5
+    assert make(capped, rendezvous={"fraction_max_gpu_mem": 0.4}).rendezvous.fraction_max_gpu_mem == 0.4
+    assert refused(capped, rendezvous={"fraction_max_gpu_mem": 0.9}).where == "rendezvous.fraction_max_gpu_mem"
+    assert refused({**BOX, "gpu_mem_cap": 2.0}).where == "system.gpu_mem_cap"
+
+
 @pytest.mark.parametrize(
     ("nodes", "keys", "replicas", "ranks", "step"),
     [
