@@ -83,7 +83,7 @@ def applied(spec: JobSpec, dialect: Dialect) -> JobSpec:
     """
     jobs: list[tuple[str, ...]] = []
     for text in spec.plan.after:
-        if dialect.has_queue:
+        if dialect.has_queue and spec.held is None:
             jobs += read(text, spec.workdir).jobs_of(dialect.name)
     if not jobs:
         return spec

@@ -89,7 +89,7 @@ def resume(root: Path, wanted: Wanted) -> int:
         manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_told(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]
-        queue = [name for name in submitters if registry.has_queue(name)]
+        queue = [name for name, submitter in submitters.items() if submitter.outlives_launcher]
         after.wait(after.elsewhere(plans, Path(sweep.program.cwd), queue=queue), Path(sweep.program.cwd))
         session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
         session.reporter.common = common
@@ -245,8 +245,8 @@ def _jobs(
         spec = make(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
         for run in g.runs if g.pack is not None else ():
             _plan_key(sweep.plans, run.plan)
-        spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         spec = scripts.inside(spec, held[g.plan.request.scheduler])
+        spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         jobs.append((g, spec, sweep.paths.script(key)))
     return jobs
 

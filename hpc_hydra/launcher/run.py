@@ -134,7 +134,8 @@ class Launch:
             return []
         from hpc_hydra.launcher import after
 
-        queue = [name for name in {plan.request.scheduler for plan in plans} if registry.has_queue(name)]
+        names = {plan.request.scheduler for plan in plans}
+        queue = [name for name in names if registry.has_queue(name) and not self._is_held(name)]
         found = after.elsewhere(plans, Path.cwd(), queue=queue)
         if found and (launch.setup_only or (launch.bg and queue)):
             raise ConfigError(
@@ -179,6 +180,9 @@ class Launch:
         large = {g.plan.request.scheduler for g in groups if len(g.runs) > _MANY}
         return split(groups, {name: self._submitter(name).array_limit() for name in large})
 
+    def _is_held(self, name: str) -> bool:
+        return allocation.held(registry.dialect(name), self._inside) is not None
+
     def _submitter(self, name: str) -> Submitter:
         if name not in self._submitters:
             held = allocation.held(registry.dialect(name), self._inside)
@@ -201,11 +205,11 @@ class Launch:
             spec = make(g, key, self._plan_key(g.plan), root, self._program)
             for run in g.runs if g.pack is not None else ():
                 self._plan_key(run.plan)
+            spec = scripts.inside(spec, held[g.plan.request.scheduler])
             if spec.plan.after:
                 from hpc_hydra.launcher import after
 
                 spec = after.applied(spec, dialects[g.plan.request.scheduler])
-            spec = scripts.inside(spec, held[g.plan.request.scheduler])
             jobs.append((g, spec, SweepPaths(root).script(key)))
         return jobs
 
