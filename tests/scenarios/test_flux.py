@@ -72,7 +72,7 @@ def test_each_system_of_a_sweep_has_its_scheduler(fake_flux: Cluster, slurm_clus
         "import os, hydra\n"
         "@hydra.main(version_base=None, config_path='conf', config_name='config')\n"
         "def main(cfg):\n"
-        "    return cfg.system.name, os.environ['HPC_HYDRA_SCHEDULER'], int(os.environ['WORLD_SIZE'])\n"
+        "    return [cfg.system.name, os.environ['HPC_HYDRA_SCHEDULER'], int(os.environ['WORLD_SIZE'])]\n"
         "if __name__ == '__main__':\n    main()\n"
     )
     args = [
