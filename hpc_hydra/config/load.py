@@ -61,6 +61,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "logging.torch_distributed_debug": ("OFF", "INFO", "DETAIL"),
     "launch.inside": ("step", "submit"),
     "launch.on_interrupt": ("ask", "cancel", "detach"),
+    "launch.snapshot": ("none", "copy", "git"),
     "launch.on_failure": ("continue", "stop"),
 }
 BEST = re.compile(r"(min|max)( \S.*)?")

@@ -43,6 +43,7 @@ _WHOLE_COMMAND = (
     "on_failure",
     "best",
     "confirm_above",
+    "snapshot",
 )
 
 

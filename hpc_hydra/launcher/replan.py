@@ -33,6 +33,7 @@ _OF_THE_COMMAND = {
     "launch.output_script": "the scripts are in .hpc_hydra/jobs",
     "launch.launch_dir": "the sweep stays in its directory",
     "launch.batch_script": "a new sweep",
+    "launch.snapshot": "the code of a sweep is frozen when it is launched, or not at all",
     "launch.debug": "python train.py launch.debug=true with the overrides of the run",
 }
 _TRUSTED = ("omegaconf", "hydra", "hpc_hydra", "hydra_plugins", "cloudpickle")

@@ -34,6 +34,7 @@ from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.system import allocation
 
 if TYPE_CHECKING:
+    from hpc_hydra.launcher.snapshot import Snapshot
     from hpc_hydra.sweep.types import Outcome
 
 _ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
@@ -53,6 +54,7 @@ class Launch:
     _preparer: Preparer | None = None
     _freezer: Freezer | None = None
     _program: Program | None = None
+    _snapshot: Snapshot | None = None
     _plans: dict[str, Plan] = field(default_factory=dict)
     _keys: dict[Plan, str] = field(default_factory=dict)
     _jobs: int = 0
@@ -102,6 +104,8 @@ class Launch:
             groups = self._submittable(groups)
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         jobs = self._specs(groups, dialects, preparer.root, held)
+        self._freeze_code(launch.snapshot, preparer.root)
+        jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
             say(dry_run.show(dialects, jobs, notes, self._program, of_hydra, self._steps))
@@ -114,6 +118,7 @@ class Launch:
         scripts.check_output(launch.output_script, jobs)
         with on_disk(preparer.root, _ELSEWHERE):
             with self._take_over(preparer.root, prepared.runs):
+                self._keep_code(launch.snapshot, preparer.root)
                 self._freeze(prepared, preparer.root, jobs)
             if self._by_another(groups, launch):
                 return self._in_background(prepared, preparer.root)
@@ -223,6 +228,27 @@ class Launch:
         return self._keys[plan]
 
     # the sweep directory
+
+    def _freeze_code(self, mode: str, root: Path) -> None:
+        """Decide once what is kept of the user's code, and start the program from there. Raises `ConfigError`."""
+        if self._program is not None:
+            return
+        self._program = program.detect()
+        if mode != "none":
+            from hpc_hydra.launcher import snapshot
+
+            self._snapshot = snapshot.plan(mode, self._program, root)
+            self._program = self._snapshot.program(self._program) if self._snapshot else self._program
+
+    def _keep_code(self, mode: str, root: Path) -> None:
+        from hpc_hydra.launcher import snapshot
+
+        if self._freezer is not None:  # a further batch
+            return
+        assert self._program is not None
+        SweepPaths(root).meta.mkdir(parents=True, exist_ok=True)
+        commit = self._snapshot.write() if self._snapshot is not None else None
+        snapshot.record(root, self._program, mode=mode, commit=commit)
 
     def _take_over(self, root: Path, runs: Sequence[Run]) -> Any:
         from contextlib import nullcontext

@@ -7,6 +7,8 @@
 <sweep>/.hpc_hydra/bases.pkl               one composed, unresolved config per distinct set of group choices
 <sweep>/.hpc_hydra/program.json            how the user's program was started (script or module, cwd, sys.path …)
 <sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
+<sweep>/.hpc_hydra/launched.json           commit, packages, command line; launched.diff: what was not committed
+<sweep>/.hpc_hydra/code/                   only with launch.snapshot: the code that the jobs import
 <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
 <sweep>/.hpc_hydra/jobs/<job>.toml         only with container=edf: the description of the container
@@ -75,6 +77,18 @@ class SweepPaths:
     @property
     def task(self) -> Path:
         return self.meta / "task.pkl"
+
+    @property
+    def code(self) -> Path:
+        return self.meta / "code"
+
+    @property
+    def launched(self) -> Path:
+        return self.meta / "launched.json"
+
+    @property
+    def diff(self) -> Path:
+        return self.meta / "launched.diff"
 
     @property
     def jobs(self) -> Path:
