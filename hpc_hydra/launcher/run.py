@@ -105,7 +105,6 @@ class Launch:
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         jobs = self._specs(groups, dialects, preparer.root, held)
         self._freeze_code(launch.snapshot, preparer.root)
-        jobs = self._specs(groups, dialects, preparer.root)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
             say(dry_run.show(dialects, jobs, notes, self._program, of_hydra, self._steps))
