@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..cluster.fixtures import Cluster, wait_for
 from .conftest import ROOT, Probe
 
 TWO_BY_TWO = (
@@ -130,3 +131,30 @@ def test_a_plain_script_goes_on_after_a_restart_of_all_nodes(slurm_cluster, tmp_
     assert done.stdout.count("sum 16.0 of rank") == 4
     (outcome,) = (tmp_path / "run").rglob("outcome.json")
     assert json.loads(outcome.read_text())["restarts"] == 1
+
+
+@pytest.mark.torch
+@pytest.mark.cluster(alone=True)
+def test_a_node_that_is_cut_off_at_the_start_makes_no_half_worlds(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    """Neither side trains on without the other, and both say whom they miss."""
+    probe = Probe(tmp_path, "slurm")
+    sizes = ("resources.nodes=2", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    argv = probe.argv(*sizes, "mode=gloo", "rendezvous.timeout=8s", "start_skew=6")
+
+    def ended(rank: int) -> dict | None:
+        found = list(probe.sweep.glob(f"0/logs/*/rank_{rank}.end.json"))
+        return json.loads(found[0].read_text()) if found else None
+
+    with probe.started(argv=argv) as launcher:
+        wait_for(lambda: list(probe.sweep.glob("0/logs/*/rank_1.log")), 60, "rank 1 has been started")
+        host = wait_for(lambda: slurm_cluster.squeue(), 60, "the job runs")[0]["NodeList"]
+        second = slurm_cluster.node("node" + host.rstrip("]").split("-")[-1].split(",")[-1].removeprefix("node"))
+        second.cut()
+        try:
+            wait_for(lambda: ended(0) and ended(1), 60, "both ranks give up")
+        finally:
+            second.join()
+        out, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 1, out
+    assert "rank 1 of 2" in ended(0)["error"] and "rank 1" in ended(1)["error"]
+    assert not probe.saw(), "nobody trained"
