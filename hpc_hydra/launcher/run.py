@@ -102,9 +102,9 @@ class Launch:
         notes = _notes(prepared, groups, dialects)
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
+        self._freeze_code(launch.snapshot, preparer.root)
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         jobs = self._specs(groups, dialects, preparer.root, held)
-        self._freeze_code(launch.snapshot, preparer.root)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
             say(dry_run.show(dialects, jobs, notes, self._program, of_hydra, self._steps))
