@@ -70,6 +70,7 @@ def status(argv: Sequence[str]) -> int:
     parser = _parser("status", "The runs of a sweep: how they are, and why.")
     parser.add_argument("--watch", "-w", action="store_true", help="again and again, until all have ended")
     parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--all", action="store_true", help="each of many runs")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "status")
     sweep = _open(where)
@@ -81,7 +82,8 @@ def status(argv: Sequence[str]) -> int:
     elif options.watch:
         _watch(sweep, runs, views)
     else:
-        sweep_tables.draw(sweep_tables.status(views, head=f"sweep: {sweep.root}"))
+        every = options.all or bool(runs)
+        sweep_tables.draw(sweep_tables.status(views, head=f"sweep: {sweep.root}", every=every))
     return 0
 
 

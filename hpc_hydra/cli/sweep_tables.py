@@ -31,13 +31,28 @@ COLOURS = {
 _COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
 
 
-def status(views: Sequence[RunView], *, head: str = "") -> Any:
-    """The table of `hpc-hydra status`, for rich."""
+MANY = 200  # more runs than this are shown as counts, and those of interest one by one
+_OF_INTEREST = 40
+_QUIET = ("completed", "pending")
+
+
+def of_interest(views: Sequence[RunView]) -> list[RunView]:
+    """Of many runs those that are neither done nor waiting, the failed ones first; all of a few."""
+    if len(views) <= MANY:
+        return list(views)
+    order = {word: at for at, word in enumerate(("failed", "timeout", "lost", "unknown", "cancelled", "unsubmitted"))}
+    chosen = [view for view in views if view.word not in _QUIET]
+    return sorted(sorted(chosen, key=lambda v: order.get(v.word, 9))[:_OF_INTEREST], key=lambda v: v.run.num)
+
+
+def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> Any:
+    """The table of `hpc-hydra status`, for rich; of many runs only those of interest, unless ``every``."""
+    whole, views = views, list(views) if every else of_interest(views)
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    common = common_overrides([view.run for view in views])
+    common = common_overrides([view.run for view in whole])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in _COLUMNS:
         wide = column in ("overrides", "reason")
@@ -54,7 +69,11 @@ def status(views: Sequence[RunView], *, head: str = "") -> Any:
             Text(shown_overrides(view.run.overrides, common)),
             Text(printable(view.reason)),
         )
-    return Group(Text(head), counts(views), table) if head else Group(counts(views), table)
+    parts: list[Any] = [Text(head)] if head else []
+    parts += [counts(whole), *([table] if views else [])]
+    if len(views) < len(whole):
+        parts.append(Text(f"… and {len(whole) - len(views)} more: --all, or RUNS (failed, 0-99, lr=0.1)", style="dim"))
+    return Group(*parts)
 
 
 def counts(views: Sequence[RunView]) -> Any:
@@ -151,7 +170,9 @@ def _cell(value: Any) -> Any:
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """Columns and rows for rich."""
+    """Columns and rows for rich; of very many the text itself, which rich would draw for seconds."""
+    if len(rows) > MANY:
+        return _plain([columns, *rows])
     from rich.table import Table
     from rich.text import Text
 
@@ -161,6 +182,12 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     for row in rows:
         table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     return table
+
+
+def _plain(rows: Sequence[Sequence[Any]]) -> str:
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -194,6 +221,9 @@ def duration(seconds: float | None) -> str:
 
 def draw(what: Any) -> None:
     """Print; in a pipe as wide as it needs, as nothing must be cut to a width that nobody has."""
+    if isinstance(what, str):
+        print(what, flush=True)
+        return
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
