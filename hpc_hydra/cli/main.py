@@ -24,6 +24,7 @@ COMMANDS = {
     "results": ("hpc_hydra.cli.sweep_commands:results", "what the runs returned, as a table, CSV or JSON"),
     "doctor": ("hpc_hydra.cli.doctor", "a small job that checks ranks, network, GPUs, files and all-reduce"),
     "report": ("hpc_hydra.cli.html_report:report", "the sweep as one HTML file: table, plots, timeline, failures"),
+    "shell": ("hpc_hydra.cli.shell", "a shell in an allocation, with the environment of the ranks"),
     "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
 }
 USAGE_EXIT = 2

@@ -140,14 +140,7 @@ def write(
 
     Raises `ConfigError`.
     """
-    containers = [spec for group, spec, _ in jobs if group.plan.container]
-    for spec in containers:
-        check_container(spec)
-    if containers:
-        write_library(SweepPaths(containers[0].sweep).lib)
-    for spec in containers:
-        for path, text in container.files(spec).items():
-            write_bytes(path, text.encode())
+    write_container([spec for group, spec, _ in jobs if group.plan.container])
     for number, (group, spec, path) in enumerate(jobs):
         dialect = dialects[group.plan.request.scheduler]
         text = dialect.script(spec)
@@ -160,6 +153,18 @@ def write(
             target = Path(pattern.replace("{num}", str(number))).absolute()
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(target, text)
+
+
+def write_container(specs: Sequence[JobSpec]) -> None:
+    """What the containers of these jobs need in the sweep directory. Raises `ConfigError`, and has written nothing."""
+    for spec in specs:
+        check_container(spec)
+    if specs:
+        write_library(SweepPaths(specs[0].sweep).lib)
+    for spec in specs:
+        for path, text in container.files(spec).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, text.encode())
 
 
 def check_container(spec: JobSpec) -> None:

@@ -264,6 +264,10 @@ class Dialect(ABC):
         """
         return None
 
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str] | None:
+        """argv that runs the script on the first node of an allocation, with this terminal as its own; None: cannot."""
+        return None
+
     def array_limit_command(self) -> list[str] | None:
         """Command that tells how many runs one submission may have; None: as many as one likes."""
         return None

@@ -216,6 +216,14 @@ class FluxDialect(Dialect):
         name = ("job-name", one_line(spec.plan.request.job_name, "scheduler.job_name"))
         return self._run_script(spec.plan.tasks, [name], [str(script)])
 
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """`flux alloc` runs the script in a new instance, with this terminal; flux-alloc(1)."""
+        if env.get("FLUX_ENCLOSING_ID"):
+            return ["bash", str(script)]
+        mine = options_of.for_submit([pair for pair in self.directives(spec.plan.tasks) if pair[0] not in BATCH_ONLY])
+        size = {"ntasks": "nslots", "cores-per-task": "cores-per-slot", "gpus-per-task": "gpus-per-slot"}
+        return ["flux", "alloc", *(written(size.get(name, name), value) for name, value in mine), "bash", str(script)]
+
     def _run_script(self, request: Request, more: Sequence[Option], words: Sequence[str]) -> list[str]:
         return ["flux", "run", *self._as_instance([*self.directives(request), *more], ["bash", *words])]
 

@@ -94,6 +94,9 @@ class LocalDialect(Dialect):
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         return self.submit_command(script, spec)
 
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        return ["bash", str(script)]
+
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
         return ["bash", str(script), *args] if attached else None
 

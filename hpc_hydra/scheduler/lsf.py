@@ -151,6 +151,10 @@ class LsfDialect(Dialect):
         own = [("J", options.array(request, 1)), *self.directives(request)]
         return ["bsub", "-I", *options.words(own), "bash", named]
 
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """As attached runs, with a terminal (-Is); bsub(1)."""
+        return ["-Is" if word == "-I" else word for word in self.attach_command(script, spec, env)]
+
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
         """The script goes in by standard input, or LSF would not read its directives; so it can have no arguments."""
         if args:

@@ -265,6 +265,19 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     yield "fi"
 
 
+def interactive_script(spec: JobSpec) -> str:
+    """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
+    lines = ["#!/bin/bash", comment(f"an interactive shell of {spec.plan.system}")]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    for line in spec.plan.request.setup_lines:
+        lines += ["", f"eval {quote(line)} || exit"]
+    lines += [*_exports(spec), *container.exports(spec)]
+    _, enter = container.around(spec)
+    shell = [*enter, "bash"] if spec.plan.container else ["bash", "-i"]
+    return "\n".join([*lines, "", f"exec {command(shell)}", ""])
+
+
 def _exports(spec: JobSpec) -> Iterator[str]:
     for var in spec.plan.env:
         yield ""

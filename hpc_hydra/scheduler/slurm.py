@@ -13,6 +13,7 @@ from pathlib import Path
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal, State
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.hostlist import counts, expand
@@ -374,6 +375,15 @@ class SlurmDialect(Dialect):
             return ["bash", str(script)]
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
         return ["salloc", *map(_flag, options), "bash", str(script)]
+
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """An allocation and in it a step with a terminal, which leaves its resources to further steps (--overlap)."""
+        attach, request = self.attach_command(script, spec, env), spec.plan.tasks
+        step = [("nodes", "1"), ("ntasks", "1"), ("overlap", None), ("pty", None), ("export", "ALL")]
+        if request.cpus_per_proc is not None:
+            step.append(("cpus-per-task", str(request.cpus_per_proc)))
+        options, _ = container.around(spec)
+        return [*attach[:-2], "srun", *map(_flag, step), *options, "bash", str(script)]
 
     def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
         options = self.directives(request)

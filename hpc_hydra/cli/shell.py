@@ -1,0 +1,101 @@
+"""``hpc-hydra shell``: a shell on a node of an allocation, with the environment that the ranks would have.
+
+Must not know: any scheduler's commands (the dialect does).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.errors import PlanError, SchedulerError
+
+USAGE = "hpc-hydra shell [overrides]"
+ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks:
+hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h. launch.dry_run=true shows how."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``hpc-hydra shell``; returns the shell's exit code. Raises `HpcHydraError`."""
+    if any(word in ("-h", "--help") for word in argv):
+        sys.stdout.write(f"usage: {USAGE}\n\n{ABOUT}\n")
+        return 0
+    wrong = [word for word in argv if not ("=" in word or word.startswith("~"))]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no override", where="shell", fix=USAGE)
+    from hpc_hydra.cli import attach, run
+    from hpc_hydra.cli.command import program
+    from hpc_hydra.launcher import checks, scripts
+    from hpc_hydra.launcher.group import Group
+    from hpc_hydra.launcher.prepare import Preparer
+    from hpc_hydra.launcher.report import complain, say
+    from hpc_hydra.planning.types import Rendezvous
+    from hpc_hydra.scheduler import container, registry
+    from hpc_hydra.scheduler.environment import cleaned
+    from hpc_hydra.scheduler.shell import interactive_script
+
+    checks.refuse_on_a_rank()
+    call = run.Call(tuple(argv), ("bash",))
+    run._check_overrides(call)
+    hydra, master = run.compose(call, name="shell")
+    preparer = Preparer(hydra.config_loader, master)
+    overrides = tuple(master.hydra.overrides.task)
+    preparer.composer.adopt(overrides)
+    prepared = preparer.prepare([[]], 0)
+    dry = prepared.settings.launch.dry_run
+    plan = prepared.runs[0].plan
+    plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have
+    dialect = registry.dialect(plan.request.scheduler)
+    dialect.check(plan.tasks)
+    root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(dialect.name)
+    try:
+        group = Group(plan, (replace(prepared.runs[0], plan=plan, dir=root),))
+        spec = replace(scripts.spec(group, "shell", "plan0", root, program(("bash",))), attached=True)
+        script = root / "shell.sh"
+        command = dialect.shell_command(script, spec, os.environ)
+        if command is None:
+            raise PlanError(
+                f"{dialect.name} has no interactive allocation", where="scheduler.name", fix="ssh to the machine"
+            )
+        text = interactive_script(spec)
+        notes = [f"note: {note}" for note in (*prepared.notes, *dialect.notes(plan.request))]
+        if dry:
+            files = [f"# {path}\n{body.rstrip()}" for path, body in container.files(spec).items()]
+            parts = [*notes, f"# {script}\n{text.rstrip()}", *files, f"run by:\n  {shlex.join(command)}"]
+            say("\n\n".join([*parts, "dry run: nothing was written or run"]))
+            return 0
+        for note in notes:
+            complain(note)
+        script.write_text(text)
+        if plan.container is not None:
+            scripts.write_container([spec])
+        inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))
+        env = dict(os.environ) if inside else cleaned(os.environ, keep=dialect.keeps(plan.request))
+        return _interactive(command, env, dialect.name)
+    finally:
+        if not dry:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _interactive(command: Sequence[str], env: dict[str, str], scheduler: str) -> int:
+    """Run with this terminal; Ctrl-C is the shell's."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = subprocess.run(
+            command, env=env, check=False, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        ).returncode
+    except FileNotFoundError as error:
+        raise SchedulerError(
+            f"{command[0]} is not there: is this a machine with {scheduler}?", where="scheduler", fix="scheduler=local"
+        ) from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
