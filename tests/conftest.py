@@ -13,11 +13,11 @@ from hydra.core.plugins import Plugins
 
 from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
-from tests.cluster.sshd import ssh_hosts
+from tests.cluster.sshd import ssh_daemons, ssh_hosts
 from tests.fakes.flux_fixtures import fake_flux
 from tests.fakes.lsf_fixtures import fake_csm, fake_lsf
 
-__all__ = ["_share_the_cluster", "fake_csm", "fake_flux", "fake_lsf", "slurm_cluster", "ssh_hosts"]
+__all__ = ["_share_the_cluster", "fake_csm", "fake_flux", "fake_lsf", "slurm_cluster", "ssh_daemons", "ssh_hosts"]
 
 Plugins.instance()  # before hydra's own fixtures save and restore its state, which must know the plugins
 LEFT_OUT = pytest.StashKey[dict[str, int]]()

@@ -70,8 +70,8 @@ def install() -> None:
 
 
 @pytest.fixture(scope="session")
-def ssh_hosts(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
-    """Started once, stopped at the end."""
+def ssh_daemons(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    """Keys and configuration, made once; what was started is stopped at the end."""
     if not is_here():
         install()
     folder = tmp_path_factory.mktemp("sshd")
@@ -85,26 +85,38 @@ def ssh_hosts(slurm_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) 
     (folder / "sshd_config").write_text(
         f"Port {port}\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized_keys\nStrictModes no\n"
         "UsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        "MaxStartups 200\nPidFile none\nPrintMotd no\n"
+        f"MaxStartups 200\nPidFile none\nPrintMotd no\nSetEnv HOME={folder}\n"  # no start-up files of the user's shell
     )
     config = folder / "config"
     config.write_text(
         f"Host node0*\n  Port {port}\n  User root\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n"
     )
-    for node in NODES:
-        log = (folder / f"{node}.log").open("wb")
-        inside = f'mkdir -p /run/sshd; echo $$ > "{folder}/{node}.pid"; exec timeout {LIFE} {SSHD} -D -e -f "$0"'
-        subprocess.Popen(
-            [SCRIPTS / "node", "exec", node, "bash", "-c", inside, folder / "sshd_config"],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
-        )  # fmt: skip
-    for node in NODES:
-        wait_for(partial(_listens, node, port), 60, f"sshd of {node}: {folder}/{node}.log")
     yield SshHosts(config, folder, port)
     for node in NODES:
-        run(SCRIPTS / "node", "exec", node, "bash", "-c", f'kill "$(cat "{folder}/{node}.pid")"')
+        run(SCRIPTS / "node", "exec", node, "bash", "-c", f'kill "$(cat "{folder}/{node}.pid")"')  # if it was started
+
+
+@pytest.fixture
+def ssh_hosts(ssh_daemons: SshHosts) -> SshHosts:
+    """Started where they do not run: a node may have been started again by another test."""
+    for node in NODES:
+        if not _listens(node, ssh_daemons.port):
+            _start(node, ssh_daemons.folder)
+    for node in NODES:
+        log = f"{ssh_daemons.folder}/{node}.log"
+        wait_for(partial(_listens, node, ssh_daemons.port), 60, f"sshd of {node}: {log}")
+    return ssh_daemons
+
+
+def _start(node: str, folder: Path) -> None:
+    log = (folder / f"{node}.log").open("ab")
+    inside = f'mkdir -p /run/sshd; echo $$ > "{folder}/{node}.pid"; exec timeout {LIFE} {SSHD} -D -e -f "$0"'
+    subprocess.Popen(
+        [SCRIPTS / "node", "exec", node, "bash", "-c", inside, folder / "sshd_config"],
+        stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"},
+    )  # fmt: skip
 
 
 def _listens(node: str, port: int) -> bool:
