@@ -6,6 +6,7 @@ Must not know: Hydra, sweeps, torch.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -124,6 +125,11 @@ class JobSpec:
         while packs and left > 0:
             left -= packs.pop(0)
         return replace(self, runs=self.runs[taken:], packs=tuple(packs))
+
+    @property
+    def python(self) -> str:
+        """The interpreter outside of a container, where the launch command runs."""
+        return (None if self.plan.container else self.plan.python) or sys.executable
 
 
 def in_queue(id_: str) -> str:

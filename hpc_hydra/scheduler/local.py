@@ -80,8 +80,8 @@ class LocalDialect(Dialect):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.finish_command[0]),
-            replica=self.launch_replica(spec.plan.step, spec.finish_command[0]),
+            launch=self.launch(request, spec.python),
+            replica=self.launch_replica(spec.plan.step, spec.python),
             select='"${1-}"',
             job_id="$$",
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),

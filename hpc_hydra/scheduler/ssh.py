@@ -87,7 +87,7 @@ class SshDialect(Dialect):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.finish_command[0]),
+            launch=self.launch(request, spec.python),
             select='"${1-}"',
             job_id="$$",
             setup=False,  # on the hosts, not here
@@ -103,7 +103,7 @@ class SshDialect(Dialect):
         return self.submit_command(script, spec)
 
     def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
-        request, python = spec.plan.request, spec.finish_command[0]
+        request, python = spec.plan.request, spec.python
         variables = {"PYTHONPATH": ":".join(spec.pythonpath)} if spec.pythonpath else {}
         return [
             (host, ssh_command(host, options(request), agent_command(python, variables)))
@@ -118,7 +118,7 @@ class SshDialect(Dialect):
         request, meet = plan.request, plan.rendezvous
         port = meet.port or (meet.port_range[0] if meet.port_range else STATIC_PORT)
         hosts = request.hosts[: request.nodes]
-        python = (None if plan.container else plan.python) or sys.executable
+        python = spec.python
         torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
         commands = []
         for node, host in enumerate(hosts):
