@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
-from hpc_hydra.node import environment, rendezvous
+from hpc_hydra.node import environment, rendezvous, trackers
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
@@ -297,6 +297,11 @@ def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, s
     env, notes = environment.rank_environment(
         os.environ, seat.plan, seat.info, host=seat.host, address=meeting.address, port=meeting.port,
         master_host=meeting.host, seed=seat.record.seed,
+    )  # fmt: skip
+    record = seat.record
+    env |= trackers.variables(
+        env, sweep=seat.execution.sweep, program=record.program.target or (record.program.argv or ("",))[0],
+        num=record.num, overrides=record.overrides, run_dir=record.dir, system=seat.plan.system,
     )  # fmt: skip
     gloo = rendezvous.interface_for_gloo(seat.info)
     if gloo:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
     folder = Path(from_rank_0(str(Path(cfg.checkpoint_dir).absolute())))
     done = resume(folder, parts, dist)
     ddp = DistributedDataParallel(model)
+    board = open_board(cfg, dist)
 
     accuracy = 0.0
     if done >= cfg.epochs:
@@ -78,10 +80,24 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
         test_loss, accuracy = evaluate(model, test_batches, autocast, device)
         if dist.is_main:
             checkpoint.save(folder, epoch, {name: part.state_dict() for name, part in parts.items()})
+        if board is not None:
+            for name, value in {"loss/train": loss, "loss/test": test_loss, "accuracy": accuracy}.items():
+                board.add_scalar(name, value, epoch)
         seconds = time.perf_counter() - start
         say("Epoch %d - Avg Loss: %.6f, Accuracy: %.2f%%", epoch, loss, 100 * accuracy)
         say("Epoch %d took %.1f s; average loss on the test set: %.6f", epoch, seconds, test_loss)
+    if board is not None:
+        board.close()
     return accuracy
+
+
+def open_board(cfg: DictConfig, dist: hpc_hydra.Dist):
+    """Return TensorBoard's writer on rank 0 where it is wanted; a sweep's runs stand side by side in one folder."""
+    if not (cfg.tensorboard and dist.is_main):
+        return None
+    from torch.utils.tensorboard import SummaryWriter  # pip install tensorboard
+
+    return SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR", "tensorboard"))
 
 
 def train_epoch(ddp, batches, optimizer, scaler, autocast, device) -> float:
