@@ -2,7 +2,9 @@
 
 W&B: docs.wandb.ai/models/track/environment-variables; tried with 0.31. MLflow: MLFLOW_RUN_CONTEXT is a JSON mapping of
 tags, of which `mlflow.runName` is the name; tried with 3.17. MLFLOW_RUN_NAME is what programs of many read themselves.
-TensorBoard reads none; TENSORBOARD_LOGGING_DIR is what our example reads. What is set already stays. Must not know: whether a tool is used.
+TensorBoard reads none; TENSORBOARD_LOGGING_DIR is what our example reads. What is set already stays.
+
+Must not know: whether a tool is used.
 """
 
 from __future__ import annotations
