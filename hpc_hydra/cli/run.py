@@ -130,13 +130,13 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    from hpc_hydra.config.store import conf_dir
-
     if call.config_dir and not Path(call.config_dir).is_dir():
         raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
-    ConfigStore.instance().store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
+    store = ConfigStore.instance()
+    if f"{PRIMARY}.yaml" not in store.repo:  # again in one process: Hydra 1.5 will refuse a second one
+        store.store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
     GlobalHydra.instance().clear()
-    folder = str(Path(call.config_dir).absolute()) if call.config_dir else str(conf_dir())
+    folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # ours is found anyway
     hydra = Hydra.create_main_hydra2(task_name=name, config_search_path=create_config_search_path(folder))
     config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
     overrides = list(call.overrides)
