@@ -78,6 +78,10 @@ class FluxDialect(Dialect):
         for field, (key, fix) in _NO_WORD.items():
             if getattr(request, field) is not None:
                 raise PlanError(f"{getattr(request, field)!r} cannot be said to Flux", where=key, fix=fix)
+        if request.no_kill:
+            raise PlanError(
+                "Flux ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp, or scheduler=slurm"
+            )
         if request.mem_per_node and not request.exclusive:
             raise PlanError(
                 "an amount of memory cannot be asked of Flux",
