@@ -17,7 +17,7 @@ from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
-from hpc_hydra.launcher.report import complain, say
+from hpc_hydra.launcher.report import complain, hushed, say
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.environment import cleaned
@@ -68,7 +68,8 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     env = with_variables(cleaned(os.environ, keep=dialect.keeps(plan.request)), plan.env)
     try:
         if settings.bg:
-            return _submit(command, env, kept or Path.cwd())
+            with hushed(settings.quiet):
+                return _submit(command, env, kept or Path.cwd())
         logging = plan.logging
         streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr)
         return run_attached(command, env=env, cwd=kept, streams=streams).exit_code

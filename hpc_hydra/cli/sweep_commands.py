@@ -220,11 +220,12 @@ def cancel(argv: Sequence[str]) -> int:
 def resume(argv: Sequence[str]) -> int:
     """``hpc-hydra resume``; returns the launcher's exit code, 0 with ``--bg``."""
     parser = _parser("resume", "Submit again what failed, was cancelled or lost, or never was submitted; then wait.")
-    parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [--failed] [--bg] [-- resources.time_limit=2h ...]"
+    parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [--failed] [--bg] [--yes] [-- resources.time_limit=2h ...]"
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--failed", action="store_true", help="only those that failed, timed out or were lost")
     which.add_argument("--all", action="store_true", help="also cancelled and never submitted ones (the default)")
     parser.add_argument("--bg", action="store_true", help="do not wait")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask, whatever it costs (launch.confirm_above)")
     parser.add_argument(
         "--launcher-gone", action="store_true", help="the launcher on another machine does not run any more: I know"
     )
@@ -236,7 +237,8 @@ def resume(argv: Sequence[str]) -> int:
     from hpc_hydra.launcher.resume import Wanted
     from hpc_hydra.launcher.resume import resume as submit_again
 
-    wanted = Wanted(tuple(runs), options.failed, tuple(words[at + 1 :]), options.bg, options.launcher_gone)
+    overrides = tuple(words[at + 1 :])
+    wanted = Wanted(tuple(runs), options.failed, overrides, options.bg, options.launcher_gone, options.yes)
     return submit_again(find_sweep(where), wanted)
 
 

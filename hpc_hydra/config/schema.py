@@ -210,6 +210,7 @@ class LaunchConfig:
     best: Optional[str] = None  # "min loss", "max accuracy"; min, max where runs return a number
     snapshot: str = "none"  # none | copy | git
     after: Any = None  # DIR or DIR:RUNS of a sweep (or a list of them) that has to end well before these runs begin
+    quiet: bool = False  # nothing on standard output
     confirm_above: Optional[float] = None  # node-hours above which it asks before it submits; null: never
     pack: Any = None  # many runs in one allocation: auto | how many at a time in each; null: a job for each run
     allocations: Optional[int] = None  # of packed runs; null: as many as let no run wait for another

@@ -38,7 +38,7 @@ def start(root: Path, words: Sequence[str] = ()) -> int:
     path = [*package_path(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, *interpreter_flags(), "-m", "hpc_hydra.cli", "resume", str(root), *words],
+            [sys.executable, *interpreter_flags(), "-m", "hpc_hydra.cli", "resume", str(root), "--yes", *words],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -101,8 +101,11 @@ def _slots(group: Group) -> int:
     return min(fit, room.at_a_time or fit)
 
 
-def confirm(groups: Sequence[Group], limit: float | None) -> None:
+def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | None = None) -> None:
     """Show what it may cost, and above ``limit`` node-hours ask.
+
+    Args:
+        otherwise: how to submit it where nobody can be asked; with a higher limit where None.
 
     Raises:
         ConfigError: it is more, and nobody is there to be asked.
@@ -120,7 +123,9 @@ def confirm(groups: Sequence[Group], limit: float | None) -> None:
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         what = f"{shown}, which is more" if hours is not None else f"{shown}, which may be more,"
         fix = f"launch.confirm_above={ceil(hours)} (or null)" if hours is not None else "resources.time_limit=1h"
-        raise ConfigError(f"{what} than {limit:g}, and no terminal to ask at", where="launch.confirm_above", fix=fix)
+        raise ConfigError(
+            f"{what} than {limit:g}, and no terminal to ask at", where="launch.confirm_above", fix=otherwise or fix
+        )
     print(f"{shown}: submit? [y/N] ", end="", file=sys.stderr, flush=True)
     answer = ""
     with suppress(OSError, ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.launcher.report import MANY, common_overrides
+from hpc_hydra.launcher.report import MANY, common_overrides, printable
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.group import Run
@@ -23,8 +23,7 @@ _WIDTH = 160  # columns, where there is no terminal
 
 def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[str], list[list[str]]]:
     """Columns and rows: run, what sets it apart from the others, its ranks, how it ended, seconds, what it returned."""
-    common = common_overrides(runs)
-    own = [dict(_split(o) for o in r.overrides if o not in common and not o.startswith("hydra.")) for r in runs]
+    own = [dict(map(_split, overrides)) for overrides in _apart(runs)]
     given = [_values(outcomes[run.num]) for run in runs]
     keys = list(dict.fromkeys(key for one in own for key in one))
     names = list(dict.fromkeys(name for one in given for name in one))
@@ -63,9 +62,16 @@ def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> s
     if not found:
         return f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best})"
     value, run = (min if direction == "min" else max)(found, key=lambda pair: pair[0])
-    common = common_overrides(runs)
-    own = " ".join(o for o in run.overrides if o not in common)
+    own = " ".join(_apart(runs)[runs.index(run)])
     return f"best: run {run.num}{f' [{own}]' if own else ''}, {name or 'result'} {_scalar(value)}"
+
+
+def _apart(runs: Sequence[Run]) -> list[list[str]]:
+    """Of each run the overrides that set it apart from the others; a lone run has none."""
+    if len(runs) < 2:
+        return [[] for _ in runs]
+    common = common_overrides(runs)
+    return [[o for o in run.overrides if o not in common and not o.startswith("hydra.")] for run in runs]
 
 
 def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
@@ -77,6 +83,11 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
     from rich.table import Table
 
     columns, rows = table(runs, outcomes)
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    if _needed(columns, rows) > width:
+        with suppress(OSError):
+            print("\n" + "\n".join(_line(columns, row) for row in rows), flush=True)
+        return
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         drawn.add_column(
@@ -84,10 +95,20 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
         )
     for row in rows:
         drawn.add_row(*row)
-    width = shutil.get_terminal_size((_WIDTH, 24)).columns
     with suppress(OSError):
         print()
         Console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
+
+
+def _needed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Width of the whole table, two blanks between its columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(columns, *rows, strict=True)) - 2
+
+
+def _line(columns: Sequence[str], row: Sequence[str]) -> str:
+    """A row of a table that would be too wide: the columns that are filled, each with its name."""
+    cells = [f"{name} {cell}" for name, cell in zip(columns[1:], row[1:], strict=True) if cell]
+    return printable(f"run {row[0]}: " + ", ".join(cells))
 
 
 def _split(override: str) -> tuple[str, str]:

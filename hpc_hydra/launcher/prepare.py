@@ -42,6 +42,7 @@ _WHOLE_COMMAND = (
     "on_interrupt",
     "on_failure",
     "best",
+    "quiet",
     "confirm_above",
     "snapshot",
 )

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MANY = 20  # more runs than this are shown in groups
+SOON = 10.0  # seconds for which it needs no word that runs wait
 _COLOURS = {
     "pending": "yellow",
     "running": "cyan",
@@ -43,6 +44,16 @@ def say(text: str, *, to: TextIO | None = None) -> None:
     """Print a line; a terminal or pipe that has gone does not matter."""
     with suppress(OSError, ValueError):
         print(text, file=to or sys.stdout, flush=True)
+
+
+@contextmanager
+def hushed(quiet: bool) -> Iterator[None]:
+    """Where ``quiet``, nothing is printed on standard output; notes, questions, failures and errors still are seen."""
+    if not quiet:
+        yield
+        return
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
 
 
 def complain(text: str) -> None:
@@ -119,6 +130,7 @@ class Reporter:
         self.total, self.common, self.stream = total, common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
+        self._reasons: set[str] = set()  # that were said
 
     @property
     def is_terminal(self) -> bool:
@@ -153,11 +165,16 @@ class Reporter:
                     self._live.console.print(_line(watched, self.common), markup=False, highlight=False)
 
     def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
-        """Draw the table anew."""
+        """Draw the table anew; where there is none, say why runs wait, once for each reason."""
+        seconds = time.monotonic() - self._begun
         if self._live is not None:
             with suppress(OSError):
-                seconds = time.monotonic() - self._begun
                 self._live.update(_table(watched, self.total, seconds, message, self.common), refresh=True)
+        elif seconds > SOON:
+            waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)
+            for reason in [reason for reason in waiting if reason not in self._reasons]:
+                say(f"{waiting[reason]} pending, {printable(reason)}", to=self.stream)
+            self._reasons |= waiting.keys()
 
 
 def _line(watched: Watched, common: Collection[str]) -> str:
@@ -203,10 +220,11 @@ def _detail(watched: Watched) -> str:
         return printable(watched.outcome.reason or "")
     status = watched.status
     if watched.word == "pending" and status.start:
-        return f"{status.reason} starts about {time.strftime('%H:%M', time.localtime(status.start))}".strip()
+        starts = f"starts about {time.strftime('%H:%M', time.localtime(status.start))}"
+        return ", ".join(filter(None, (starts, printable(status.reason))))
     if watched.word == "running" and status.start:
         return _duration(time.time() - status.start)
-    return status.reason
+    return printable(status.reason)
 
 
 def _duration(seconds: float) -> str:

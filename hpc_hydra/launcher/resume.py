@@ -18,11 +18,11 @@ from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher import after, background, processes, scripts
+from hpc_hydra.launcher import after, background, cost, processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
-from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, say, shown_overrides
+from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, hushed, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
@@ -37,6 +37,7 @@ from hpc_hydra.system import allocation
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
+_ANYWAY = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
 JUST_NOW = 30.0  # seconds between a launcher's last script and its first line in the manifest, at most
 
 
@@ -49,6 +50,7 @@ class Wanted:
     overrides: tuple[str, ...] = ()  # of our groups
     bg: bool = False
     launcher_gone: bool = False  # the user says so, of a launcher on another machine
+    yes: bool = False  # without a question, whatever it costs
 
     @property
     def words(self) -> list[str]:
@@ -59,9 +61,14 @@ class Wanted:
 
 def resume(root: Path, wanted: Wanted) -> int:
     """Submit what is wanted and wait for it; returns the exit code. Raises `HpcHydraError`, nothing being submitted."""
+    launch = replace(configured(root, wanted.overrides), bg=wanted.bg)
+    with hushed(launch.quiet):
+        return _resume(root, wanted, launch)
+
+
+def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
     with _lock(root) as release:
         sweep = open_sweep(root)
-        launch = replace(configured(root, wanted.overrides), bg=wanted.bg)
         recover(sweep, patient=True)
         views = look(sweep)
         common = common_overrides([view.run for view in views])
@@ -73,6 +80,7 @@ def resume(root: Path, wanted: Wanted) -> int:
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside)
+        cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
             background.start(root, wanted.words)

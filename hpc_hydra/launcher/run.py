@@ -24,7 +24,7 @@ from hpc_hydra.launcher import checks, cost, dry_run, program, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
-from hpc_hydra.launcher.report import common_overrides, complain, reported, say, summary
+from hpc_hydra.launcher.report import common_overrides, complain, hushed, reported, say, summary
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, Submitter
@@ -113,23 +113,26 @@ class Launch:
             complain(f"note: {note}")
         awaited = self._awaited(groups, launch)
         if not launch.setup_only:
-            cost.confirm(groups, launch.confirm_above)
+            with hushed(launch.quiet):
+                cost.confirm(groups, launch.confirm_above)
         scripts.check_output(launch.output_script, jobs)
         with on_disk(preparer.root, _ELSEWHERE):
             with self._take_over(preparer.root, prepared.runs):
                 self._keep_code(launch.snapshot, preparer.root)
                 self._freeze(prepared, preparer.root, jobs)
             if self._by_another(groups, launch):
-                return self._in_background(prepared, preparer.root)
+                with hushed(launch.quiet):
+                    return self._in_background(prepared, preparer.root)
             scripts.write(jobs, dialects, launch.output_script, self._plan_key)
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects))
             return self._nothing()
-        if awaited:
-            from hpc_hydra.launcher import after
+        with hushed(launch.quiet):
+            if awaited:
+                from hpc_hydra.launcher import after
 
-            after.wait(awaited, Path(self._program.cwd if self._program else "."))
-        return self._run(prepared, jobs, preparer.root)
+                after.wait(awaited, Path(self._program.cwd if self._program else "."))
+            return self._run(prepared, jobs, preparer.root)
 
     def _awaited(self, groups: Sequence[Group], launch: LaunchConfig) -> list[str]:
         """What of ``launch.after`` this launcher itself has to wait for. Raises `ConfigError`."""

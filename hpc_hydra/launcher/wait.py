@@ -6,9 +6,10 @@ Leaving it changes nothing: the runs go on. Must not know: schedulers' commands,
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.launcher import ending
@@ -17,6 +18,7 @@ from hpc_hydra.launcher.inspect import RunView, Sweep, look, recover
 from hpc_hydra.launcher.report import command, common_overrides, complain, log_hint, summary
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.watch import Watched, Watcher
+from hpc_hydra.sweep.frozen import parse_override
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Outcome
@@ -48,24 +50,32 @@ def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[st
     return 1 if failed else 0
 
 
-_KEYS = ("on_interrupt", "on_failure", "best", "inside")
+_KEPT: dict[str, Callable[[Any], Any]] = {
+    "on_interrupt": str, "on_failure": str, "best": str, "inside": str, "confirm_above": float,
+}  # fmt: skip
 
 
 def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:
-    """What the sweep was told to do on interrupts and failures, and at its end."""
+    """What the sweep was told to do on interrupts and failures, at its end, and before it submits much.
+
+    Overrides can say so anew; that nothing is to be printed (``launch.quiet``), only they can.
+    """
     from omegaconf import OmegaConf
 
     found = LaunchConfig()
     with suppress(Exception):  # another person's YAML: our defaults will do
         whole = OmegaConf.load(root / "multirun.yaml")
-        for name in _KEYS:
+        for name, kind in _KEPT.items():
             value = OmegaConf.select(whole, f"launch.{name}")
             if value is not None:
-                setattr(found, name, str(value))
+                setattr(found, name, kind(value))
     for text in overrides:
-        key, _, value = text.partition("=")
-        if key in [f"launch.{name}" for name in _KEYS]:
-            setattr(found, key.partition(".")[2], value)
+        with suppress(Exception):  # what is wrong with it, the new plan of a run says
+            parsed = parse_override(text)
+            name = parsed.key_or_group.removeprefix("launch.")
+            value = parsed.value()
+            if f"launch.{name}" == parsed.key_or_group and name in (*_KEPT, "quiet"):
+                setattr(found, name, value if value is None else _KEPT.get(name, bool)(value))
     return found
 
 

@@ -66,7 +66,7 @@ class JobStatus:
     native: str = ""  # the scheduler's own word, e.g. NODE_FAIL
     exit_code: int | None = None
     signal: int | None = None
-    reason: str = ""  # why it is pending, or failed, in the scheduler's words
+    reason: str = ""  # why it is pending, in words, or failed, in the scheduler's own
     start: float | None = None  # estimated start (pending) or start, Unix time
 
 

@@ -19,6 +19,7 @@ from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.hostlist import counts, expand
 from hpc_hydra.scheduler.options import Option, canonical, merge, one_line
 from hpc_hydra.scheduler.shell import job_script, pack_script, step_script
+from hpc_hydra.scheduler.slurm_reasons import in_words
 
 GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
 """Spellings of GPUs. `gpus-per-node` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL
@@ -456,6 +457,7 @@ class SlurmDialect(Dialect):
             if state is State.CANCELLED and exit_code == 0:  # it has none
                 exit_code = None
             reason = "" if reason in ("None", "(null)") else reason
+            reason = in_words(reason) if state is State.PENDING else reason
             status = JobStatus(state, native, exit_code, signal, reason, _time(start))
             found.update(dict.fromkeys(_elements(job), status))
         return found

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.launcher.ending import winner
+from hpc_hydra.launcher.ending import show, table, winner
+from hpc_hydra.launcher.group import Run
 from hpc_hydra.sweep.types import Outcome
 
-from .fakes import runs
+from .fakes import plan, runs
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,34 @@ def test_the_best_run_is_named(best: str, values: list[Any], expected: str) -> N
 def test_a_run_that_failed_is_not_the_best() -> None:
     outcomes = {0: Outcome(0, "failed", 1, result=0.0), 1: Outcome(1, "completed", 0, result=5.0)}
     assert winner(runs(Path("/s"), 2), outcomes, "min") == "best: run 1 [x=1], result 5"
+
+
+def ended(num: int, value: Any) -> Outcome:
+    return Outcome(num, "completed", 0, result=value, result_kind="json", world_size=2, started=10.0, ended=12.5)
+
+
+def test_the_table_of_a_lone_run_is_what_it_returned() -> None:
+    """Nothing sets it apart from others; what was typed need not be told."""
+    lone = Run(0, ("scheduler=local", "resources.nodes=2", "lr=0.1"), plan(), Path("/s"), 0)
+    columns, rows = table([lone], {0: ended(0, {"loss": 0.5})})
+    assert columns == ["run", "world size", "state", "seconds", "loss"]
+    assert rows == [["0", "2", "completed", "2.5", "0.5"]]
+    assert winner([lone], {0: ended(0, 1.0)}, "min") == "best: run 0, result 1"
+
+
+def test_a_table_that_would_be_too_wide_is_a_line_for_each_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = [
+        Run(n, ("scheduler=local", f"model.width={n}", f"path=/data/{n}"), plan(), Path("/s"), 0) for n in (0, 1)
+    ]
+    outcomes = {0: ended(0, {"loss": 0.5}), 1: Outcome(1, "failed", 1)}
+    monkeypatch.setenv("COLUMNS", "200")
+    show(several, outcomes)
+    assert capsys.readouterr().out.split()[:5] == ["run", "model.width", "path", "world", "size"]
+    monkeypatch.setenv("COLUMNS", "50")
+    show(several, outcomes)
+    assert capsys.readouterr().out.strip().splitlines() == [
+        "run 0: model.width 0, path /data/0, world size 2, state completed, seconds 2.5, loss 0.5",
+        "run 1: model.width 1, path /data/1, state failed",
+    ]

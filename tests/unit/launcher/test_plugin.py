@@ -72,6 +72,15 @@ def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines() if " x=" in line and "×" in line] == ["0", "1", "2"]
 
 
+def test_a_quiet_sweep_says_nothing_but_what_failed(app: App) -> None:
+    words = ("-m", "scheduler=local", "launch.quiet=true", "hydra.sweep.dir=sweep")
+    done = app.start(*words, "x=1,2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (app.folder / "app.py").write_text((app.folder / "app.py").read_text().replace("print(", "raise ValueError("))
+    done = app.start(*words, "x=1", "hydra.sweep.dir=again")
+    assert (done.returncode, done.stdout) == (1, "") and "1 of 1 run failed" in done.stderr, done.stderr
+
+
 def test_sweeper_params_are_swept(app: App) -> None:
     app.write(config="defaults: [hpc, _self_]\nx: 0\ny: 0\nhydra: {sweeper: {params: {y: '1,2'}}}\n")
     done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2")

@@ -52,6 +52,36 @@ def test_a_change_is_one_line_with_run_state_and_id() -> None:
     ]
 
 
+def test_why_runs_wait_is_said_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    reporter = Reporter(3, stream=stream)
+    first, *rest = several = watched(3)
+    for one, reason in zip(several, ("", "Priority: others come first", "Priority: others come first"), strict=True):
+        one.status = JobStatus(State.PENDING, reason=reason)
+    reporter.show(several)
+    assert stream.getvalue() == ""  # it has only begun
+    monkeypatch.setattr("hpc_hydra.launcher.report.SOON", -1.0)
+    reporter.show(several)
+    reporter.show(rest)
+    first.status = JobStatus(State.PENDING, reason="Resources: not free")
+    reporter.show(several)
+    assert stream.getvalue().splitlines() == [
+        "2 pending, Priority: others come first",
+        "1 pending, Resources: not free",
+    ]
+
+
+def test_the_table_says_when_a_run_starts_and_why_it_waits() -> None:
+    from rich.console import Console
+
+    (one,) = watched(1)
+    one.status = JobStatus(State.PENDING, reason="Resources: not free", start=1800000000.0)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(_table([one], 1, 1, None, ()))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "starts about " in text and ", Resources: not free" in text
+
+
 def test_what_all_runs_share_is_not_repeated() -> None:
     several = [Run(n, ("a=1", f"x={n}", "hydra.verbose=true"), plan(), Path("/s"), 0) for n in range(3)]
     common = common_overrides(several)

@@ -1,0 +1,51 @@
+"""`resume` asks before it submits much, as the launcher does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.resume import Wanted, resume
+from hpc_hydra.launcher.wait import configured
+from hpc_hydra.scheduler.base import SubmitError
+from tests.fakes.commands import Fakes
+
+from .conftest import App
+
+
+@pytest.fixture
+def refused(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep that SLURM did not take: two runs of at most two node-hours together."""
+    fakes = Fakes(tmp_path / "bin", monkeypatch)
+    fakes.put("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    for name in ("squeue", "sacct", "scancel"):
+        fakes.put(name, "exit 0")
+    done = app.start(
+        "-m", "scheduler=slurm", "resources.time_limit=1h", "launch.confirm_above=4", "x=1,2", "hydra.sweep.dir=sweep"
+    )  # fmt: skip
+    assert done.returncode == 2 and "invalid partition" in done.stderr, done.stderr
+    return app.folder / "sweep"
+
+
+def test_more_node_hours_than_confirm_above_are_asked_for_again(
+    refused: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scripts = sorted(refused.glob(".hpc_hydra/jobs/*.sh"))
+    with pytest.raises(ConfigError, match=r"at most 16\.0 node-hours, which is more than 4") as told:
+        resume(refused, Wanted(overrides=("resources.time_limit=8h",)))
+    assert told.value.where == "launch.confirm_above" and "--yes" in (told.value.fix or "")
+    assert sorted(refused.glob(".hpc_hydra/jobs/*.sh")) == scripts  # nothing was submitted, or written
+    assert "at most 16.0 node-hours" in capfd.readouterr().out
+    with pytest.raises(SubmitError, match="invalid partition"):
+        resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
+    assert capfd.readouterr().out == ""
+
+
+def test_what_the_sweep_was_told_is_kept_and_can_be_told_anew(tmp_path: Path) -> None:
+    (tmp_path / "multirun.yaml").write_text("launch: {confirm_above: 4, best: min loss, quiet: true}")
+    kept = configured(tmp_path)
+    assert (kept.confirm_above, kept.best, kept.quiet) == (4.0, "min loss", False)
+    new = configured(tmp_path, ("launch.confirm_above=null", "launch.best='max speed'", "launch.quiet=true"))
+    assert (new.confirm_above, new.best, new.quiet) == (None, "max speed", True)
