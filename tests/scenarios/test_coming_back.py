@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.fixtures import Cluster
+
 from .conftest import Probe
 from .test_failures import await_true
 
@@ -169,6 +171,36 @@ def test_resume_gives_a_failed_run_more_time(slurm_probe: Probe) -> None:
 def _newest_job(probe: Probe) -> str:
     lines = (probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text().splitlines()
     return [json.loads(line)["job"] for line in lines if '"submitting"' in line][-1]
+
+
+@pytest.mark.cluster(alone=True)
+def test_a_controller_restarted_in_mid_sweep_loses_nothing(slurm_probe: Probe, slurm_cluster: Cluster) -> None:
+    """Two of four runs end while nobody answers; the others begin afterwards, and each is executed once."""
+    words = ("note=1,2,3,4", "sleep=3", "scheduler.array_parallelism=2", *SMALL)
+    with slurm_probe.started(*words) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        with slurm_cluster.without_controller():
+            ended = "[01]/logs/*/rank_0.end.json"
+            assert await_true(lambda: len(list(slurm_probe.sweep.glob(ended))) == 2, 60)
+            assert "does not answer" in hpc(slurm_probe, "status")
+        out, _ = launcher.communicate(timeout=180)
+    assert launcher.returncode == 0, out
+    assert states(slurm_probe) == ["completed"] * 4
+    assert executions(slurm_probe) == [1, 1, 1, 1]
+    assert list(jobs_of(slurm_probe).values()) == [4]
+
+
+def test_without_accounting_nothing_changes_but_a_warning(slurm_probe: Probe, tmp_path: Path) -> None:
+    """sacct says that there is none; what the queue and the runs themselves say is enough."""
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    (shim / "sacct").write_text("#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2; exit 1\n")
+    (shim / "sacct").chmod(0o755)
+    result = slurm_probe.run("note=1,2", "fail_rank=null,0", "ret=number", *SMALL, path=shim)
+    assert result.code == 1 and result.err.count("accounting storage is disabled") <= 1
+    assert [result.outcome(n)["status"] for n in range(4)] == ["completed", "failed"] * 2
+    assert [result.outcome(n)["result"] for n in (0, 2)] == [41.5, 41.5]
+    assert states(slurm_probe) == ["completed", "failed"] * 2
 
 
 def test_a_queue_that_does_not_answer_is_not_taken_for_lost_runs(slurm_probe: Probe, tmp_path: Path) -> None:
