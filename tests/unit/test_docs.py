@@ -68,7 +68,7 @@ def run(document: Path, kinds: set[str], folder: Path) -> int:
     """Run a document's blocks of these kinds, in order, in one folder; returns how many ran."""
     (folder / "train_examples").symlink_to(ROOT / "train_examples")
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
+    env = {"USER": "me", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
     ran = 0
     for block in blocks(document.read_text()):
         if block.mark.startswith("file="):

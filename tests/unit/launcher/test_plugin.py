@@ -75,7 +75,7 @@ def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
 def test_a_quiet_sweep_says_nothing_but_what_failed(app: App) -> None:
     words = ("-m", "scheduler=local", "launch.quiet=true", "hydra.sweep.dir=sweep")
     done = app.start(*words, "x=1,2")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     (app.folder / "app.py").write_text((app.folder / "app.py").read_text().replace("print(", "raise ValueError("))
     done = app.start(*words, "x=1", "hydra.sweep.dir=again")
     assert (done.returncode, done.stdout) == (1, "") and "1 of 1 run failed" in done.stderr, done.stderr
