@@ -457,7 +457,10 @@ class SlurmDialect(Dialect):
             if state is State.CANCELLED and exit_code == 0:  # it has none
                 exit_code = None
             reason = "" if reason in ("None", "(null)") else reason
-            reason = in_words(reason) if state is State.PENDING else reason
+            if state is State.PENDING or (state is State.CANCELLED and reason == "DependencyNeverSatisfied"):
+                reason = in_words(reason)
+            elif state is State.CANCELLED and in_words(reason) != reason:  # why it waited before
+                reason = ""
             status = JobStatus(state, native, exit_code, signal, reason, _time(start))
             found.update(dict.fromkeys(_elements(job), status))
         return found

@@ -123,6 +123,19 @@ def test_why_a_job_waits_is_said_in_words(reason: str, words: str) -> None:
     assert SLURM.parse_status(["squeue"], f"7|PENDING|0|N/A|{reason}")["7"].reason == f"{reason}: {words}"
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("JobArrayTaskLimit", ""),
+        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: the job that it waits for did not end well"),
+        ("OutOfMemory", "OutOfMemory"),
+    ],
+)
+def test_why_a_cancelled_job_had_waited_is_not_why_it_ended(reason: str, said: str) -> None:
+    found = SLURM.parse_status(["squeue"], f"7|CANCELLED|0|N/A|{reason}")["7"].reason
+    assert found.startswith(said) and bool(found) == bool(said)
+
+
 def test_what_is_said_beside_a_reason_is_kept() -> None:
     said = SLURM.parse_status(["squeue"], "7|PENDING|0|N/A|ReqNodeNotAvail, UnavailableNodes:n[1-3]")["7"].reason
     meaning = "a node that it needs is down, drained, reserved or in use"
