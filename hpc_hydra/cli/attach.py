@@ -140,6 +140,11 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     plan = run.plan
     dialect = registry.dialect(plan.request.scheduler)
     dialect.check(plan.tasks)
+    dialect.check_warning(plan.request)
+    if plan.request.max_requeues:
+        raise ConfigError(
+            "a run that is attached to this console ends with it", where="launch.max_requeues", fix="launch.bg=true"
+        )
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
     spec = replace(

@@ -45,6 +45,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     placed = kept / script.name if kept else script.absolute()
     dialect = registry.dialect(plan.request.scheduler)
     dialect.check(plan.request)
+    dialect.check_warning(plan.request)
     command = dialect.batch_command(placed, args, plan.request, attached=not settings.bg)
     if command is None:
         raise PlanError(

@@ -53,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
     dry = prepared.settings.launch.dry_run
     plan = prepared.runs[0].plan
     plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have
+    asked = replace(plan.request, warning=None, max_requeues=0)  # they would end the shell
+    plan = replace(plan, request=asked)
     dialect = registry.dialect(plan.request.scheduler)
     dialect.check(plan.tasks)
     root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(dialect.name)

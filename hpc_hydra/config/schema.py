@@ -205,6 +205,9 @@ class LaunchConfig:
     python: Optional[str] = None
     env: Dict[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
+    signal: Optional[str] = None  # USR1, USR2: warns the ranks before they are ended; null: none, see the next
+    signal_before_end: Any = None  # so long before the time limit; null: a minute, where there is a signal
+    max_requeues: int = 0  # so often, a run that was warned or preempted is queued again
     on_interrupt: str = "ask"  # ask | cancel | detach
     on_failure: str = "continue"  # continue | stop
     best: Optional[str] = None  # "min loss", "max accuracy"; min, max where runs return a number

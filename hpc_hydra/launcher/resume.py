@@ -239,6 +239,7 @@ def _jobs(
             held[scheduler] = allocation.held(registry.dialect(scheduler), inside)
             submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
         submitters[scheduler].dialect.check(g.plan.tasks)
+        submitters[scheduler].dialect.check_warning(g.plan.request)
         if g.pack is not None:
             submitters[scheduler].dialect.check_packing()
         submitters[scheduler].check(g.plan.request)

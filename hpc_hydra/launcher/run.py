@@ -95,6 +95,7 @@ class Launch:
         dialects = {name: registry.dialect(name) for name in {g.plan.request.scheduler for g in groups}}
         for g in groups:
             dialects[g.plan.request.scheduler].check(g.plan.tasks)
+            dialects[g.plan.request.scheduler].check_warning(g.plan.request)
         groups = packed(groups)
         for g in groups:
             if g.pack is not None:

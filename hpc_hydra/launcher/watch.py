@@ -17,7 +17,7 @@ from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.planning.types import from_json, to_json
 from hpc_hydra.scheduler.base import JobStatus, State, Submitter, in_queue, is_packed
-from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines
+from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome
@@ -123,6 +123,9 @@ class Watcher:
         for watched in self._to_look_at(asked):
             self._look(watched, now)
         changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
+        for watched in changed:
+            if watched.word == State.PENDING.value:
+                watched.status = replace(watched.status, reason=_why_again(watched) or watched.status.reason)
         if changed:
             self._changed = now
         return changed
@@ -237,6 +240,16 @@ class Watcher:
             return outcome
         said = log_of(self.jobs, watched)
         return outcome if said is None else replace(outcome, log=str(said), last_lines=last_lines(said))
+
+
+def _why_again(watched: Watched) -> str | None:
+    """Why a run that has begun is in the queue again, in the words of its own last attempt."""
+    attempt = latest_attempt(watched.paths)
+    try:
+        ended = read_json(watched.paths.closed(attempt)) if attempt else None
+    except SweepError:
+        return None
+    return f"again: {ended['reason']}" if ended and ended.get("reason") else None
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

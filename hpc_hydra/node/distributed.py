@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node import rendezvous
+from hpc_hydra.node import rendezvous, warned
 from hpc_hydra.node.environment import ROUND, device_index, identity_variables
 from hpc_hydra.node.start import Start, meeting_place, run_directory, start_of
 from hpc_hydra.planning.types import RankInfo
@@ -59,6 +59,14 @@ class Dist:
         """Whether this is rank 0, which alone writes checkpoints and prints; each replica group has one."""
         return self.rank == 0
 
+    @property
+    def warned(self) -> bool:
+        """Whether this rank was told that its time is up soon (`launch.signal_before_end`): save, and end with code 75.
+
+        Ranks hear of it at times of their own: agree on it, as by the sum of their flags, before all leave a loop.
+        """
+        return warned.warned()
+
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         import torch.distributed as group
@@ -87,6 +95,7 @@ def distributed(
     """
     global _count
     start = start_of(os.environ, cfg)
+    warned.listen()
     import torch.distributed as group
 
     device = _device(start)

@@ -19,6 +19,7 @@ MARK = "HPC_HYDRA_RANK_PROCESS"
 
 # How often torchrun's agents had started the ranks before: the same on all nodes, unlike TORCHELASTIC_RESTART_COUNT.
 ROUND = "HPC_HYDRA_ROUND"
+WARNING = "HPC_HYDRA_WARNING"  # the name of the signal that warns of the end: USR1, USR2
 
 # Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
@@ -83,6 +84,7 @@ def rank_environment(
     env["HPC_HYDRA_TIMEOUT"] = str(plan.rendezvous.timeout)
     env["HPC_HYDRA_NUM_NODES"] = str(info.num_nodes)
     optional = {
+        WARNING: plan.request.warn_signal,
         "HPC_HYDRA_BACKEND": plan.rendezvous.backend,
         "HPC_HYDRA_FRACTION_MAX_GPU_MEM": plan.rendezvous.fraction_max_gpu_mem,
     }

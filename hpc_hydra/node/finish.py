@@ -31,6 +31,13 @@ def finish(code: str) -> int:
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
         outcome = gathered(execution, record, plan, launched)
+        if plan is not None and plan.request.max_requeues and not execution.attached:
+            from hpc_hydra.node.requeue import requeued
+
+            told = requeued(execution, record, plan.request.max_requeues, outcome)
+            if told is None:
+                return outcome.exit_code
+            outcome = told
         write(execution.paths(record), record, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
@@ -69,6 +76,8 @@ def in_words(outcome: Outcome) -> str:
         text += f" after {outcome.ended - outcome.started:.1f} s"
     if outcome.restarts:
         text += f" and {outcome.restarts} restart{'s' * (outcome.restarts > 1)}"
+    if outcome.requeues:
+        text += f" and {outcome.requeues} requeue{'s' * (outcome.requeues > 1)}"
     if outcome.reason:
         text += f": {outcome.reason}"
     return f"{text} ({outcome.log})" if outcome.log else text

@@ -131,6 +131,11 @@ def name_of(signum: int) -> str:
         return f"signal {signum}"
 
 
+def number_of(name: str | None) -> int | None:
+    """10 for USR1."""
+    return None if name is None else int(signal.Signals[f"SIG{name}"])
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

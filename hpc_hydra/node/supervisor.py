@@ -26,11 +26,12 @@ from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
 from hpc_hydra.node.logs import Stamps, log_files, open_log
 from hpc_hydra.node.monitor import monitored
-from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of
+from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of, number_of
 from hpc_hydra.node.program import Part
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.scheduler.shell import LINGER
+from hpc_hydra.sweep.again import TIME_IS_UP
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
 from hpc_hydra.sweep.layout import RunPaths
@@ -319,6 +320,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
     if failed_before and signum in signals.seen:
         code, signum = 1, None  # it was on its way out with its exception
+    warned = number_of(seat.plan.request.warn_signal) in signals.seen
     _write_end(
         seat,
         RankEnd(
@@ -333,8 +335,11 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             log=str(seat.err) if seat.err else None,
             round=seat.round,
             replica=seat.execution.replica,
+            warned=warned,
         ),
     )
+    if warned and code == TIME_IS_UP and seat.execution.replica is None:
+        return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
     if code and seat.execution.attached:
         with contextlib.suppress(Stopped):
             signals.pause(float(os.environ.get(LINGER) or 0))

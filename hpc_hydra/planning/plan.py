@@ -12,6 +12,7 @@ from hpc_hydra.planning.rendezvous import check_replicas, logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
+from hpc_hydra.planning.warning import warning
 
 
 def plan(settings: Settings) -> Plan:
@@ -53,6 +54,8 @@ def plan(settings: Settings) -> Plan:
         sized = packing.slice_of_node(settings, packed, sized)
     request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
+    warned = warning(settings, request.time_limit, meet)
+    request = dataclasses.replace(request, warning=warned.warning, max_requeues=warned.max_requeues)
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
     return Plan(
         system=settings.system.name,

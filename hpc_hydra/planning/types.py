@@ -71,6 +71,8 @@ class Request:
     user_group: str | None = None  # LSF: whose share it takes
     flavour: str | None = None  # LSF: standard, csm
     no_kill: bool = False  # a node that is lost does not end the job
+    warning: str | None = None  # USR1@120: the signal that the ranks get so many seconds before the time limit
+    max_requeues: int = 0  # how often a run that was warned or preempted is queued again
     setup_lines: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()  # where there is no scheduler: runs take theirs from these, in this order
     # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)
@@ -81,6 +83,16 @@ class Request:
     @property
     def world_size(self) -> int:
         return self.nodes * self.procs_per_node
+
+    @property
+    def warn_signal(self) -> str | None:
+        """USR1, USR2; None: nobody warns."""
+        return None if self.warning is None else self.warning.partition("@")[0]
+
+    @property
+    def warn_before(self) -> int:
+        """How many seconds before the time limit; 0: nobody warns."""
+        return int((self.warning or "").partition("@")[2] or 0)
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,15 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How a job stands whose ranks have ended, while its script still runs."""
+
+    is_running: bool  # nobody has ended it: neither a person nor the time limit
+    reached_limit: bool = False  # the time limit has
+    is_preempted: bool = False  # it gives way to another job
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """All that a dialect needs to write one script."""
 
@@ -153,11 +162,47 @@ class Dialect(ABC):
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
     submits_into_allocation: bool = False  # in an allocation, the submit command queues there, and nowhere else
     steps_side_by_side: bool = False  # the launch command keeps steps of one allocation apart
+    can_warn: bool = False  # sends the ranks a signal before the time limit
+    can_requeue: bool = False  # puts a job of its own into the queue again, under the same id (`requeue_command`)
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
     @abstractmethod
     def check(self, request: Request) -> None:
         """Refuse, naming the key, what this scheduler cannot express. Raises `PlanError`."""
+
+    def check_warning(self, request: Request) -> None:
+        """Refuse a warning before the end, or further attempts, where there is no such thing. Raises `PlanError`."""
+        if request.warn_signal is not None and not self.can_warn:
+            why = (
+                "warns of no time limit" if self.has_queue else "enforces no time limit, so there is nothing to warn of"
+            )
+            raise PlanError(
+                f"scheduler={self.name} {why}",
+                where="launch.signal_before_end",
+                fix="launch.signal_before_end=null launch.signal=null",
+            )
+        if request.max_requeues and not self.can_requeue:
+            raise PlanError(
+                f"scheduler={self.name} cannot queue a run again by itself",
+                where="launch.max_requeues",
+                fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
+            )
+
+    def restarts(self, env: Mapping[str, str]) -> int:
+        """How often the job whose script has this environment was requeued before."""
+        return 0
+
+    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+        """Command that tells the job of ``env`` how it stands; None: nobody can say."""
+        return None
+
+    def parse_standing(self, stdout: str) -> Standing | None:
+        """What `standing_command` printed; None where it does not say."""
+        return None
+
+    def requeue_command(self, env: Mapping[str, str]) -> list[str]:
+        """Command that ends the job of ``env`` and puts it into the queue again."""
+        raise NotImplementedError(f"scheduler={self.name} requeues nothing")
 
     def notes(self, request: Request) -> tuple[str, ...]:
         """What has no meaning on this scheduler and is left out, said to the user before submission."""

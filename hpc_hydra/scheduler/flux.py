@@ -68,6 +68,7 @@ class FluxDialect(Dialect):
     """flux batch (flux submit for several runs) / flux run."""
 
     name = "flux"
+    can_warn = True
     submits_into_allocation = True
     program = "flux"
     variables: ClassVar[Mapping[str, str]] = {
@@ -75,6 +76,7 @@ class FluxDialect(Dialect):
     }  # ids are f…, not ƒ…, whatever the locale; also in names of files
 
     def check(self, request: Request) -> None:
+        self.check_warning(request)
         for field, (key, fix) in _NO_WORD.items():
             if getattr(request, field) is not None:
                 raise PlanError(f"{getattr(request, field)!r} cannot be said to Flux", where=key, fix=fix)
@@ -121,6 +123,8 @@ class FluxDialect(Dialect):
             yield "exclusive", None
         if request.time_limit is not None:
             yield "time-limit", options_of.duration(request.time_limit)
+        if request.warning is not None:
+            yield "signal", f"SIG{request.warning}s"
         if request.queue:
             yield "queue", one_line(request.queue, "scheduler.queue")
         if request.account:

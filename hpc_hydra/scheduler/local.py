@@ -41,6 +41,7 @@ class LocalDialect(Dialect):
     has_queue = False
 
     def check(self, request: Request) -> None:
+        self.check_warning(request)
         if request.nodes > 1:
             raise PlanError(
                 f"scheduler=local is one machine, not {request.nodes}",

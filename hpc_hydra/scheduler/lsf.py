@@ -35,11 +35,19 @@ class LsfDialect(Dialect):
     """LSF in two flavours: slots and blaunch (``standard``), whole nodes and jsrun (``csm``)."""
 
     name = "lsf"
+    can_warn = True
     program = "bsub"
     has_arrays = True
     reads_stdin = True
 
     def check(self, request: Request) -> None:
+        self.check_warning(request)
+        if request.warn_before and request.time_limit and request.time_limit <= -(-request.warn_before // 60) * 60:
+            raise PlanError(
+                f"{request.warn_before} s are a whole number of minutes for LSF, and the run may take no longer",
+                where="launch.signal_before_end",
+                fix="a longer resources.time_limit",
+            )
         self.directives(request)
         self.launch(request)
         options.array(request, 1)

@@ -150,6 +150,9 @@ def _stated(request: Request, flavour: str) -> Iterator[Option]:
     yield from _size(request, flavour)
     if request.time_limit is not None:
         yield "W", minutes(request.time_limit)
+    if request.warn_signal is not None:  # both or neither; -wt counts minutes
+        yield "wa", request.warn_signal
+        yield "wt", str(-(-request.warn_before // 60))
     if request.dependency is not None:
         yield "w", dependency(request.dependency)
     yield from _mail(request)

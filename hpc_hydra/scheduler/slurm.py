@@ -14,7 +14,7 @@ from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.options import SPELLINGS
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler import container
-from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal, State
+from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal, Standing, State
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.hostlist import counts, expand
 from hpc_hydra.scheduler.options import Option, canonical, merge, one_line
@@ -118,9 +118,12 @@ class SlurmDialect(Dialect):
     program = "sbatch"
     has_arrays = True
     can_pack = True
+    can_warn = True
+    can_requeue = True
     steps_side_by_side = True
 
     def check(self, request: Request) -> None:
+        self.check_warning(request)
         for name, value in request.submit_args:
             self._check_option(name, value, request, _REFUSED_BY_SBATCH)
         for name, value in request.launch_args:
@@ -188,7 +191,9 @@ class SlurmDialect(Dialect):
             if value is not None:
                 yield option, one_line(value, f"scheduler.{key}")
         yield "open-mode", "append"
-        yield "no-requeue", None
+        yield "requeue" if request.max_requeues else "no-requeue", None
+        if request.warning is not None:
+            yield "signal", request.warning  # without B: to the steps, not the script
         if request.no_kill:
             yield "no-kill", None
 
@@ -306,8 +311,31 @@ class SlurmDialect(Dialect):
             job_id=job_id,
             replica=self.launch_replica(spec.plan.step),
             other_nodes=elsewhere,
+            before=_before_requeues(spec, job_id),
             workdir="chdir" not in dict(options),
         )
+
+    def restarts(self, env: Mapping[str, str]) -> int:
+        count = env.get("SLURM_RESTART_COUNT", "")
+        return int(count) if count.isdigit() else 0
+
+    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = _own_id(env)
+        return ["scontrol", "show", "job", "-o", job] if job else None
+
+    def parse_standing(self, stdout: str) -> Standing | None:
+        """While its script runs, a job that was cancelled and one that reached its limit are both COMPLETING."""
+        fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
+        if "JobState" not in fields:
+            return None
+        return Standing(
+            fields["JobState"] == "RUNNING",
+            reached_limit=fields.get("Reason") == "TimeLimit",
+            is_preempted=fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"),
+        )
+
+    def requeue_command(self, env: Mapping[str, str]) -> list[str]:
+        return ["scontrol", "requeue", _own_id(env)]
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
         """A whole array by its own id; what waits for something that failed is cancelled, not kept for ever."""
@@ -517,6 +545,20 @@ class SlurmDialect(Dialect):
         from hpc_hydra.scheduler.slurm_ranks import identity
 
         return identity(env)
+
+
+def _own_id(env: Mapping[str, str]) -> str:
+    """Of a job's own script: an element by its array, as the last element's id is also that of the whole array."""
+    array, element = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
+
+
+def _before_requeues(spec: JobSpec, job_id: str) -> Iterator[str]:
+    """The script outlives its ranks, to requeue the job; SLURM itself requeues a preempted one, but not for ever."""
+    most = spec.plan.request.max_requeues
+    if most and not spec.attached:
+        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
+        yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={job_id}" requeue=0'
 
 
 def time_limit(seconds: int) -> str:

@@ -48,6 +48,7 @@ class SshDialect(Dialect):
     has_queue = False
 
     def check(self, request: Request) -> None:
+        self.check_warning(request)
         if not request.hosts:
             raise PlanError("which hosts?", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
         if request.nodes > len(request.hosts):

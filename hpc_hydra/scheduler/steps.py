@@ -26,6 +26,19 @@ class StepSubmitter(LocalSubmitter):
         self._cards = list(held.gpus or (0,) * len(held.hosts))
         self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of the hosts it counts on
 
+    def check(self, request: Request) -> None:
+        for key, asked in (
+            ("launch.signal_before_end", request.warn_signal),
+            ("launch.max_requeues", request.max_requeues),
+        ):
+            if asked:
+                raise PlanError(
+                    f"the run is a step of the allocation {self.held.job_id} that this is in, which has its own end",
+                    where=key,
+                    fix="launch.inside=submit for jobs of their own, or leave it out",
+                )
+        super().check(request)
+
     @property
     def outlives_launcher(self) -> bool:
         return False

@@ -23,6 +23,7 @@ class RankEnd:
     log: str | None = None  # file of its standard error
     round: int = 0  # torchrun: how often the ranks had been started before
     replica: int | None = None  # torchft: its replica group, in which ranks count from 0
+    warned: bool = False  # by launch.signal: its time was up
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Outcome:
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
     restarts: int = 0  # of all ranks, by torchrun's agents; of replica groups
+    requeues: int = 0  # how often its job was queued again before, by launch.max_requeues
     started: float | None = None
     ended: float | None = None
     result: Any = None  # JSON-able return value of rank 0

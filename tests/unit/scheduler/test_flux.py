@@ -56,6 +56,7 @@ OTHER_VALUES: dict[str, Any] = {
 REFUSED = {
     **{name: f"scheduler.{name}" for name in ("qos", "reservation", "mail_type", "mail_user", "array_parallelism")},
     "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name",
+    "max_requeues": "launch.max_requeues",
 }  # fmt: skip
 FIELDS = [
     f.name
@@ -285,3 +286,10 @@ def test_states(job: dict[str, Any], state: State, native: str, code: int | None
     out = "Welcome\n" + json.dumps({"jobid": "ƒ12", **job})
     status = FLUX.parse_status([], out)["f12"]
     assert (status.state, status.native, status.exit_code) == (state, native, code)
+
+
+def test_the_warning_before_the_end_is_told() -> None:
+    text = FLUX.script(spec(asked_for(time_limit=600, warning="USR2@90")))
+    assert "#flux: --signal=SIGUSR2@90s" in text
+    with pytest.raises(PlanError, match=r"launch\.max_requeues"):
+        FLUX.check_warning(asked_for(max_requeues=1))

@@ -343,3 +343,12 @@ def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
         read["constraint"] = next((term.strip("()") for term in select if term.startswith("(")), None)
     rounded = -(-asked.time_limit // 60) * 60 if asked.time_limit is not None else None
     assert dataclasses.replace(asked, **read) == dataclasses.replace(asked, time_limit=rounded)
+
+
+def test_the_warning_before_the_end_is_told_in_minutes() -> None:
+    found = submitted(lsf(time_limit=600, warning="USR1@90"))
+    assert (found["wa"], found["wt"]) == ("USR1", "2")
+    with pytest.raises(PlanError, match=r"launch\.signal_before_end"):
+        LSF.check(lsf(time_limit=120, warning="USR1@90"))
+    with pytest.raises(PlanError, match=r"launch\.max_requeues"):
+        LSF.check_warning(lsf(max_requeues=1))

@@ -317,3 +317,36 @@ def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
     assert read == dataclasses.replace(asked, time_limit=rounded)
     assert step["ntasks"] == str(asked.world_size)
     assert ("array" in found) == (runs > 1)
+
+
+def test_a_warning_goes_to_the_steps_and_requeues_are_limited() -> None:
+    plain = SLURM.script(spec(request()))
+    assert "--no-requeue" in plain and "--signal" not in plain and "trap" not in plain
+    found = submitted(request(warning="USR1@120", max_requeues=2))
+    assert (found["signal"], found["requeue"], "no-requeue" in found) == ("USR1@120", None, False)
+    text = SLURM.script(spec(request(max_requeues=2), runs=(0, 1)))
+    assert '"${SLURM_RESTART_COUNT:-0}" -lt 2 ] || scontrol update "jobid=${SLURM_ARRAY_JOB_ID' in text
+
+
+def test_an_element_is_requeued_by_its_array_the_last_one_too() -> None:
+    env = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
+    assert SLURM.requeue_command(env) == ["scontrol", "requeue", "70_3"]
+    assert SLURM.standing_command(env) == ["scontrol", "show", "job", "-o", "70_3"]
+    assert (SLURM.restarts(env), SLURM.restarts({})) == (2, 0)
+    assert SLURM.requeue_command({"SLURM_JOB_ID": "71"}) == ["scontrol", "requeue", "71"]
+
+
+@pytest.mark.parametrize(
+    ("said", "running", "limit", "preempted"),
+    [
+        ("JobId=7 JobState=RUNNING Reason=None PreemptTime=None", True, False, False),
+        ("JobId=7 JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00", True, False, True),
+        ("JobId=7 JobState=COMPLETING Reason=TimeLimit PreemptTime=None", False, True, False),
+        ("JobId=7 JobState=COMPLETING Reason=None PreemptTime=None", False, False, False),
+    ],
+)
+def test_how_a_job_stands_is_read(said: str, running: bool, limit: bool, preempted: bool) -> None:
+    found = SLURM.parse_standing(said)
+    assert found is not None
+    assert (found.is_running, found.reached_limit, found.is_preempted) == (running, limit, preempted)
+    assert SLURM.parse_standing("slurm_load_jobs error") is None

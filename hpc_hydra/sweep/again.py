@@ -1,0 +1,32 @@
+"""Whether a run that has ended is to be queued again by itself: it was warned and saved what it has, or gave way.
+
+Pure. Must not know: any scheduler, who queues it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc_hydra.sweep.types import Outcome, RankEnd
+
+TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "I was warned, have saved, and am to be gone on with"
+
+
+def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False) -> str | None:
+    """Why a run is to be queued again; None: it has come to its end.
+
+    A program that was warned and then fails by itself has failed: only exit code 75, and an end by a signal or the time
+    limit, say that it is not done yet.
+
+    Args:
+        ends: of the ranks of its attempt.
+        preempted: the scheduler says that the job gives way to another one.
+    """
+    if outcome.status == "completed":
+        return None
+    stopped = outcome.status in ("cancelled", "timeout")
+    if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
+        return f"preempted; {outcome.reason}" if outcome.reason else "preempted"
+    if any(end.warned for end in ends) and (stopped or outcome.exit_code == TIME_IS_UP):
+        return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
+    return None

@@ -1,0 +1,129 @@
+"""What a job script does when its ranks have ended before they were done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc_hydra.node import warned
+from hpc_hydra.node.environment import WARNING
+from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.requeue import requeued
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.sweep.frozen import Program, RunRecord
+from hpc_hydra.sweep.types import Outcome, RankEnd
+
+ATTEMPT = "20260101-000000-70_3"
+STOPPED = Outcome(0, "failed", 75, attempt=ATTEMPT, reason="exit code 75")
+
+
+class Bench:
+    """A run whose ranks have ended, and a scontrol that says how its job stands."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.attempt = folder, folder / "0" / "logs" / ATTEMPT
+        self.attempt.mkdir(parents=True)
+        (self.attempt / "rank_0.end.json").write_text(json.dumps(to_json(RankEnd(0, "a", 75, warned=True))))
+        bin_ = folder / "bin"
+        bin_.mkdir()
+        tool = bin_ / "scontrol"
+        tool.write_text(
+            f'#!/bin/sh\necho "$@" >>{folder}/asked\n'
+            f'if [ "$1" = show ]; then cat {folder}/says; else exit "$(cat {folder}/code)"; fi\n'
+        )
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+        for name, value in (("ARRAY_JOB_ID", "70"), ("ARRAY_TASK_ID", "3"), ("JOB_ID", "73")):
+            monkeypatch.setenv(f"SLURM_{name}", value)
+        monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+        self.says("JobState=RUNNING Reason=None PreemptTime=None")
+
+    def says(self, text: str, code: int = 0) -> None:
+        (self.folder / "says").write_text(text + "\n")
+        (self.folder / "code").write_text(str(code))
+
+    def ends(self, outcome: Outcome = STOPPED, most: int = 2) -> Outcome | None:
+        program = Program(kind="command", target="", argv=("x",), cwd=str(self.folder))
+        record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=self.folder / "0", program=program)
+        return requeued(Execution(self.folder, 0, "job0", ATTEMPT, "slurm"), record, most, outcome)
+
+    @property
+    def asked(self) -> list[str]:
+        file = self.folder / "asked"
+        return [line for line in file.read_text().splitlines() if not line.startswith("show")] if file.exists() else []
+
+    @property
+    def closed(self) -> dict[str, Any] | None:
+        file = self.attempt / "outcome.json"
+        return json.loads(file.read_text()) if file.exists() else None
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_it_is_queued_again_with_the_reason_beside_its_logs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.ends() is None
+    assert bench.asked == ["requeue 70_3"]
+    assert bench.closed is not None and bench.closed["reason"] == "warned that its time is up; exit code 75"
+    assert "run 0 is queued again (1 of 2): warned" in capsys.readouterr().out
+    assert not (bench.folder / "0" / "outcome.json").exists()
+
+
+def test_a_cancelled_job_stays_cancelled(bench: Bench) -> None:
+    bench.says("JobState=COMPLETING Reason=None PreemptTime=None")
+    assert bench.ends() == STOPPED and bench.asked == [] and bench.closed is None
+
+
+def test_the_time_limit_is_no_cancellation(bench: Bench) -> None:
+    bench.says("JobState=COMPLETING Reason=TimeLimit PreemptTime=None")
+    assert bench.ends(Outcome(0, "cancelled", 143)) is None and bench.asked == ["requeue 70_3"]
+
+
+def test_a_preempted_job_that_has_ended_is_requeued_by_the_scheduler(bench: Bench) -> None:
+    bench.says("JobState=COMPLETING Reason=None PreemptTime=2026-01-01T00:00:00")
+    assert bench.ends(Outcome(0, "cancelled", 143)) is None and bench.asked == []
+    assert bench.closed is not None and bench.closed["reason"] == "preempted"
+
+
+def test_the_last_requeue_is_the_last(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    found = bench.ends()
+    assert found is not None and found.requeues == 2 and "launch.max_requeues=2" in str(found.reason)
+    assert bench.asked == []
+
+
+def test_what_the_scheduler_refuses_is_told(bench: Bench) -> None:
+    bench.says("JobState=RUNNING Reason=None PreemptTime=None", code=3)
+    found = bench.ends()
+    assert found is not None and "could not be queued again: exit code 3" in str(found.reason)
+    assert bench.closed is None
+
+
+def test_an_error_of_its_own_is_an_error(bench: Bench) -> None:
+    failed = Outcome(0, "failed", 1)
+    assert bench.ends(failed) == failed and bench.asked == []
+
+
+def test_the_warning_is_noted_and_the_programs_own_handler_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
+    monkeypatch.setattr(warned, "_came", False)
+    try:
+        monkeypatch.delenv(WARNING, raising=False)
+        warned.listen()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert got == [signal.SIGUSR2] and not warned.warned()  # nobody asked for a warning
+        monkeypatch.setenv(WARNING, "USR2")
+        warned.listen()
+        warned.listen()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert got == [signal.SIGUSR2] * 2 and warned.warned()
+    finally:
+        signal.signal(signal.SIGUSR2, before)

@@ -1,0 +1,61 @@
+"""A warning before the end, and further attempts: what the keys mean, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.scheduler.registry import dialect
+from tests.unit.planning.test_plan import make
+
+
+def asked(rendezvous: dict[str, Any] | None = None, **launch: Any) -> Request:
+    return make(resources={"time_limit": "30m"}, rendezvous=rendezvous or {}, launch=launch).request
+
+
+@pytest.mark.parametrize(
+    ("launch", "signal", "before"),
+    [
+        ({}, None, 0),
+        ({"signal_before_end": "2m"}, "USR1", 120),
+        ({"signal": "sigusr2"}, "USR2", 60),
+        ({"signal": "USR2", "signal_before_end": "90s", "max_requeues": 3}, "USR2", 90),
+    ],
+)
+def test_the_keys_are_understood(launch: dict[str, Any], signal: str | None, before: int | None) -> None:
+    found = asked(**launch)
+    assert (found.warn_signal, found.warn_before) == (signal, before)
+    assert found.max_requeues == launch.get("max_requeues", 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "rendezvous", "launch"),
+    [
+        ("launch.signal", {}, {"signal": "KILL"}),
+        ("launch.signal_before_end", {}, {"signal_before_end": "30m"}),
+        ("launch.signal_before_end", {}, {"signal_before_end": 5}),  # minutes, or seconds?
+        ("launch.signal_before_end", {"name": "mpi", "launcher": "mpiexec"}, {"signal_before_end": "2m"}),
+        ("launch.max_requeues", {}, {"max_requeues": -1}),
+        ("launch.max_requeues", {}, {"max_requeues": 1, "pack": 2}),
+        ("launch.max_requeues", {}, {"max_requeues": 1, "batch_script": "x.sh"}),
+        ("launch.max_requeues", {"name": "torchft"}, {"max_requeues": 1}),
+    ],
+)
+def test_what_means_nothing_is_refused(key: str, rendezvous: dict[str, Any], launch: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        asked(rendezvous, **launch)
+    assert error.value.where == key
+
+
+@pytest.mark.parametrize("scheduler", ["local", "ssh"])
+def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) -> None:
+    for key, fields in (
+        ("launch.signal_before_end", {"warning": "USR1@60"}),
+        ("launch.max_requeues", {"max_requeues": 1}),
+    ):
+        with pytest.raises(HpcHydraError) as error:
+            dialect(scheduler).check_warning(Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
+        assert error.value.where == key
