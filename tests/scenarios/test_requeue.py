@@ -99,3 +99,23 @@ def test_requeues_are_used_up(saving: tuple[Probe, Path, list[str]]) -> None:
     assert launcher.returncode == 1
     assert len(attempts(probe)) == 2
     assert "queued again 1 times already: launch.max_requeues=1" in outcome(probe.sweep / "0")["reason"], text
+
+
+def test_a_run_that_gives_way_is_queued_again_and_one_that_is_cancelled_is_not(
+    saving: tuple[Probe, Path, list[str]],
+) -> None:
+    probe, saved, argv = saving
+    one = ["resources.nodes=1", "resources.cpus_per_proc=8", "scheduler.queue=spot", "scheduler.nodelist=node04"]
+    with probe.started(argv=[*argv, *one, "launch.max_requeues=1"]) as launcher:
+        begun = saved / "begun.0"
+        assert await_true(begun.exists, 120)
+        begun.unlink()
+        other = ["srun", "--partition=gpu", "--nodelist=node04", "--ntasks=1", "--cpus-per-task=8", "--mem=100", "true"]
+        subprocess.run(other, check=True, capture_output=True, timeout=120)
+        assert await_true(begun.exists, 120)
+        subprocess.run(["scancel", job_of(probe)], check=True)
+        text, _ = launcher.communicate(timeout=120)
+    first, second = attempts(probe)
+    assert outcome(first)["reason"] == "preempted; stopped by SIGTERM", text
+    ended = outcome(probe.sweep / "0")
+    assert (ended["status"], ended["attempt"]) == ("cancelled", second.name), text

@@ -8,7 +8,9 @@ import pytest
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.scheduler.base import Allocation
 from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler.steps import StepSubmitter
 from tests.unit.planning.test_plan import make
 
 
@@ -59,3 +61,14 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
         with pytest.raises(HpcHydraError) as error:
             dialect(scheduler).check_warning(Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
         assert error.value.where == key
+
+
+@pytest.mark.parametrize(
+    ("key", "fields"),
+    [("launch.signal_before_end", {"warning": "USR1@60"}), ("launch.max_requeues", {"max_requeues": 1})],
+)
+def test_a_step_of_an_allocation_has_no_end_of_its_own(key: str, fields: dict[str, Any]) -> None:
+    steps = StepSubmitter(dialect("slurm"), Allocation("7", ("a",), (8,)))
+    with pytest.raises(HpcHydraError) as error:
+        steps.check(Request("slurm", 1, 1, **fields))
+    assert error.value.where == key
