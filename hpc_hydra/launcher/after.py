@@ -1,7 +1,7 @@
 """``launch.after``: runs that begin when a sweep, or some of its runs, has ended well.
 
-Where both are in the same scheduler's queue it is the scheduler's own dependency; else the launcher waits before it
-submits. Must not know: any scheduler's words for it.
+Where both are in the same scheduler's queue it is the scheduler's own dependency; else, and for some of the runs that
+share an allocation, the launcher waits before it submits. Must not know: any scheduler's words for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpc_hydra.launcher.choose import is_selection, select
 from hpc_hydra.launcher.inspect import RunView, Sweep, find_sweep, look, open_sweep, recover
 from hpc_hydra.launcher.report import complain
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue
+from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue, is_packed
 
 KEY = "launch.after"
 AGAIN = 5.0  # seconds between two looks at what is waited for
@@ -34,10 +34,20 @@ class Awaited:
     def active(self) -> list[RunView]:
         return [view for view in self.views if view.word in _ACTIVE]
 
+    @property
+    def in_part(self) -> list[RunView]:
+        """Active runs of allocations that carry other runs too: of those it does not matter how they end."""
+        shared = self._shared()
+        return [view for view in self.active if in_queue(view.id) in shared]
+
     def jobs_of(self, scheduler: str) -> list[tuple[str, ...]]:
-        """Ids of what is in its queue and awaited: a tuple for a whole submission, else one id each."""
-        wanted = {in_queue(v.id) for v in self.active if v.scheduler == scheduler}
-        good = {in_queue(v.id) for v in self.views if v.word == "completed"}
+        """Ids of what is in its queue and awaited: a tuple for a whole submission, else one id each.
+
+        Without those that only the launcher can wait for: `in_part`.
+        """
+        shared = self._shared()
+        wanted = {in_queue(v.id) for v in self.active if v.scheduler == scheduler} - shared
+        good = {in_queue(v.id) for v in self.views if v.word == "completed"} - shared
         found: list[tuple[str, ...]] = []
         for job in self.sweep.state.jobs.values():
             ids = tuple(dict.fromkeys(map(in_queue, job.ids)))
@@ -46,6 +56,12 @@ class Awaited:
                 found += [ids] if set(ids) <= wanted | good else [(id_,) for id_ in mine]
                 wanted -= set(ids)
         return found
+
+    def _shared(self) -> set[str]:
+        """What is in a queue and carries, or has carried, runs that are not awaited there."""
+        mine = {view.id for view in self.views}
+        ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
+        return {in_queue(id_) for id_ in ids if id_ not in mine}
 
 
 def read(text: str, here: Path) -> Awaited:
@@ -67,9 +83,8 @@ def read(text: str, here: Path) -> Awaited:
         ) from error
     bad = [view for view in views if view.word not in (*_ACTIVE, "completed")]
     if bad:
-        numbers = " ".join(str(view.run.num) for view in bad[:10])
         raise ConfigError(
-            f"{text!r} will not end well: run {numbers} is {bad[0].word}",
+            f"{text!r} will not end well: {_by_word(bad)}",
             where=KEY,
             fix=f"hpc-hydra resume {sweep.root}, then this again",
         )
@@ -99,7 +114,7 @@ def applied(spec: JobSpec, dialect: Dialect) -> JobSpec:
 
 
 def elsewhere(plans: Iterable[Plan], here: Path, *, queue: Sequence[str]) -> list[str]:
-    """What of ``launch.after`` has to be waited for by the launcher: it still runs, and not in the same queue.
+    """What of ``launch.after`` has to be waited for by the launcher: it still runs, and no queue can wait for it.
 
     Args:
         queue: the schedulers that have one.
@@ -108,7 +123,8 @@ def elsewhere(plans: Iterable[Plan], here: Path, *, queue: Sequence[str]) -> lis
     for plan in dict.fromkeys(plans):
         for text in plan.after:
             own = plan.request.scheduler if plan.request.scheduler in queue else None
-            if any(view.scheduler != own for view in read(text, here).active):
+            awaited = read(text, here)
+            if awaited.in_part or any(view.scheduler != own for view in awaited.active):
                 found[text] = None
     return list(found)
 
@@ -122,3 +138,11 @@ def wait(texts: Sequence[str], here: Path) -> None:
         while awaited.active:
             time.sleep(AGAIN)
             awaited = read(text, here)
+
+
+def _by_word(views: Sequence[RunView]) -> str:
+    """``run 0 2 is failed, run 3 is cancelled``: of each word the first ten."""
+    words: dict[str, list[str]] = {}
+    for view in views:
+        words.setdefault(view.word, []).append(str(view.run.num))
+    return ", ".join(f"run {' '.join(nums[:10])}{' …' * (len(nums) > 10)} is {word}" for word, nums in words.items())

@@ -113,8 +113,9 @@ def _on_this_machine(group: Group) -> Group:
 
 def _pack(members: Sequence[Group]) -> Group:
     runs = sorted((run for group in members for run in group.runs), key=lambda run: run.num)
-    room = packing.allocation([group.plan for group in members])
-    parts = packing.spread([run.plan for run in runs], room, members[0].plan.allocations)
+    plans = [group.plan for group in members]
+    parts = packing.spread([run.plan for run in runs], packing.allocation(plans), plans[0].allocations)
+    room = packing.allocation(plans, most=max(map(len, parts)))
     first = members[0].plan
     outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
     chosen = tuple(runs[index] for part in parts for index in part)

@@ -147,7 +147,8 @@ class Launch:
         found = after.elsewhere(plans, Path.cwd(), queue=queue)
         if found and (launch.setup_only or (launch.bg and queue)):
             raise ConfigError(
-                f"{found[0]!r} is not in the same queue: somebody has to wait for it",
+                f"{found[0]!r} is not in the same queue, or shares an allocation with other runs: "
+                "somebody has to wait for it",
                 where="launch.after",
                 fix="launch.bg=false",
             )

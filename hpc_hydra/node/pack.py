@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.finish import gathered, in_words, write
-from hpc_hydra.node.processes import STOP, WARN, Signals, exit_code
+from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, exit_code, name_of
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, from_json
 from hpc_hydra.scheduler.registry import dialect
@@ -58,6 +58,8 @@ class Task:
     attempt: str = ""
     cancelled: bool = False
     kill_at: float | None = None
+    kills: int = 0  # how often it was sent SIGKILL
+    status: int | None = None  # of its script, once that has ended: the rest of its process group may live on
 
     @property
     def paths(self) -> RunPaths:
@@ -180,12 +182,20 @@ class Pack:
         self.running[pid] = task
 
     def _reap(self) -> None:
-        for pid in list(self.running):
-            gone, status = os.waitpid(pid, os.WNOHANG)
-            if gone:
-                task = self.running.pop(pid)
-                self._take(task, task.hosts, +1)
-                self._ended(task, *exit_code(status))
+        """A run has ended, and its slot is free, when nothing of its process group lives any more."""
+        for pid, status in _dead_children():
+            if pid in self.running:
+                self.running[pid].status = status
+        for pid, task in list(self.running.items()):
+            if task.status is None:
+                continue
+            if _signal(pid, 0) and task.kills < 2:  # what even SIGKILL does not end is not waited for
+                if task.kill_at is None:
+                    self._tell(pid, task)
+                continue
+            del self.running[pid]
+            self._take(task, task.hosts, +1)
+            self._ended(task, *exit_code(task.status))
 
     def _ended(self, task: Task, code: int, signum: int | None) -> None:
         execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
@@ -193,7 +203,10 @@ class Pack:
         of_itself = outcome.status == "completed" or outcome.rank is not None
         if not of_itself and self.stopped:
             return  # the scheduler knows why, and whoever asks it will say so
-        if outcome.status == "cancelled" and not task.cancelled:
+        if signum and task.kill_at is not None and not task.cancelled and not of_itself:  # its ranks were told by us
+            why = f"its script was ended by {name_of(signum)}"
+            outcome = replace(outcome, status="failed", exit_code=code, signal=signum, reason=why)
+        elif outcome.status == "cancelled" and not task.cancelled:
             self.held_until = time.monotonic() + DOUBT
         if task.cancelled and not of_itself:
             outcome = replace(outcome, status="cancelled")
@@ -231,6 +244,7 @@ class Pack:
         for pid, task in self.running.items():
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
                 _signal(pid, signal.SIGKILL)
+                task.kills += 1
                 task.kill_at = time.monotonic() + PATIENCE
 
     def _obey_cancels(self) -> None:
@@ -264,6 +278,7 @@ class Pack:
 def main(argv: Sequence[str]) -> int:
     """``--failed CODE``: nothing could be started, and every run is told so. Returns the exit code."""
     signals = Signals()
+    adopt_orphans()  # what a killed script leaves behind is awaited here
     try:
         pack = Pack.read(os.environ)
         if argv[:1] == ["--failed"]:
@@ -320,6 +335,20 @@ def _become(argv: Sequence[str], log: Path, signals: Signals) -> None:
         os._exit(127)
 
 
-def _signal(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def _dead_children() -> Iterator[tuple[int, int]]:
+    """Pids and wait statuses of all that have ended, adopted ones too."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            yield pid, status
+
+
+def _signal(group: int, number: int) -> bool:
+    """Whether there is anything in this process group that can be sent a signal."""
+    try:
         os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

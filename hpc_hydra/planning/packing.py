@@ -138,8 +138,11 @@ def together(plan: Plan) -> Request:
     )  # fmt: skip
 
 
-def allocation(plans: Sequence[Plan]) -> Allocation:
+def allocation(plans: Sequence[Plan], most: int | None = None) -> Allocation:
     """The allocation that runs of these plans share: room for the largest of them, as often as `launch.pack` says.
+
+    Args:
+        most: runs that any one of the allocations carries, where that is known: no room is asked for more.
 
     Raises:
         PlanError: ``auto`` without knowing a node; more than a node has.
@@ -153,7 +156,8 @@ def allocation(plans: Sequence[Plan]) -> Allocation:
     )
     cores, gpus = first.cores_on_node, first.gpus_on_node
     fit = _fit(largest, cores, gpus, first.mem_on_node)
-    if first.pack == "auto":
+    at_a_time = None if first.pack == "auto" else int(first.pack or 1)
+    if at_a_time is None:
         if cores is None:
             raise PlanError(
                 f"how many runs fill a node of {first.system!r} is not known: system.cores_per_node is not",
@@ -164,9 +168,9 @@ def allocation(plans: Sequence[Plan]) -> Allocation:
         cpus = cores
         taken = (gpus or 0) if largest.gpus else 0
     else:
-        assert isinstance(first.pack, int)
-        slots = min(first.pack, fit)
-        nodes = largest.nodes * ceil(first.pack / fit)
+        at_a_time = min(at_a_time, most or at_a_time)
+        slots = min(at_a_time, fit)
+        nodes = largest.nodes * ceil(at_a_time / fit)
         cpus = min(cores or slots * largest.cpus, slots * largest.cpus)
         taken = slots * largest.gpus
     whole = any(plan.request.mem_per_node == 0 for plan in plans)
@@ -176,7 +180,7 @@ def allocation(plans: Sequence[Plan]) -> Allocation:
         mem_per_node=memory if memory or whole else None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=(),
         gpu_request="gpus-per-node" if first.request.gpu_request == "gpus-per-task" else first.request.gpu_request,
     )  # fmt: skip
-    return Allocation(request, None if first.pack == "auto" else int(first.pack or 1), cpus, taken, memory)
+    return Allocation(request, at_a_time, cpus, taken, memory)
 
 
 def _fit(one: Share, cores: int | None, gpus: int | None, mem: int | None) -> int:

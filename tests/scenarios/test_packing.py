@@ -79,3 +79,34 @@ def test_a_sweep_begins_when_another_has_ended_well(slurm_probe: Probe) -> None:
     hpc(later, "wait")
     begun = min(one["time"] for one in later.saw().values())
     assert begun > max(one["time"] + 4 for one in slurm_probe.saw().values())
+
+
+def test_a_packed_run_whose_script_is_killed_ends_before_the_next_begins(slurm_probe: Probe) -> None:
+    """Its srun and ranks end too: neither the run in its slot nor a second attempt is beside them."""
+    given = ("note=1,2", "launch.pack=1", "launch.allocations=1", "resources.time_limit=5m", *SMALL)
+    assert slurm_probe.run("sleep=600", "launch.bg=true", *given).code == 0
+    assert await_true(lambda: states(slurm_probe) == ["running", "pending"] and len(slurm_probe.saw()) == 1, 90)
+    script = f"^bash {slurm_probe.sweep}/.hpc_hydra/jobs/.* 0 "
+    subprocess.run(["pkill", "-KILL", "-f", script], check=True)
+    assert await_true(lambda: states(slurm_probe) == ["failed", "running"], 90)
+    assert "its script was ended by SIGKILL" in runs(slurm_probe)[0]["reason"]
+    steps = subprocess.run(["squeue", "--steps", "--noheader", "--format=%i|%j|%o"], capture_output=True, text=True)
+    job = json.loads((slurm_probe.sweep / "0" / "outcome.json").read_text())["job_id"]
+    mine = [line for line in steps.stdout.splitlines() if line.startswith(f"{job}.")]
+    assert len([line for line in mine if line.partition("|")[0].rpartition(".")[2].isdigit()]) == 1, mine
+    hpc(slurm_probe, "cancel")
+
+
+def test_the_launcher_waits_for_one_run_of_an_allocation_that_fails(slurm_probe: Probe) -> None:
+    """Run 1 fails beside run 0, and with it the allocation: what waits for run 0 begins nevertheless."""
+    given = ("note=1,2", "launch.pack=64", "resources.time_limit=5m", *SMALL)
+    assert slurm_probe.run("sleep=15", "launch.bg=true", *given).code == 0
+    assert await_true(lambda: states(slurm_probe) == ["running", "running"], 90)
+    hpc(slurm_probe, "cancel", "1")
+    later = Probe(slurm_probe.tmp / "later", "slurm")
+    later.tmp.mkdir()
+    one = f"launch.after={slurm_probe.sweep}:0"
+    refused = later.run("note=3", one, "launch.bg=true", *SMALL)
+    assert refused.code != 0 and "shares an allocation" in refused.err
+    assert later.run("note=3", one, *SMALL).code == 0
+    assert states(slurm_probe) == ["completed", "cancelled"] and states(later) == ["completed"]

@@ -128,3 +128,44 @@ def test_the_end_of_the_allocation_ends_the_runs_and_leaves_the_rest_to_resume(r
     code, _ = there.end()
     assert code == 128 + signal.SIGTERM
     assert there.outcome(0) is None and there.outcome(1) is None  # the scheduler says how the allocation ended
+
+
+LEFT = """
+if [ $1 = 0 ]; then
+    bash -c 'trap "sleep 1; echo told > {sweep}/told; exit" TERM; while :; do sleep 0.1; done' &
+    echo $$ $! > {sweep}/pids; wait
+fi
+[ $1 != 1 ] || cp {sweep}/told {sweep}/seen
+"""
+
+
+def test_what_a_killed_script_leaves_is_ended_before_the_run_is(root: Path) -> None:
+    there = Allocation(root, 3, LEFT.replace("{sweep}", str(root)), at_a_time=1)
+    there.await_begun(2)
+    script, rank = _pids(there)
+    os.kill(script, signal.SIGKILL)
+    code, _ = there.end()
+    killed = there.outcome(0)
+    assert killed is not None and (killed["status"], killed["exit_code"], killed["signal"]) == ("failed", 137, 9)
+    assert killed["reason"] == "its script was ended by SIGKILL"
+    assert there.lines("seen") == ["told"]  # the next run began when the rank had ended
+    assert code == 1 and not Path(f"/proc/{rank}").exists()
+
+
+def test_what_does_not_obey_is_killed(root: Path) -> None:
+    body = """[ $1 != 0 ] || { bash -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $$ $! > X/pids; wait; }"""
+    there = Allocation(root, 2, body.replace("X", str(root)), at_a_time=1)
+    there.await_begun(2)
+    script, rank = _pids(there)
+    os.kill(script, signal.SIGKILL)
+    there.end()
+    assert not Path(f"/proc/{rank}").exists()
+
+
+def _pids(there: Allocation) -> list[int]:
+    end = time.monotonic() + 60
+    while not there.lines("pids"):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    time.sleep(0.3)  # its trap is set
+    return [int(word) for word in there.lines("pids")[0].split()]

@@ -31,6 +31,13 @@ def test_a_number_takes_what_so_many_runs_need() -> None:
     assert len(packing.spread([plan(4)] * 9, room)) == 3
 
 
+def test_no_room_is_asked_for_more_runs_than_there_are() -> None:
+    room = packing.allocation([plan(64)], most=3)
+    assert (room.request.nodes, room.cpus, room.gpus, room.at_a_time) == (1, 24, 3, 3)
+    assert packing.allocation([plan(2)], most=3) == packing.allocation([plan(2)])
+    assert packing.allocation([plan()], most=3) == packing.allocation([plan()])
+
+
 def test_nothing_known_of_a_node_needs_a_number() -> None:
     with pytest.raises(PlanError, match=r"launch\.pack"):
         packing.allocation([plan(cores=None)])
