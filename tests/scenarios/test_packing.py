@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -87,7 +89,8 @@ def test_a_packed_run_whose_script_is_killed_ends_before_the_next_begins(slurm_p
     assert slurm_probe.run("sleep=600", "launch.bg=true", *given).code == 0
     assert await_true(lambda: states(slurm_probe) == ["running", "pending"] and len(slurm_probe.saw()) == 1, 90)
     script = f"^bash {slurm_probe.sweep}/.hpc_hydra/jobs/.* 0 "
-    subprocess.run(["pkill", "-KILL", "-f", script], check=True)
+    (pid,) = subprocess.run(["pgrep", "-f", script], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(pid), signal.SIGKILL)
     assert await_true(lambda: states(slurm_probe) == ["failed", "running"], 90)
     assert "its script was ended by SIGKILL" in runs(slurm_probe)[0]["reason"]
     steps = subprocess.run(["squeue", "--steps", "--noheader", "--format=%i|%j|%o"], capture_output=True, text=True)
