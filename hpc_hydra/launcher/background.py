@@ -7,10 +7,12 @@ know: how runs are composed or submitted.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hpc_hydra.errors import SweepError
@@ -20,16 +22,17 @@ from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import read_manifest
 
 BEGINS = 120.0  # seconds within which it has submitted what it can
+_ENDS = 30.0  # seconds within which it ends when it is told to, and its runs with it
 
 
 def start(root: Path, words: Sequence[str] = ()) -> int:
-    """Start it for the sweep in ``root``; returns its pid once all is in its queue.
+    """Start it for the sweep in ``root``; returns its pid once all is in its queue, or waits for another sweep.
 
     Args:
         words: further words of ``hpc-hydra resume``: RUNS, options, overrides.
 
     Raises:
-        SweepError: it ended, or did not begin.
+        SweepError: it ended, or did not begin and was ended.
     """
     paths = SweepPaths(root)
     paths.jobs.mkdir(parents=True, exist_ok=True)
@@ -45,18 +48,44 @@ def start(root: Path, words: Sequence[str] = ()) -> int:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    end = time.monotonic() + BEGINS
-    while time.monotonic() < end:
-        state = read_manifest(root)
-        new = [event["event"] for event in state.events[before:]]
-        if "submitted" in new and not state.pending and (paths.meta / "resume.lock").exists() is False:
-            say(f"{log_hint(root)}\nin the background: process {process.pid}, which says what it does in {log}")
+    try:
+        if _begins(process, paths, before, log):
             process.returncode = 0  # it is not waited for
             return process.pid
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
+    except BaseException:
+        _end(process)
+        raise
+    _end(process)
     said = log.read_text(errors="replace").strip().splitlines()[-5:]
     raise SweepError(
         "the launcher in the background did not begin: " + " / ".join(said), where=str(log), fix="without launch.bg"
     )
+
+
+def _begins(process: subprocess.Popen[bytes], paths: SweepPaths, before: int, log: Path) -> bool:
+    """Say what it does once it has begun; ``before``: lines of the manifest that are not its own."""
+    root = paths.root
+    end = time.monotonic() + BEGINS
+    while time.monotonic() < end:
+        state = read_manifest(root)
+        new = {event["event"]: event for event in state.events[before:]}
+        told = f"in the background: process {process.pid}, which says what it does in {log}"
+        if "submitted" in new and not state.pending and (paths.meta / "resume.lock").exists() is False:
+            say(f"{log_hint(root)}\n{told}")
+            return True
+        if "waiting" in new and process.poll() is None:
+            say(f"{log_hint(root)}\n{told}\nit submits when {', '.join(new['waiting']['sweeps'])} has ended well")
+            return True
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of it may submit later, when the user has been told that it did not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDS)

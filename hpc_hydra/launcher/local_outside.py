@@ -16,7 +16,7 @@ from typing import Any
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher import processes
 from hpc_hydra.planning.types import Request
-from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler import registry, steps
 from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
 
 GRACE = 30.0  # seconds between the request to end and the kill
@@ -68,6 +68,9 @@ class LocalOutside(Submitter):
         running = processes.local_runs(self.jobs)
         for id_ in ids:
             if id_ in running:
+                if self.dialect.kills_ranks is not None:
+                    steps.ask(self.dialect, running[id_])
+                    continue
                 for child in processes.children(running[id_]):
                     _signal(child, signal.SIGTERM)
         end = time.monotonic() + GRACE
@@ -77,8 +80,7 @@ class LocalOutside(Submitter):
             now = processes.local_runs(self.jobs)
             wanted = [id_ for id_ in wanted if now.get(id_) == running[id_]]
         for id_ in wanted:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(running[id_], signal.SIGKILL)
+            steps.force(self.dialect, running[id_])
         waiting = [id_ for id_ in ids if id_ not in running]
         if waiting:
             owners = {self.owners.get(id_.rpartition(".")[0], {}).get("pid") for id_ in waiting}

@@ -98,7 +98,10 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         say(_told(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]
         queue = [name for name, submitter in submitters.items() if submitter.outlives_launcher]
-        after.wait(after.elsewhere(plans, Path(sweep.program.cwd), queue=queue), Path(sweep.program.cwd))
+        awaited = after.elsewhere(plans, Path(sweep.program.cwd), queue=queue)
+        if awaited:
+            manifest.waiting(awaited)
+            after.wait(awaited, Path(sweep.program.cwd))
         session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
         session.reporter.common = common
         outcomes = session.run()

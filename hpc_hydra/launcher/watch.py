@@ -205,7 +205,8 @@ class Watcher:
 
     def _awaits_a_word(self, watched: Watched, outcome: Outcome, now: float) -> bool:
         """Whether the scheduler may soon say why a run was stopped: its time limit, preemption, a node that failed."""
-        if self._is_local or not is_doubtful(outcome) or watched.status.state.is_finished:
+        local = not self.submitter.dialect.has_queue  # its scripts die with what they started
+        if local or not is_doubtful(outcome) or watched.status.state.is_finished:
             return False
         watched.stopped_since = now if watched.stopped_since is None else watched.stopped_since
         if now - watched.stopped_since >= WORD * self.grace:

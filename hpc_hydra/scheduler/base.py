@@ -164,6 +164,7 @@ class Dialect(ABC):
     steps_side_by_side: bool = False  # the launch command keeps steps of one allocation apart
     can_warn: bool = False  # sends the ranks a signal before the time limit
     can_requeue: bool = False  # puts a job of its own into the queue again, under the same id (`requeue_command`)
+    kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
     @abstractmethod
@@ -404,6 +405,18 @@ class Dialect(ABC):
     def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
         """Variables of a job script that runs as a step of ``held``."""
         return dict(env)
+
+    def steps_command(self, env: Mapping[str, str]) -> list[str] | None:
+        """Command that lists the steps of the allocation of ``env``, for schedulers with `kills_ranks`."""
+        return None
+
+    def parse_steps(self, stdout: str) -> dict[tuple[str, int], str]:
+        """Ids of steps by the host and the pid of the launch command, from what `steps_command` printed."""
+        return {}
+
+    def warn_steps_command(self, steps: Sequence[str]) -> list[str]:
+        """Command that sends SIGTERM to the ranks of these steps."""
+        raise NotImplementedError
 
     def only_ended(self, message: str) -> bool:
         """Whether `cancel_command` failed for nothing but jobs that had ended already."""

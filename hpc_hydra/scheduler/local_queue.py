@@ -204,10 +204,18 @@ class LocalSubmitter(Submitter):
         if run in self._running and run.stopped is None:
             run.stopped = why
             if run.process is not None:
-                _signal(run.process.pid, signal.SIGTERM)
+                self._ask(run.process.pid)
                 timer = threading.Timer(self.grace, self._kill, args=(run,))
                 timer.daemon = True
                 timer.start()
+
+    def _ask(self, group: int) -> None:
+        """Tell the process group of a run to end, and wait for nothing."""
+        _signal(group, signal.SIGTERM)
+
+    def _force(self, group: int) -> None:
+        """End one that was asked in vain."""
+        _signal(group, signal.SIGKILL)
 
     # in the thread of a run
 
@@ -275,7 +283,7 @@ class LocalSubmitter(Submitter):
     def _kill(self, run: Run) -> None:
         with self._changed:
             if run in self._running and run.process is not None:
-                _signal(run.process.pid, signal.SIGKILL)
+                self._force(run.process.pid)
 
     def _await_group(self, group: int) -> None:
         """Until nothing of it runs any more; what does not end in time is killed."""

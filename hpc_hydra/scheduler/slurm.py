@@ -121,6 +121,7 @@ class SlurmDialect(Dialect):
     can_warn = True
     can_requeue = True
     steps_side_by_side = True
+    kills_ranks = "srun"
 
     def check(self, request: Request) -> None:
         self.check_warning(request)
@@ -540,6 +541,21 @@ class SlurmDialect(Dialect):
         if step.isdigit() and int(step) < _SPECIAL_STEPS:  # a shell of srun --pty holds all, and shares it
             new["SLURM_OVERLAP"] = "1"
         return cleaned(env) | new
+
+    def steps_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("SLURM_JOB_ID", "")
+        return ["scontrol", "show", "step", "-o", job] if job.isdigit() else None
+
+    def parse_steps(self, stdout: str) -> dict[tuple[str, int], str]:
+        found = {}
+        for part in re.split(r"(?=\bStepId=)", stdout):
+            step, place = re.search(r"\bStepId=(\S+)", part), re.search(r"\bSrunHost:Pid=(\S+):(\d+)", part)
+            if step and place:
+                found[place[1].partition(".")[0], int(place[2])] = step[1]
+        return found
+
+    def warn_steps_command(self, steps: Sequence[str]) -> list[str]:
+        return ["scancel", "--signal=TERM", *steps]
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         from hpc_hydra.scheduler.slurm_ranks import identity

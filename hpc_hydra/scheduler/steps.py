@@ -7,12 +7,20 @@ ranks in the allocation. Must not know: any scheduler's variables, Hydra.
 from __future__ import annotations
 
 import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
 
-from hpc_hydra.errors import PlanError
+from hpc_hydra.errors import HpcHydraError, PlanError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.scheduler import commands
 from hpc_hydra.scheduler.base import Allocation, Dialect
 from hpc_hydra.scheduler.local_queue import LocalSubmitter, Run, Share
 from hpc_hydra.scheduler.registry import STEP
+
+_ASK = 20.0  # seconds for a command of the scheduler's
 
 
 class StepSubmitter(LocalSubmitter):
@@ -90,8 +98,73 @@ class StepSubmitter(LocalSubmitter):
             self._slots[i] += sign * (self.held.slots[i] if run.share.alone else run.share.cpus)
             self._cards[i] += sign * (gpus[i] if run.share.alone else run.share.gpus)
 
+    def _ask(self, group: int) -> None:
+        threading.Thread(target=ask, args=(self.dialect, group), name=f"hpc_hydra ends {group}", daemon=True).start()
+
+    def _force(self, group: int) -> None:
+        force(self.dialect, group)
+
     def _environment(self, run: Run) -> dict[str, str]:
         return self.dialect.step_environment(os.environ, run.spec.plan.tasks, self.held)
+
+
+def ask(dialect: Dialect, group: int) -> None:
+    """Tell a run to end: the ranks of its steps, and what runs here, but for a launch command that would kill them."""
+    command = None
+    if dialect.kills_ranks is not None:
+        with suppress(OSError):
+            data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
+            env = dict(os.fsdecode(line).split("=", 1) for line in data if b"=" in line)
+            command = dialect.steps_command(env)
+    if command is None:
+        _tell(group, signal.SIGTERM)
+    else:
+        _ask_steps(dialect, group, command, env)
+
+
+def _ask_steps(dialect: Dialect, group: int, command: list[str], env: dict[str, str]) -> None:
+    here, steps = socket.gethostname().partition(".")[0], []
+    with suppress(HpcHydraError):
+        for (host, pid), step in dialect.parse_steps(commands.run(command, env=env, timeout=_ASK).out).items():
+            with suppress(ProcessLookupError):
+                if host == here and os.getpgid(pid) == group:
+                    steps.append(step)
+        if steps and not commands.run(dialect.warn_steps_command(steps), env=env, timeout=_ASK).ok:
+            steps = []
+    members = _members(group)
+    launching = [pid for pid, name in members.items() if name == dialect.kills_ranks]
+    if launching and not steps:  # a step that has not begun, or that nobody can reach
+        force(dialect, group)
+        return
+    for pid in members.keys() - set(launching):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def force(dialect: Dialect, group: int) -> None:
+    """End what was asked to in vain. The launch command kills its ranks; the script does not say that they failed."""
+    if dialect.kills_ranks is None:
+        _tell(group, signal.SIGKILL)
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(group, signal.SIGKILL)
+    _tell(group, signal.SIGTERM)
+
+
+def _tell(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _members(group: int) -> dict[int, str]:
+    """Processes of a group, and their programs."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            head, _, rest = path.read_text(errors="replace").rpartition(")")
+            if int(rest.split()[2]) == group:
+                found[int(path.parent.name)] = head.partition("(")[2]
+    return found
 
 
 def cores_of(request: Request) -> int:

@@ -69,6 +69,10 @@ class Manifest:
         """The scheduler was asked to cancel these ids."""
         self._write("cancelled", ids=list(ids))
 
+    def waiting(self, sweeps: Sequence[str]) -> None:
+        """The launcher waits for the end of other sweeps before it submits."""
+        self._write("waiting", sweeps=list(sweeps))
+
     def detached(self) -> None:
         """The launcher left; the jobs run on."""
         self._write("detached")

@@ -150,6 +150,36 @@ def test_one_run_attached_to_the_console_is_a_step_too(inside: Inside) -> None:
     assert job and f"job {job[1]} step 0" in done.stdout, done.stdout + done.stderr
 
 
+STOPPED = """
+import signal, sys, time
+from pathlib import Path
+def bye(*_):
+    time.sleep(1); Path(sys.argv[1], "saved." + sys.argv[2]).touch(); sys.exit(1)
+signal.signal(signal.SIGTERM, bye)
+Path(sys.argv[1], "up." + sys.argv[2]).touch()
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("word", ["cancelled", "timeout"])
+def test_a_step_is_told_to_end_before_it_is_killed(inside: Inside, word: str) -> None:
+    (inside.folder / "seen.py").write_text(STOPPED)
+    argv = inside.argv(
+        "resources.gpus_per_proc=0", "resources.cpus_per_proc=1", "resources.procs_per_node=1", keys="0,1"
+    )
+    if word == "timeout":
+        argv.insert(argv.index("--fill"), "resources.time_limit=15s")
+    hpc = f"{sys.executable} -m hpc_hydra.cli"
+    lines = [" ".join(map(_quoted, argv)) + " &"]
+    if word == "cancelled":
+        lines += [f"for i in {{1..300}}; do [ -e up.0 -a -e up.1 ] && break; sleep 0.1; done; {hpc} cancel sweep"]
+    script = inside.folder / "both.sh"
+    script.write_text("\n".join([*lines, "wait", f"{hpc} status sweep"]))
+    done = inside.run([*SALLOC, "-N1", "-n2", "--mem=1000M", "-t5", "bash", str(script)])
+    assert f"2 runs: 2 {word}" in done.stdout, done.stdout + done.stderr
+    assert len(list(inside.folder.glob("saved.*"))) == 2
+
+
 def _quoted(word: str) -> str:
     import shlex
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import hpc_hydra
 from hpc_hydra.errors import ConfigError, SweepError
-from hpc_hydra.launcher import door
+from hpc_hydra.launcher import background, door, processes
 
 from .conftest import App
 
@@ -85,3 +87,60 @@ def test_runs_on_this_machine_outlive_the_command_that_started_them(app: App) ->
             timeout=120,
         )
         assert done.returncode == 0 and done.stdout.count("completed") >= 2, done.stdout + done.stderr
+
+
+SLOW = """\
+import time, hydra
+from pathlib import Path
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    while not Path(cfg.until).exists():
+        time.sleep(0.05)
+
+if __name__ == "__main__":
+    main()
+"""
+SMALL = ("-m", "scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1", "launch.bg=true")
+
+
+@pytest.fixture
+def slow(app: App) -> Iterator[App]:
+    """A sweep ``first`` that runs until there is a file ``go``."""
+    (app.folder / "app.py").write_text(SLOW)
+    done = app.start(*SMALL, f"+until={app.folder}/go", "hydra.sweep.dir=first")
+    assert done.returncode == 0, done.stderr
+    yield app
+    (app.folder / "go").touch()
+
+
+def test_a_launcher_in_the_background_may_wait_for_another_sweep(slow: App) -> None:
+    done = slow.start(*SMALL, "+until=/", "hydra.sweep.dir=second", "launch.after=first")
+    assert done.returncode == 0 and "submits when first has ended well" in done.stdout, done.stdout + done.stderr
+    second = hpc_hydra.Sweep(slow.folder / "second")
+    assert [run.state for run in second.status()] == ["unsubmitted"]
+    (slow.folder / "go").touch()
+    assert until(lambda: [run.state for run in second.status()] == ["completed"])
+
+
+def test_a_launcher_in_the_background_that_did_not_begin_is_ended(slow: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    (slow.folder / "sitecustomize.py").write_text(
+        "import sys, time\nif 'resume' in sys.orig_argv:\n    print('slow', flush=True); time.sleep(600)\n"
+    )
+    before = resuming(slow)
+    monkeypatch.setattr(background, "BEGINS", 3.0)
+    monkeypatch.setenv("PYTHONPATH", str(slow.folder))
+    with pytest.raises(SweepError, match=r"did not begin: .*slow"):
+        background.start(slow.folder / "first")
+    assert resuming(slow) == before
+
+
+def resuming(app: App) -> list[int]:
+    return [pid for pid, words in processes.command_lines() if "resume" in words and f"{app.folder}/first" in words]
+
+
+def until(found: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 60
+    while not found() and time.monotonic() < end:
+        time.sleep(0.2)
+    return found()

@@ -245,3 +245,14 @@ def test_a_persons_default_account_survives_where_none_is_asked() -> None:
 def test_how_many_runs_an_array_takes(said: str, runs: int | None) -> None:
     assert SLURM.parse_array_limit(said) == runs
     assert SLURM.array_limit_command() == ["scontrol", "show", "config"]
+
+
+def test_steps_are_known_by_their_srun() -> None:
+    said = (
+        "StepId=142.0 UserId=0 State=RUNNING NodeList=node01 Name=bash SrunHost:Pid=vm.site:30814\n"
+        "StepId=142.extern State=RUNNING NodeList=node01 SrunHost:Pid=(null):0\n"
+    )
+    dialect = SlurmDialect()
+    assert dialect.steps_command({"SLURM_JOB_ID": "142"}) == ["scontrol", "show", "step", "-o", "142"]
+    assert dialect.parse_steps(said)["vm", 30814] == "142.0"
+    assert dialect.warn_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
