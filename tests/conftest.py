@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.version import VersionBase
+from omegaconf.basecontainer import BaseContainer
 
 from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
@@ -71,9 +75,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture(autouse=True)
-def _no_hydra_left_over() -> None:
-    """Hydra runs once in a process; what a test before left of it is not this test's."""
+def _no_hydra_left_over() -> Iterator[None]:
+    """Hydra runs once in a process; what a test leaves of it, its resolvers too, is not the next one's."""
     GlobalHydra.instance().clear()
+    Singleton._instances.pop(VersionBase, None)  # what a `version_base=` has set
+    resolvers = dict(BaseContainer._resolvers)
+    yield
+    BaseContainer._resolvers.clear()
+    BaseContainer._resolvers.update(resolvers)
 
 
 @pytest.fixture(autouse=True)

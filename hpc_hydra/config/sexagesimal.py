@@ -57,10 +57,13 @@ class Finding:
     @property
     def error(self) -> ConfigError:
         name = self.key.rpartition(".")[2]
+        one, colon, other = self.written.partition(":")
+        minutes = name == "time_limit" and colon and ":" not in other
+        meaning = f" for {one} minutes and {other} seconds, {one}h for hours" if minutes else ""
         return ConfigError(
             f"{self.key}: {self.written or 'nothing'} without quotes is {self.loaded} in YAML",
             where=f"{self.path}, line {self.line}",
-            fix=f'{name}: "{self.written}"',
+            fix=f'{name}: "{self.written}"' + meaning,
         )
 
 

@@ -58,6 +58,13 @@ def _check_run(config: DictConfig) -> None:
         checks.check_files(loader, config, overrides, sweeping=False)
     if "launch" not in config or OmegaConf.select(config, "launch.debug"):
         return
+    for key in ("dry_run", "setup_only"):
+        if OmegaConf.select(config, f"launch.{key}"):
+            raise ConfigError(
+                "a start without -m launches nothing: the program would run here, now",
+                where=f"launch.{key}",
+                fix="add -m (or `hydra: {mode: MULTIRUN}` in the primary config)",
+            )
     processes = _processes(config)
     if processes > 1:
         raise ConfigError(

@@ -109,13 +109,20 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
 
 
 def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> Path:
+    from hydra import version
     from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext, RunMode
 
     from hpc_hydra.launcher.compose import raw_list
 
-    cfg = hydra.compose_config(primary, list(words), run_mode=RunMode.MULTIRUN, with_log_configuration=False)
+    def composed(*more: str) -> Any:
+        every = [*more, *words]
+        return hydra.compose_config(primary, every, run_mode=RunMode.MULTIRUN, with_log_configuration=False)
+
+    cfg = composed()
+    if cfg.hydra.job.chdir is None and version.getbase() is None:  # no @hydra.main says it: as Hydra does since 1.2
+        cfg = composed("hydra.job.chdir=false")
     sweeper = Plugins.instance().instantiate_sweeper(
         config=cfg,
         hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks()),

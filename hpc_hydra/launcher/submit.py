@@ -243,13 +243,16 @@ class Session:
         """What the user at the terminal wants; cancel where there is nobody."""
         with suppress(OSError, ValueError):
             if sys.stdin.isatty() and sys.stderr.isatty():
+                can_leave = any(w.submitter.outlives_launcher for w in self.watchers.values() if w.active)
+                choices = ("cancel", "detach", "wait") if can_leave else ("cancel", "wait")
+                leave = " [d]etach and leave them running," if can_leave else ""
                 while True:
-                    print("[c]ancel them, [d]etach and leave them running, or [w]ait on? ", end="", file=sys.stderr)
+                    print(f"[c]ancel them,{leave} or [w]ait on? ", end="", file=sys.stderr)
                     sys.stderr.flush()
                     answer = sys.stdin.readline()
                     if not answer:
                         break
-                    for choice in ("cancel", "detach", "wait"):
+                    for choice in choices:
                         if answer.strip().lower() and choice.startswith(answer.strip().lower()):
                             return choice
         return "cancel"

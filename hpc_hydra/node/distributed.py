@@ -187,7 +187,7 @@ def _check_device(start: Start, device: torch.device, backend: str | None) -> No
         raise RendezvousError(
             f"{who} asked for {start.wishes.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
             where="resources.gpus_per_proc",
-            fix="install a torch built for these GPUs; rendezvous.backend=gloo trains on CPUs all the same",
+            fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",
         )
     if start.info.rank == 0:
         print(

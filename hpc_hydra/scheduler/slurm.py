@@ -229,11 +229,14 @@ class SlurmDialect(Dialect):
         else:
             yield spelling, str(per_node if spelling == "gpus-per-node" else request.gpus_per_proc)
 
-    def launch(self, request: Request) -> list[str]:
+    def launch(self, request: Request, *, attached: bool = False) -> list[str]:
         given = [
             (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
         ]
-        options = merge(self._step(request), given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF)
+        step = [*self._step(request)]
+        if attached:  # else the first Ctrl-C only shows the state of the tasks
+            step.append(("quit-on-interrupt", None))
+        options = merge(step, given, request.removed_args, aliases=ALIASES, exclusive=_ONE_OF)
         return ["srun", *map(_flag, options)]
 
     def launch_replica(self, request: Request) -> list[str]:
@@ -307,7 +310,7 @@ class SlurmDialect(Dialect):
             spec,
             scheduler=self.name,
             directives=directives,
-            launch=self.launch(request),
+            launch=self.launch(request, attached=spec.attached),
             select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
             job_id=job_id,
             replica=self.launch_replica(spec.plan.step),

@@ -130,6 +130,7 @@ def test_eight_replicas_a_node_on_sixteen_nodes_and_a_lighthouse(tmp_path: Path,
 def test_sizes_choose_steps_shares_and_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
     """8,160 steps are written for such a model and batch in the paper's map, by another count of its parameters."""
     monkeypatch.syspath_prepend(EXAMPLE.parent)
+    monkeypatch.delitem(sys.modules, "sizes", raising=False)  # it registers its resolvers when it is loaded
     importlib.import_module("sizes")
     with initialize_config_dir(str(EXAMPLE.parent / "conf"), version_base=None):
         cfg = compose("config", [*PAPER[3:], "optim=muon"])
