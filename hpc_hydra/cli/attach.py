@@ -82,6 +82,10 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             _show(todo, task)
             return 0
         check_exists(task)
+        if prepared.settings.launch.confirm_above is not None:
+            from hpc_hydra.launcher import cost
+
+            cost.confirm([Group(todo.run.plan, (todo.run,))], prepared.settings.launch.confirm_above)
         with on_disk(todo.spec.sweep, "make room there, or launch.launch_dir=PATH"):
             _write(todo, prepared, task)
         for note in todo.notes:

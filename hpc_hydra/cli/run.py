@@ -105,7 +105,8 @@ def launch(call: Call) -> int:
             from hpc_hydra.cli import batch
 
             return batch.launch(hydra.config_loader, master, call.command)
-        if call.multirun or master.launch.bg or master.launch.setup_only:
+        queued = bool(master.launch.after) or master.launch.snapshot != "none"  # a job waits, and has its own code
+        if call.multirun or master.launch.bg or master.launch.setup_only or queued:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
         return _sweep(hydra, master, task, call) if code is None else code

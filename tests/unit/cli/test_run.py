@@ -144,6 +144,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "Could not find 'scheduler/nope'"),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such folder"),
+        (["run", "scheduler=local", "launch.after=nowhere", "--", "x"], "launch.after"),
     ],
 )
 def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], message: str) -> None:
