@@ -24,7 +24,7 @@ from _bench import ROOT, arguments, compare, environment, interleaved, workplace
 SCRIPT = ROOT / "train_examples" / "gpt" / "train.py"
 LINE = re.compile(r"Step (\d+) - Avg Loss: ([\d.]+), (\d+) tokens/s")
 FIXED = ("launch.seed=1", "save_every=1000000", "warmup_steps=10")
-GPUS = ("model=124m", "steps=60", "log_every=5", "batch_size=32", "micro_batch_size=8")
+GPUS = ("model=124m", "steps=50", "log_every=5", "batch_size=128", "micro_batch_size=32")
 TINY = ("steps=24", "log_every=2", "batch_size=16", "micro_batch_size=4", "model.context=32")
 TARGET = 0.99  # of torchrun's tokens per second
 
