@@ -184,4 +184,4 @@ def test_a_refusal_is_shown(slurm: Jobs) -> None:
 def test_a_job_that_cannot_run_says_why(slurm: Jobs) -> None:
     ids = slurm.submit("true", nodes=99)
     (status,) = slurm.until(ids, lambda status: bool(status.reason))
-    assert (status.state, status.reason) == (State.PENDING, "PartitionConfig")
+    assert status.state is State.PENDING and status.reason.startswith("PartitionConfig: ")
