@@ -6,9 +6,9 @@ PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 ARGS ?=
 # What Hydra or OmegaConf can change. Schedulers, planning, documents and ranks that meet without a configuration cannot.
-HYDRA14 ?= tests/hydra_suites tests/packaging tests/scenarios tests/examples tests/unit/config tests/unit/launcher \
-  tests/unit/cli tests/unit/sweep tests/unit/node tests/unit/test_imports.py \
-  --ignore=tests/unit/node/test_agent.py --ignore=tests/unit/node/test_distributed.py --ignore=tests/unit/node/test_mpi.py
+HYDRA14 ?= tests/hydra_suites tests/packaging tests/unit/config tests/unit/launcher tests/unit/cli tests/unit/sweep \
+  tests/unit/node/test_start.py tests/unit/node/test_program.py tests/unit/node/test_rank.py tests/unit/test_imports.py \
+  tests/scenarios/test_starting.py tests/scenarios/test_values_and_identity.py tests/scenarios/test_requests.py
 .PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
 help: ## this list
