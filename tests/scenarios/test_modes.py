@@ -106,7 +106,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, m
 
 
 PLAIN = """
-import os, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 again = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 total = torch.ones(1)
@@ -114,7 +114,7 @@ dist.all_reduce(total)
 if again == 0 and dist.get_rank() == 3:
     os._exit(3)
 dist.all_reduce(total)
-print("sum", total.item(), "of rank", dist.get_rank())
+sys.stdout.write(f"sum {total.item()} of rank {dist.get_rank()}\n")  # one write: ranks share the pipe
 dist.destroy_process_group()
 """
 
