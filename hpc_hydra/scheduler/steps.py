@@ -23,6 +23,11 @@ from hpc_hydra.scheduler.registry import STEP
 _ASK = 20.0  # seconds for a command of the scheduler's
 
 
+_PLACES = ("nodelist", "dependency")
+"""Where and when a job begins: too late for an allocation that is held. Of a site's standing settings (queue, account,
+constraint …), which the allocation was made by, nothing is asked again."""
+
+
 class StepSubmitter(LocalSubmitter):
     """Starts runs in the order of submission, as many at once as the allocation has room for."""
 
@@ -43,6 +48,13 @@ class StepSubmitter(LocalSubmitter):
                 raise PlanError(
                     f"the run is a step of the allocation {self.held.job_id} that this is in, which has its own end",
                     where=key,
+                    fix="launch.inside=submit for jobs of their own, or leave it out",
+                )
+        for name in _PLACES:
+            if getattr(request, name) is not None:
+                raise PlanError(
+                    f"the run is a step of the allocation {self.held.job_id} that this is in, and has its hosts now",
+                    where=f"scheduler.{name}",
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
         super().check(request)

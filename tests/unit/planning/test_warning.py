@@ -65,9 +65,14 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
 
 @pytest.mark.parametrize(
     ("key", "fields"),
-    [("launch.signal_before_end", {"warning": "USR1@60"}), ("launch.max_requeues", {"max_requeues": 1})],
+    [
+        ("launch.signal_before_end", {"warning": "USR1@60"}),
+        ("launch.max_requeues", {"max_requeues": 1}),
+        ("scheduler.nodelist", {"nodelist": "b"}),
+        ("scheduler.dependency", {"dependency": "afterok:1"}),
+    ],
 )
-def test_a_step_of_an_allocation_has_no_end_of_its_own(key: str, fields: dict[str, Any]) -> None:
+def test_a_step_of_an_allocation_has_no_end_and_no_beginning_of_its_own(key: str, fields: dict[str, Any]) -> None:
     steps = StepSubmitter(dialect("slurm"), Allocation("7", ("a",), (8,)))
     with pytest.raises(HpcHydraError) as error:
         steps.check(Request("slurm", 1, 1, **fields))
