@@ -114,7 +114,7 @@ dist.all_reduce(total)
 if again == 0 and dist.get_rank() == 3:
     os._exit(3)
 dist.all_reduce(total)
-sys.stdout.write(f"sum {total.item()} of rank {dist.get_rank()}\n")  # one write: ranks share the pipe
+sys.stdout.write(f"sum {total.item()} of rank {dist.get_rank()}\\n")  # one write: ranks share the pipe
 dist.destroy_process_group()
 """
 
