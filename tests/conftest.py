@@ -15,6 +15,7 @@ from hydra.core.singleton import Singleton
 from hydra.version import VersionBase
 from omegaconf.basecontainer import BaseContainer
 
+from hpc_hydra.system.probe import here
 from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
 from tests.cluster.sshd import ssh_daemons, ssh_hosts
@@ -87,7 +88,10 @@ def _no_hydra_left_over() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_scheduler_of_this_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SLURM that happens to be up answers only the tests that ask for it: the others are alike on every machine."""
+    """A SLURM that happens to be up answers only the tests that ask for it, and what it has answered them is forgotten:
+    the others are alike on every machine.
+    """
+    here.cache_clear()
     if not request.node.get_closest_marker("cluster"):
         monkeypatch.setenv("SLURM_CONF", os.devnull)
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
 from hpc_hydra.config.hints import clash_cure, nearest
-from hpc_hydra.config.schema import GROUPS, MISSING, Settings
+from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, Settings
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
 
@@ -76,7 +76,7 @@ def settings(cfg: DictConfig) -> Settings:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    absent = [group for group in GROUPS if group not in cfg]
+    absent = missing_groups(cfg)
     if absent:
         raise ConfigError(
             f"hpc_hydra's groups are not in the configuration (missing: {', '.join(absent)})",
@@ -86,6 +86,8 @@ def settings(cfg: DictConfig) -> Settings:
         )
     data: dict[str, Any] = {}
     for group in GROUPS:
+        if group not in cfg:
+            continue
         try:
             node = cfg[group]
             data[group] = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
@@ -96,6 +98,11 @@ def settings(cfg: DictConfig) -> Settings:
             fix = "give the key a value that can be resolved on this machine, before the job is submitted"
             raise ConfigError(what, where=key, fix=fix) from error
     return from_mapping(data)
+
+
+def missing_groups(cfg: DictConfig) -> list[str]:
+    """The groups of ours that a composed configuration needs and does not hold."""
+    return [group for group in GROUPS if group not in cfg and group not in OPTIONAL_GROUPS]
 
 
 def from_mapping(data: Mapping[str, Any]) -> Settings:

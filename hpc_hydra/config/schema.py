@@ -243,3 +243,4 @@ GROUPS: dict[str, type[Any]] = {
     "container": ContainerConfig,
     "monitor": MonitorConfig,
 }
+OPTIONAL_GROUPS = ("container", "monitor")  # a configuration that picks its groups one by one may leave these out

@@ -158,9 +158,9 @@ def processes_asked(cfg: DictConfig | None) -> int:
 
 
 def _has_groups(cfg: DictConfig | None) -> bool:
-    from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.config.load import missing_groups
 
-    return cfg is not None and all(group in cfg for group in GROUPS)
+    return cfg is not None and not missing_groups(cfg)
 
 
 def run_directory() -> Path | None:

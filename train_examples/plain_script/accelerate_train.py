@@ -40,6 +40,7 @@ def main() -> None:
             losses.append(loss.detach())
         loss = accelerator.reduce(torch.stack(losses).mean(), "mean")
         accelerator.print(f"Epoch {epoch} - Avg Loss: {loss:.6f} ({accelerator.num_processes} ranks, lr {args.lr})")
+    model, optimizer, batches = accelerator.free_memory(model, optimizer, batches)  # or torch may abort at the exit
     accelerator.end_training()
 
 

@@ -8,6 +8,7 @@ torchrun --standalone --nproc-per-node 2 train.py --lr 0.1                      
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 
@@ -76,6 +77,8 @@ def main() -> None:
                 state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save(state, args.checkpoint.with_suffix(".tmp"))
                 args.checkpoint.with_suffix(".tmp").replace(args.checkpoint)
+    del ddp  # its threads must not outlive the interpreter: torch aborts now and then where they do
+    gc.collect()
     dist.destroy_process_group()
 
 
