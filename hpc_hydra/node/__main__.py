@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         done = supervise_worker()
         return done if isinstance(done, int) else done()
     if what == "program":
-        from hpc_hydra.node.supervisor import resume
+        from hpc_hydra.node.become import resume
 
         return resume()
     if what == "finish" and len(argv) == 2:

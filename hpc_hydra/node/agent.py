@@ -21,20 +21,13 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import rendezvous
+from hpc_hydra.node.become import Child
 from hpc_hydra.node.logs import open_log
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.processes import STOP, WARN, Signals, Stopped, children, die_with_parent, exit_code, name_of
+from hpc_hydra.node.seat import Case, Seat, identify, meeting_of, prepare_run, told_of_nobody
 from hpc_hydra.node.share import JOB_HOSTS, take_share
-from hpc_hydra.node.supervisor import (
-    Case,
-    Child,
-    Seat,
-    ended_early,
-    identify,
-    meeting_of,
-    prepare_run,
-    told_of_nobody,
-)
+from hpc_hydra.node.supervisor import ended_early
 from hpc_hydra.node.worker import AGENT, HOSTS, SUPERVISOR
 from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
 from hpc_hydra.sweep.collect import first_cause, read_ends

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.mpiexec import failures
-from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
+from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code, no_input
 from hpc_hydra.scheduler.base import Allocation
 from hpc_hydra.scheduler.environment import DEVICE_VARIABLES
 from hpc_hydra.scheduler.lsf_ranks import HOSTS, JOB, NODE, allocation
@@ -137,7 +137,7 @@ def _start(words: Sequence[str], signals: Signals) -> int:
         os.setpgid(0, 0)  # what is sent to this process's group comes to it once, from here
         die_with_parent(parent, signal.SIGTERM)
         signals.restore()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        no_input()
         os.execvp(words[0], list(words))
     except OSError as error:
         print(f"hpc_hydra: {words[0]}: {error.strerror}", file=sys.stderr, flush=True)

@@ -22,22 +22,12 @@ import time
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import environment
+from hpc_hydra.node.become import Child
 from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, Stopped, die_with_parent, exit_code, kill_children
 from hpc_hydra.node.rendezvous import Meeting
+from hpc_hydra.node.seat import Agent, Case, Seat, identify, meeting_of, prepare_run, sit, told_of_nobody
 from hpc_hydra.node.share import cores_of
-from hpc_hydra.node.supervisor import (
-    Agent,
-    Case,
-    Child,
-    Seat,
-    ended_early,
-    identify,
-    meeting_of,
-    prepare_run,
-    sit,
-    start,
-    told_of_nobody,
-)
+from hpc_hydra.node.supervisor import ended_early, start
 from hpc_hydra.planning.types import Plan, RankInfo
 
 READ_AT_IMPORT = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|TORCH|PYTORCH|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_")

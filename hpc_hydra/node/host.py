@@ -31,6 +31,8 @@ from hpc_hydra.node.processes import (
     die_with_parent,
     exit_code,
     kill_children,
+    no_input,
+    signal_group,
 )
 
 MARK = b"\x1e"  # begins what is told, followed by the order's word
@@ -110,13 +112,13 @@ def _carry_out(order: Order, rest: bytes, signals: Signals) -> tuple[int, str | 
             break
         signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
         if signum in STOP or signum in WARN:
-            _signal_group(child, signum)
+            signal_group(child, signum)
         if signum in STOP and kill_at is None:
             kill_at = time.monotonic() + GRACE + 2  # spawn kills its ranks before
         if kill_at is not None and time.monotonic() >= kill_at:
-            _signal_group(child, signal.SIGKILL)
+            signal_group(child, signal.SIGKILL)
             kill_at = time.monotonic() + GRACE
-    _signal_group(child, signal.SIGKILL)
+    signal_group(child, signal.SIGKILL)
     kill_children()  # what ranks left behind, too
     code, _ = exit_code(status)
     return code, _failed_setup(reader, code)
@@ -135,8 +137,7 @@ def _start(order: Order, signals: Signals, writer: int) -> int:
         os.setpgid(0, 0)
         die_with_parent(parent, signal.SIGTERM)
         signals.restore()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
+        no_input()
         os.set_inheritable(writer, True)
         os.execvpe(order.command[0], order.command, env)
     except OSError as error:
@@ -170,8 +171,3 @@ def _failed_setup(reader: int, code: int) -> str | None:
     except OSError:
         line = ""
     return f"a setup line failed with exit code {code}: {line}" if line else None
-
-
-def _signal_group(leader: int, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signum)

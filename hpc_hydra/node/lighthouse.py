@@ -29,8 +29,8 @@ from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node import rendezvous
 from hpc_hydra.node.logs import open_log
 from hpc_hydra.node.processes import STOP, Signals, die_with_parent, exit_code, kill_children, name_of
+from hpc_hydra.node.seat import find_case, told_of_nobody
 from hpc_hydra.node.share import JOB_HOSTS
-from hpc_hydra.node.supervisor import find_case, told_of_nobody
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.sweep.files import write_json
 

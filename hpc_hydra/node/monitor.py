@@ -25,7 +25,7 @@ from hpc_hydra.node.gpus import Gpus, Reading
 from hpc_hydra.node.processes import STOP, WARN, die_with_parent
 
 if TYPE_CHECKING:
-    from hpc_hydra.node.supervisor import Seat
+    from hpc_hydra.node.seat import Seat
 
 CSV, DMON = ".gutil.csv", ".gutil"
 NODE = (

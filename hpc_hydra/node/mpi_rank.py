@@ -18,25 +18,12 @@ from typing import Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import mpi, rendezvous
+from hpc_hydra.node.become import Child, become, play
 from hpc_hydra.node.mpi import Channel
 from hpc_hydra.node.processes import Signals, Stopped, die_with_parent, exit_code, name_of
 from hpc_hydra.node.program import Part
-from hpc_hydra.node.supervisor import (
-    Case,
-    Child,
-    Seat,
-    announce,
-    become,
-    check_world,
-    ended_early,
-    environment_of,
-    open_logs,
-    outlive,
-    play,
-    prepare_run,
-    sit,
-    told_of_nobody,
-)
+from hpc_hydra.node.seat import Case, Seat, announce, check_world, prepare_run, sit, told_of_nobody
+from hpc_hydra.node.supervisor import ended_early, environment_of, open_logs, outlive
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 
 _PAUSE = 0.01  # seconds between two looks at what the program says, while MPI is initialised

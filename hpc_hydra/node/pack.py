@@ -21,7 +21,7 @@ from typing import Any
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.finish import gathered, in_words, write
-from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, exit_code, name_of
+from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, exit_code, name_of, no_input
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, from_json
 from hpc_hydra.scheduler.registry import dialect
@@ -327,7 +327,7 @@ def _become(argv: Sequence[str], log: Path, signals: Signals) -> None:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        no_input()
         os.execvp(argv[0], list(argv))
     except OSError as error:
         print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)

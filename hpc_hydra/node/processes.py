@@ -117,6 +117,17 @@ def children(parent: int | None = None) -> list[int]:
     return found
 
 
+def signal_group(leader: int, signum: int) -> None:
+    """Signal a process group, which may have gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signum)
+
+
+def no_input() -> None:
+    """The standard input of this process is empty from now on."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def exit_code(status: int) -> tuple[int, int | None]:
     """A wait status as (exit code, signal): 128+n for signal n, as a shell says it."""
     code = os.waitstatus_to_exitcode(status)

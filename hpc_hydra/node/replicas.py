@@ -34,10 +34,11 @@ from hpc_hydra.node.processes import (
     die_with_parent,
     exit_code,
     kill_children,
+    no_input,
 )
 from hpc_hydra.node.rendezvous import Meeting
+from hpc_hydra.node.seat import Case, find_case, told_of_nobody
 from hpc_hydra.node.share import JOB_HOSTS
-from hpc_hydra.node.supervisor import Case, find_case, told_of_nobody
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import first_cause, how, read_ends
@@ -221,8 +222,7 @@ class Job:
         try:
             die_with_parent(parent, signal.SIGTERM)
             self.signals.restore()
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)
+            no_input()
             os.execvpe(argv[0], list(argv), dict(env))
         except OSError as error:
             print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)

@@ -29,6 +29,8 @@ from hpc_hydra.node.processes import (
     exit_code,
     kill_children,
     name_of,
+    no_input,
+    signal_group,
 )
 
 
@@ -53,7 +55,7 @@ def spawn(argv: Sequence[str]) -> int:
         return _watch(running, signals, options.first_rank)
     finally:
         for pid in running:
-            _signal_group(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
         kill_children()  # what ranks left behind, too
         for stream in consoles:
             stream.end()
@@ -103,8 +105,7 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, con
         if env.get("HPC_HYDRA_ATTACHED") and env["HPC_HYDRA_SPAWN_RANK"] == "0":
             _take_terminal()
         else:
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)
+            no_input()
         for console in consoles:
             os.dup2(console.writer, console.number)
         os.execvpe(command[0], list(command), dict(env))
@@ -132,7 +133,7 @@ def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
         signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
         if signum in STOP or signum in WARN:
             for pid in running:
-                _signal_group(pid, signum)
+                signal_group(pid, signum)
         if signum in STOP:
             kill_at = time.monotonic() + (GRACE if kill_at is None else 0)  # told twice: at once
             code = code or 128 + signum
@@ -143,11 +144,11 @@ def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
                 how = name_of(killed) if killed else f"exit code {failed}"
                 print(f"hpc_hydra: rank {first_rank + rank} ended with {how}", file=sys.stderr, flush=True)
                 for other in running:
-                    _signal_group(other, signal.SIGTERM)
+                    signal_group(other, signal.SIGTERM)
                 kill_at = kill_at or time.monotonic() + GRACE
         if kill_at is not None and time.monotonic() >= kill_at:
             for pid in running:
-                _signal_group(pid, signal.SIGKILL)
+                signal_group(pid, signal.SIGKILL)
             kill_at = time.monotonic() + GRACE
     return code
 
@@ -160,8 +161,3 @@ def _ended(running: dict[int, int]) -> list[tuple[int, int]]:
         if gone:
             found.append((running.pop(pid), status))
     return found
-
-
-def _signal_group(leader: int, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signum)

@@ -14,76 +14,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
+from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import environment, rendezvous, trackers
-from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.become import Child, become
 from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
-from hpc_hydra.node.logs import Stamps, log_files, open_log
+from hpc_hydra.node.logs import Stamps, open_log
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of, number_of
-from hpc_hydra.node.program import Part
-from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
-from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.node.seat import Seat, find_case, identify, meeting_of, prepare_run, sit, told_of_nobody
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.shell import LINGER
 from hpc_hydra.sweep.again import TIME_IS_UP
 from hpc_hydra.sweep.files import read_json, write_json
-from hpc_hydra.sweep.frozen import RunRecord, read_plans
-from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import RankEnd
-
-REPORT = "HPC_HYDRA_REPORT_FD"
-Child = Callable[[], int]
-
-
-@dataclass(frozen=True)
-class Agent:
-    """Who started a rank and may signal it: torchrun's agent, and the supervisor of that."""
-
-    pid: int
-    supervisor: int
-
-    def relay(self, child: int) -> Callable[[int, int], None]:
-        """Hands on to the program's process group what these two send, unless the scheduler has sent it the same."""
-        direct: dict[int, float] = {}
-
-        def hand_on(signum: int, sender: int) -> None:
-            now = time.monotonic()
-            if sender not in (self.pid, self.supervisor):
-                direct[signum] = now
-            elif now - direct.get(signum, -GRACE) >= GRACE:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signum)
-
-        return hand_on
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A rank's place in a run."""
-
-    execution: Execution
-    record: RunRecord
-    plan: Plan
-    info: RankInfo
-    host: str
-    out: Path | None  # None: the streams stay as they are, attached to a console
-    err: Path | None
-    agent: Agent | None = None  # torchrun's, where that started this rank
-    round: int = 0
-
-    @property
-    def paths(self) -> RunPaths:
-        return RunPaths(self.record.dir)
-
-    @property
-    def end(self) -> Path:
-        return self.paths.rank_end(self.execution.place, self.info.rank)
 
 
 def supervise() -> int | Child:
@@ -117,127 +64,6 @@ def supervise() -> int | Child:
             return start(seat, meeting, held, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(seat, error, host)
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a process that the job script started is to do, before it knows its rank."""
-
-    execution: Execution
-    record: RunRecord
-    plan: Plan
-    host: str
-
-    @property
-    def paths(self) -> RunPaths:
-        return RunPaths(self.record.dir)
-
-
-def find_case(env: Mapping[str, str], host: str) -> Case:
-    """The run that the job script names; makes the attempt's directory. Raises `SweepError`."""
-    execution = Execution.read(env)
-    record = execution.record()
-    plans = read_plans(execution.sweep)
-    if record.plan not in plans:
-        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
-    os.umask(record.program.umask)
-    case = Case(execution, record, plans[record.plan], host)
-    case.paths.attempt(execution.place).mkdir(parents=True, exist_ok=True)
-    return case
-
-
-def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
-    """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
-    info = dialect(execution.scheduler).identity(env)
-    if info is None:
-        raise RendezvousError(
-            f"this process on {host} is no task of {execution.scheduler}: its per-task variables are not set",
-            where=host,
-            fix="start the job script, which starts one process per rank",
-        )
-    check_world(info, plan.step, host, info.source or execution.scheduler)
-    return info
-
-
-def check_world(info: RankInfo, request: Request, host: str, source: str) -> None:
-    """Refuse another number of processes than was asked for. Raises `RendezvousError`."""
-    if info.world_size != request.world_size:
-        raise RendezvousError(
-            f"{info.world_size} processes were started (read from {source}), but the run "
-            f"asks for {request.world_size} (nodes={request.nodes}, procs_per_node={request.procs_per_node})",
-            where=f"rank {info.rank} on {host}",
-            fix="start the job script as it was written: its options belong to this sweep",
-        )
-
-
-@contextlib.contextmanager
-def told_of_nobody(case: Case) -> Iterator[None]:
-    """An error before the rank is known is nobody's end, yet the reason of the whole run."""
-    try:
-        yield
-    except HpcHydraError as error:
-        why = " ".join(str(error).split())
-        unknown = RankEnd(
-            rank=-1, host=case.host, exit_code=error.exit_code, ended=time.time(), error=why,
-            replica=case.execution.replica,
-        )  # fmt: skip
-        name = f"unknown.{case.host}.{os.getpid()}.end.json"
-        write_json(case.paths.attempt(case.execution.place) / name, to_json(unknown))
-        raise
-
-
-def sit(case: Case, info: RankInfo, env: Mapping[str, str]) -> Seat:
-    """A rank's place. Touches nothing."""
-    execution, record, plan = case.execution, case.record, case.plan
-    out, err = None, None
-    if not execution.attached:
-        first = (execution.replica or 0) * (plan.world_size // plan.replicas)
-        out, err = log_files(plan.logging, case.paths, execution.place, record.num, info, case.host, env, first)
-    return Seat(execution, record, plan, info, case.host, out, err)
-
-
-def prepare_run(seat: Seat) -> None:
-    """What rank 0 does once for all."""
-    if seat.info.rank != 0 or seat.execution.replica is not None:
-        return
-    seat.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
-    if seat.plan.logging.save_hostlist:
-        seat.paths.hostlist.write_text("".join(f"{name}\n" for name in seat.info.hosts or (seat.host,)))
-
-
-@contextlib.contextmanager
-def meeting_of(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Meeting, socket.socket | None]]:
-    """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
-    info, settings, execution = seat.info, seat.plan.rendezvous, seat.execution
-    path = execution.meeting(seat.paths)
-    if info.rank != 0:
-        yield (
-            rendezvous.join(
-                path, info, execution.token, timeout=settings.timeout, pause=signals.pause,
-                rank_0_end=None if execution.again else seat.paths.rank_end(execution.place, 0),
-            ),
-            None,
-        )  # fmt: skip
-        return
-    with rendezvous.hold(settings) as held:
-        meeting = announce(seat, held)
-        yield meeting, held
-
-
-def announce(seat: Seat, held: socket.socket) -> rendezvous.Meeting:
-    """Publish where rank 0, which this is, can be reached."""
-    info, execution = seat.info, seat.execution
-    meeting = rendezvous.Meeting(
-        host=info.master_host or seat.host,
-        address=rendezvous.address_of(seat.plan.rendezvous, info),
-        port=held.getsockname()[1],
-        token=execution.token,
-        job_id=info.job_id or execution.job_id,
-        world_size=info.world_size,
-        published=time.time(),
-    )
-    rendezvous.publish(execution.meeting(seat.paths), meeting)
-    return meeting
 
 
 def start(
@@ -365,106 +191,6 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
     for note in said:
         os.write(err, f"hpc_hydra: {note}\n".encode())
     return out, err
-
-
-def become(
-    seat: Seat,
-    env: dict[str, str],
-    out: int,
-    err: int,
-    writer: int,
-    *,
-    perform: Callable[[Part], int] | None = None,
-    before_new_image: Callable[[], None] = lambda: None,
-    new_image: bool = False,
-) -> Child:
-    """In the child: take environment, directory and streams of the program; returns what runs it.
-
-    Args:
-        perform: runs it in this process; None: `play`.
-        before_new_image: called where this process starts again as a new interpreter.
-    """
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    fresh = new_image or environment.needs_new_image(os.environ, env)
-    os.environ.clear()
-    os.environ.update(env)
-    program = seat.record.program
-    cwd = (seat.plan.container and seat.plan.container.workdir) or program.cwd
-    if cwd:
-        try:
-            os.chdir(cwd)
-        except OSError as error:
-            return _complain(f"{cwd}: {error.strerror} on {seat.host}", writer)
-    part = Part(
-        seat.execution.sweep, seat.record, seat.execution.place, seat.info.rank,
-        seat.info.job_id or seat.execution.job_id, reporter(writer), seat.execution.replica or 0,
-    )  # fmt: skip
-    if program.kind == "command":
-        os.environ.setdefault("PYTHONUNBUFFERED", "1")
-    elif fresh:
-        before_new_image()
-        return lambda: _start_again(writer)
-    return lambda: (perform or play)(part)
-
-
-def play(part: Part) -> int:
-    """Run the program in this process, with streams that lose nothing in a crash."""
-    from hpc_hydra.node import program
-
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(line_buffering=True)
-    if os.environ.get("PYTHONFAULTHANDLER"):
-        import faulthandler
-
-        faulthandler.enable()
-    return program.run(part)
-
-
-def resume() -> int:
-    """The second half of a rank whose variables need a new process image: the supervisor waits already."""
-    execution = Execution.read(os.environ)
-    writer = os.environ.pop(REPORT, None)
-    report = None
-    if writer is not None:
-        os.set_inheritable(int(writer), False)
-        report = reporter(int(writer))
-    part = Part(
-        execution.sweep, execution.record(), execution.place, int(os.environ["RANK"]), execution.job_id,
-        report or (lambda _: None), execution.replica or 0,
-    )  # fmt: skip
-    return play(part)
-
-
-def reporter(writer: int) -> Callable[[dict[str, str]], None]:
-    """Sends one exception to the supervisor. Never fails, never blocks: the pipe holds more than a report."""
-
-    def report(what: dict[str, str]) -> None:
-        with contextlib.suppress(OSError):
-            os.set_blocking(writer, False)
-            os.write(writer, json.dumps({"at": time.monotonic(), **what}).encode()[:60_000] + b"\n")
-
-    return report
-
-
-def _start_again(writer: int) -> NoReturn:
-    import subprocess
-
-    os.set_inheritable(writer, True)
-    os.environ[REPORT] = str(writer)
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-    os.execv(sys.executable, [sys.executable, *flags, "-m", "hpc_hydra.node", "program"])
-
-
-def _complain(text: str, writer: int) -> Child:
-    def fail() -> int:
-        print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
-        reporter(writer)({"error": text})
-        return 1
-
-    return fail
 
 
 def _wait(

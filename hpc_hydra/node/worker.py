@@ -12,10 +12,12 @@ import socket
 from collections.abc import Mapping
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.node.become import Child
 from hpc_hydra.node.environment import ROUND
 from hpc_hydra.node.processes import Signals, Stopped, die_with_parent
 from hpc_hydra.node.rendezvous import Meeting
-from hpc_hydra.node.supervisor import Agent, Child, Seat, ended_early, find_case, sit, start
+from hpc_hydra.node.seat import Agent, Seat, find_case, sit
+from hpc_hydra.node.supervisor import ended_early, start
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.sweep.files import write_json
 

@@ -14,7 +14,7 @@ import pytest
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.agent import Node
 from hpc_hydra.node.elastic import arguments
-from hpc_hydra.node.supervisor import Agent
+from hpc_hydra.node.seat import Agent
 from hpc_hydra.node.worker import worker_info
 from hpc_hydra.planning.types import Rendezvous
 
