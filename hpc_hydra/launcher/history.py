@@ -20,7 +20,7 @@ from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import read_json
 
 _ATTEMPT = re.compile(r"(\d{8}-\d{6})-(.*)")
-_FILE = re.compile(r".*?\.(.+)\.gutil\.csv")
+_FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
 POINTS = 250_000  # numbers of all curves together
 MOST, LEAST = 300, 12  # points of one curve
 CURVES = ("util_percent", "power_w", "mem_used_mib", "temp_c", "sm_mhz")  # of each GPU

@@ -93,6 +93,7 @@ def test_the_page_says_what_happened(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["runs"][6]["tail"]["lines"][-1] == EVIL
     gpus = found["runs"][0]["measured"][0]["gpus"]
     assert set(gpus) == {"0", "1"} and set(gpus["1"]["util_percent"]) == {91}
+    assert found["runs"][0]["measured"][0]["host"] == "node01"
     assert found["launched"]["code"]["commit"] == "f00baa"
     assert found["launched"]["launches"][0]["command"] == "train.py -m"
     assert found["plans"]["plan0"]["request"]["nodes"] == 1 and "#!/bin/bash" in found["scripts"]["job0"]
@@ -152,6 +153,8 @@ def test_it_works_in_a_browser(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert page.ask(f"{rows}.length") == 1
         page.ask(f"{rows}[0].click()")
         page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
+        widths = "[...document.querySelectorAll('.hardware')].map(b => [b, b.querySelector('svg.main-svg')]"
+        page.await_true(f"{widths}).every(([b, s]) => s.getBoundingClientRect().width <= b.clientWidth + 1)")
         assert "GPU utilisation" in page.ask("document.getElementById('detail').innerHTML")
         for width, dark in ((1280, False), (400, True)):
             page.dark(dark)
