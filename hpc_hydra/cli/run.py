@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,14 +84,11 @@ def parse(argv: Sequence[str]) -> Call | None:
 
 def launch(call: Call) -> int:
     """Compose, then launch; returns the exit code. Raises `HpcHydraError`."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     from hpc_hydra.cli import attach
     from hpc_hydra.cli.command import program
 
     task = program(call.command, fill=call.fill)
-    try:
+    with explained():
         parsed = _check_overrides(call)
         hydra, master = compose(call, name=task_name(call))
         if call.fill:
@@ -110,8 +108,27 @@ def launch(call: Call) -> int:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
         return _sweep(hydra, master, task, call) if code is None else code
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_message(error), where="configuration") from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What Hydra raises, as an error of ours. Raises `ConfigError`."""
+    try:
+        yield
+    except HpcHydraError:
+        raise
+    except Exception as error:
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
+
+        from hpc_hydra.config.mistakes import explain
+
+        said = explain(error)
+        if said is None and isinstance(error, (HydraException, OmegaConfBaseException)):
+            said = ConfigError(_message(error), where="configuration")
+        if said is None:
+            raise
+        raise said from error
 
 
 def task_name(call: Call) -> str:

@@ -44,12 +44,13 @@ def main(argv: Sequence[str]) -> int:
 
     checks.refuse_on_a_rank()
     call = run.Call(tuple(argv), ("bash",))
-    run._check_overrides(call)
-    hydra, master = run.compose(call, name="shell")
-    preparer = Preparer(hydra.config_loader, master)
-    overrides = tuple(master.hydra.overrides.task)
-    preparer.composer.adopt(overrides)
-    prepared = preparer.prepare([[]], 0)
+    with run.explained():
+        run._check_overrides(call)
+        hydra, master = run.compose(call, name="shell")
+        preparer = Preparer(hydra.config_loader, master)
+        overrides = tuple(master.hydra.overrides.task)
+        preparer.composer.adopt(overrides)
+        prepared = preparer.prepare([[]], 0)
     dry = prepared.settings.launch.dry_run
     plan = prepared.runs[0].plan
     plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have

@@ -1,4 +1,4 @@
-"""Did-you-mean for keys and values, and for Hydra's own messages about our groups.
+"""Did-you-mean for keys and values, and errors of ours in place of Hydra's where they are about our groups.
 
 Must not know: planning, schedulers. Hydra is imported lazily, by `install_hints` alone.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
+import os
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hpc_hydra.config.schema import GROUPS
-
-_MARK = "_hpc_hydra_hinted"
+MARK = "_hpc_hydra_hinted"
 
 
 def nearest(word: str, valid: Iterable[str], count: int = 3) -> list[str]:
@@ -32,46 +31,28 @@ def clash_cure(group: str) -> str:
     )
 
 
-def hint(message: str, cause: BaseException | None = None) -> str:
-    """What to add to an error of Hydra's, or an empty string. ``cause`` is the OmegaConf error below it."""
-    text = f"{message}\n{cause or ''}"
-    lines: list[str] = []
-    key, parent = getattr(cause, "key", None), getattr(cause, "parent_node", None)
-    if isinstance(key, str) and isinstance(parent, (dict, _dict_config())) and " not in " in str(cause):
-        near = nearest(key, [str(name) for name in parent])
-        full = str(getattr(cause, "full_key", None) or key)
-        if near and "Did you mean" not in text:
-            lines.append("Did you mean: " + ", ".join(f"'{full[: -len(key)]}{name}'" for name in near) + "?")
-        group = full.partition(".")[0]
-        if not near and group in GROUPS and full != group:
-            lines.append(f"Try: {clash_cure(group)}")
-    elif (found := re.search(r"Multiple values for (\w+)", text)) and found[1] in GROUPS:
-        lines.append(f"Try: `- override {found[1]}: ...` to choose one of hpc_hydra's; {clash_cure(found[1])}")
-    elif (found := re.search(r"is not a subclass of (\w+?)(?:Config|Schema)\b", text)) and found[1].lower() in GROUPS:
-        lines.append(f"Try: {clash_cure(found[1].lower())}")
-    return "\n".join(lines)
-
-
-def _dict_config() -> type[Any]:
-    from omegaconf import DictConfig
-
-    return DictConfig
-
-
 def install_hints() -> None:
-    """Let Hydra's composition errors say what was meant, also on Hydra 1.3. Does nothing the second time.
+    """Let Hydra's composition errors about our groups say what was meant. Does nothing the second time.
 
-    This wraps two methods of Hydra's internal config loader; where a version has them not, messages stay Hydra's own.
+    A program with ``@hydra.main`` ends with one error of ours and exit code 2, where Hydra would print its own and end
+    with 1; to others, Hydra's exceptions say what to try. This wraps three functions of Hydra's internals; where a
+    version has them not, messages stay Hydra's own.
     """
     try:
+        from hydra._internal import hydra, utils
         from hydra._internal.config_loader_impl import ConfigLoaderImpl
     except ImportError:
         return
+    report: Any = vars(utils).get("run_and_report")
+    if callable(report) and not hasattr(report, MARK):
+        for module in (utils, hydra):
+            if getattr(module, "run_and_report", None) is report:
+                vars(module)["run_and_report"] = _reporting(report)
     apply = getattr(ConfigLoaderImpl, "_apply_overrides_to_config", None)
-    if apply is not None and not hasattr(apply, _MARK):
+    if apply is not None and not hasattr(apply, MARK):
         ConfigLoaderImpl._apply_overrides_to_config = staticmethod(_hinted(apply))  # type: ignore[method-assign]
     load = getattr(ConfigLoaderImpl, "load_configuration", None)
-    if load is not None and not hasattr(load, _MARK):
+    if load is not None and not hasattr(load, MARK):
         ConfigLoaderImpl.load_configuration = _hinted(load)  # type: ignore[method-assign]
 
 
@@ -84,18 +65,44 @@ def _hinted(function: Callable[..., Any]) -> Callable[..., Any]:
             _extend(error)
             raise
 
-    setattr(wrapped, _MARK, True)
+    setattr(wrapped, MARK, True)
     return wrapped
+
+
+def _reporting(report: Callable[[Callable[[], Any]], Any]) -> Callable[[Callable[[], Any]], Any]:
+    """Hydra's ``run_and_report``, which prints what a program's start raises and ends it."""
+
+    @functools.wraps(report)
+    def reporting(function: Callable[[], Any]) -> Any:
+        return report(functools.partial(_answering, function))
+
+    setattr(reporting, MARK, True)
+    return reporting
+
+
+def _answering(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        from hpc_hydra.config.mistakes import explain
+
+        said = None if os.environ.get("HYDRA_FULL_ERROR") == "1" else explain(error)
+        if said is None:
+            raise
+        print(f"hpc_hydra: {said}", file=sys.stderr)
+        sys.exit(said.exit_code)
 
 
 def _extend(error: Exception) -> None:
     from hydra.errors import HydraException
 
-    if not isinstance(error, HydraException) or hasattr(error, _MARK):
+    if not isinstance(error, HydraException) or hasattr(error, MARK):
         return
     if not error.args or not isinstance(error.args[0], str):
         return
-    more = hint(error.args[0], error.__cause__ or error.__context__)
-    if more:
-        error.args = (f"{error.args[0].rstrip()}\n{more}", *error.args[1:])
-    setattr(error, _MARK, True)
+    from hpc_hydra.config.mistakes import explain
+
+    said = explain(error)
+    setattr(error, MARK, said)
+    if said is not None and said.fix:
+        error.args = (f"{error.args[0].rstrip()}\nTry: {said.fix}", *error.args[1:])

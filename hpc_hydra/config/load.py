@@ -187,7 +187,10 @@ def _check_names(done: Settings) -> None:
         ("monitor", done.monitor.name, None),
     ):
         if name in (MISSING, ""):
-            raise ConfigError("has no value", where=f"{group}.name", fix=f"choose with {group}={shipped(group)[0]}")
+            fix = f"choose with {group}={shipped(group)[0]}"
+            if group == "system":
+                fix = "`name: NAME` below `system:` in the file of a system of your own, or choose one that ships"
+            raise ConfigError("has no value", where=f"{group}.name", fix=fix)
         if group != "system" and name not in shipped(group) and not _is_plugged(group, name):
             near = nearest(name, shipped(group))
             fix = f"{group}={near[0]}" if near else clash_cure(group)

@@ -70,6 +70,8 @@ def reported() -> Iterator[None]:
     from hydra.errors import CompactHydraException
     from omegaconf.errors import OmegaConfBaseException
 
+    from hpc_hydra.config.mistakes import explain
+
     try:
         yield
     except HpcHydraError as error:
@@ -77,9 +79,15 @@ def reported() -> Iterator[None]:
             raise
         complain(f"hpc_hydra: {error}")
         sys.exit(error.exit_code)
-    except CompactHydraException as error:  # overrides that cannot be composed, in Hydra's own words
+    except (
+        CompactHydraException
+    ) as error:  # overrides that cannot be composed; about the user's groups, in Hydra's words
         if not _answers():
             raise
+        said = explain(error)
+        if said is not None:
+            complain(f"hpc_hydra: {said}")
+            sys.exit(said.exit_code)
         cause = error.__cause__
         complain(str(error) + (f"\n{cause}" if isinstance(cause, OmegaConfBaseException) else ""))
         sys.exit(2)

@@ -170,3 +170,21 @@ def test_every_published_example_dry_runs_for_flux_or_says_what_cannot_be(
                               ("--dependency afterok:12345", "--dependency=afterok:12345")):  # fmt: skip
         if option in line:
             assert f"#flux: {directive}\n" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "launch.dry_run=true", "system=fronteer", "--", "t.py"],
+        ["torchrun", "--dry-run", "--system", "fronteer", "-N", "1", "t.py"],
+        ["doctor", "launch.dry_run=true", "system=fronteer"],
+        ["shell", "launch.dry_run=true", "system=fronteer"],
+    ],
+)
+def test_a_machine_that_is_not_there_is_one_error_everywhere(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(
+        f"hpc-hydra {words[0]}: system: there is no 'fronteer'\n  Try: system=front"
+    )

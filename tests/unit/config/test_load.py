@@ -195,7 +195,7 @@ def test_hints_are_installed_once_however_often_hydra_loads_the_plugin() -> None
 @pytest.mark.parametrize(
     ("overrides", "primary", "said"),
     [
-        (["resources.nodez=2"], "", "nodes'"),
+        (["resources.nodez=2"], "", "Try: resources.nodes"),
         (["launch.dryrun=true"], "", "dry_run"),
         ([], "resources: {nodez: 2}", "nodes"),
         ([], "scheduler: {gamma: 0.1}", "scheduler@lr_scheduler: cosine"),

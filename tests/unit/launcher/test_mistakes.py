@@ -28,6 +28,16 @@ MISTAKES = {
         ["long.yaml, line 3", '"4:00"'],
     ),
     "key of nobody": ({}, ["+resources.nodez=2"], ["nodez", "resources.nodes"]),
+    "no such choice": (
+        {},
+        ["system=fronteer,lumi"],
+        ["hpc_hydra: system: there is no 'fronteer'", "Try: system=front"],
+    ),
+    "text in the place of a group": (
+        {"config": "defaults: [hpc, _self_]\nx: 0\nscheduler: slurm\n"},
+        [],
+        ["hpc_hydra: scheduler (in config.yaml)", "`- override /scheduler: slurm`"],
+    ),
     "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
 }
 
@@ -40,6 +50,7 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
     done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", *overrides)
     assert done.returncode == 2, done.stdout + done.stderr
     assert all(word in done.stderr for word in words) and "Traceback" not in done.stderr, done.stderr
+    assert "HYDRA_FULL_ERROR" not in done.stderr
     assert app.listing() == sorted(before)
 
 

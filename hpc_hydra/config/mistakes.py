@@ -1,0 +1,218 @@
+"""What a person did wrong where Hydra says only what it could not do: its errors about our groups, as one of ours.
+
+A group's choice that is not there, a key that no group has, a plain text in place of a group, a file whose package or
+defaults list is wrong. Errors about groups of the user's own stay Hydra's.
+Must not know: planning, schedulers. Imported when something has gone wrong.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from hpc_hydra.config import hints, load
+from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.store import shipped
+from hpc_hydra.errors import ConfigError
+
+PACKAGE = "# @package _global_"
+_FILE = r"In '(?P<file>[^']+)': "
+_MISSING = re.compile(r"Could not (?:find|load) '(?P<group>\w+)/(?P<choice>[^']*)'")
+_OVERRIDE = re.compile(
+    _FILE + r"(?:Could not override|Invalid Defaults List override '[^']*'\.\nNo earlier Group Default for) "
+    r"'(?P<path>(?:[^'@]*/)?)(?P<group>\w+)@(?P<package>[^']*)'"
+)
+_TWICE = re.compile(r"Multiple values for (?P<group>\w+)\. ")
+_OTHER_TYPE = re.compile(
+    r"Merge error: \w+ is not a subclass of (?P<kind>\w+?)(?:Config|Schema)\. value: (?P<value>.*)"
+)
+_VALUE = re.compile(r"Value '(?P<value>[^']*)'")
+_WORDS = 12  # choices that are listed where none is near
+
+
+def explain(error: BaseException) -> ConfigError | None:
+    """What to say instead of an error of Hydra's, or of what it calls; None where it is not about our groups."""
+    from hydra.errors import HydraException, MissingConfigException
+
+    known: ConfigError | None = getattr(error, hints.MARK, None)
+    if known is not None:
+        return known
+    if isinstance(error, RecursionError):
+        return _endless(error.__traceback__)
+    if isinstance(error, MissingConfigException):
+        return _missing(error)
+    if isinstance(error, HydraException):
+        return _composition(str(error), error.__cause__ or error.__context__)
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
+        return _number(error.__traceback__)
+    return _unreadable(error)
+
+
+def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "") -> ConfigError:
+    """The error for a choice that a group does not have. ``parent`` is the file whose defaults list names it."""
+    known = sorted(set(choices))
+    near = hints.nearest(choice, known) or difflib.get_close_matches(choice.lower(), known, n=3, cutoff=0.6)
+    words = " or ".join(f"{group}={name}" for name in near)
+    if not near:
+        words = f"{group}= one of {', '.join(known[:_WORDS])}" + (" …" if len(known) > _WORDS else "")
+    if group == "system":
+        words += " (`hpc-hydra systems` lists them)"
+    where = group if parent in ("", "hpc") else f"{group}, in the defaults list of {parent}.yaml"
+    return ConfigError(f"there is no {choice!r}", where=where, fix=words)
+
+
+def _missing(error: Any) -> ConfigError | None:
+    found = _MISSING.search(str(error))
+    if found is None or found["group"] not in GROUPS:
+        return None
+    parent = re.match(_FILE, str(error))
+    choices: Sequence[str] = error.options or shipped(found["group"])
+    return no_choice(found["group"], found["choice"], choices, parent["file"] if parent else "")
+
+
+def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
+    if (found := _OVERRIDE.match(text)) and found["group"] in GROUPS:
+        return _wrong_package(found["file"], found["path"], found["group"], found["package"])
+    if (found := _TWICE.match(text)) and found["group"] in GROUPS:
+        group = found["group"]
+        return ConfigError(
+            "is in the defaults list twice: the bundle has it already",
+            where=group,
+            fix=f"{group}=CHOICE on the command line, `- override /{group}: CHOICE` in a defaults list; "
+            + hints.clash_cure(group),
+        )
+    where = re.match(_FILE, text)
+    file = where["file"] if where else ""
+    below = f"{cause or ''}\n{text}"
+    if (found := _OTHER_TYPE.search(below)) and found["kind"].lower() in GROUPS:
+        return _plain(found["kind"].lower(), found["value"].strip(), file)
+    key = _key(text, cause)
+    if key is None:
+        return None
+    at = f"{key} (in {file}.yaml)" if file else key
+    if (found := _VALUE.search(below)) and key.count(".") == 1:
+        try:
+            load.check_value(key, found["value"])
+        except ConfigError as error:
+            return ConfigError(error.what, where=at, fix=error.fix)
+        except KeyError:
+            return None
+    if " not in " in below:
+        return _unknown(key, file, at, cause)
+    return None
+
+
+def _key(text: str, cause: BaseException | None) -> str | None:
+    """The full key that an error is about, if it is one of ours or was meant to be."""
+    full = getattr(cause, "full_key", None)
+    written = re.match(r"(?:Could not override|Error merging override) '?(?P<key>[^'=\n]+)", text)
+    key = written["key"].lstrip("+~").rstrip(".") if written else full
+    if not isinstance(key, str) or not key:
+        return None
+    first, dot, _ = key.partition(".")
+    if first in GROUPS:
+        return key if dot else None
+    root = getattr(cause, "parent_node", None)
+    names = [str(name) for name in root] if root is not None and hasattr(root, "keys") else []
+    near = hints.nearest(first, names)
+    return key if near and near[0] in GROUPS and full == first else None
+
+
+def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> ConfigError | None:
+    group, _, rest = key.partition(".")
+    if group not in GROUPS:
+        root = getattr(cause, "parent_node", None) or ()
+        near = [f"{name}.{rest}" if rest else name for name in hints.nearest(group, map(str, root))]
+        return ConfigError("no key of the configuration", where=key, fix=" or ".join(near))
+    name = rest.partition(".")[0]
+    if name == group and file.startswith(f"{group}/"):
+        return _wrong_package(file, "", group, group)
+    if rest != name or name in load._fields(GROUPS[group]):  # deeper, in a queue or a variable
+        parent = getattr(cause, "parent_node", None)
+        valid = [str(one) for one in parent] if parent is not None and hasattr(parent, "keys") else []
+        stem, _, last = key.rpartition(".")
+        words = [f"{stem}.{one}" for one in hints.nearest(last, valid) or valid]
+        return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
+    error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
+    return ConfigError(error.what, where=at, fix=error.fix)
+
+
+def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigError:
+    if package in (group, "") and path:
+        return ConfigError(
+            f"overrides `{group}` without a slash, which is looked for in the folder of the file ({path}{group})",
+            where=f"defaults list of {file}.yaml",
+            fix=f"- override /{group}: CHOICE",
+        )
+    return ConfigError(
+        f"its content belongs to `{package.partition('.')[0]}` alone, as the file does not begin with `{PACKAGE}`",
+        where=f"{file}.yaml",
+        fix=f"`{PACKAGE}` as its first line, and its own keys below `{file.partition('/')[0]}:`",
+    )
+
+
+def _plain(group: str, value: str, file: str) -> ConfigError:
+    where = f"{group} (in {file}.yaml)" if file else group
+    near = [value] if value in shipped(group) else hints.nearest(value, shipped(group))
+    if near:
+        return ConfigError(
+            f"`{group}: {value}` puts a text in the place of the group",
+            where=where,
+            fix=f"`- override /{group}: {near[0]}` in the defaults list, behind `- hpc`",
+        )
+    return ConfigError(
+        f"{value!r} stands where hpc_hydra's group is",
+        where=where,
+        fix=f"`- override /{group}: CHOICE` in the defaults list, or `{group}: {{key: value}}`; "
+        + hints.clash_cure(group),
+    )
+
+
+def _endless(trace: TracebackType | None) -> ConfigError | None:
+    """Files whose defaults lists name each other, found in the calls that Hydra was in."""
+    names: list[str] = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "_create_defaults_tree_impl":
+            path = trace.tb_frame.f_locals.get("path")
+            if isinstance(path, str):
+                names.append(path.strip("/"))
+        trace = trace.tb_next
+    circle = next((names[at : at + names[at + 1 :].index(name) + 2] for at, name in enumerate(names)
+                   if name in names[at + 1 :]), [])  # fmt: skip
+    if not circle or not any(name.partition("/")[0] in GROUPS for name in circle):
+        return None
+    ways = " → ".join(circle)
+    return ConfigError(
+        f"its defaults list leads back to itself ({ways})",
+        where=f"{circle[0]}.yaml",
+        fix="give a system of your own another name than the one it starts from: "
+        "my_frontier.yaml with `defaults: [frontier, _self_]`",
+    )
+
+
+def _number(trace: TracebackType | None) -> ConfigError | None:
+    """A number chosen of a group (``resources=2``), found in the call that refused it."""
+    overrides: Any = ()
+    while trace is not None:
+        overrides = trace.tb_frame.f_locals.get("overrides_list", overrides)
+        trace = trace.tb_next
+    for one in overrides or ():
+        key, value = str(one.key_or_group), one.value()
+        if key in GROUPS and not isinstance(value, (str, list)):
+            fix = f"{key}.{next(iter(load._fields(GROUPS[key])))}={value}" if key == "resources" else f"{key}=CHOICE"
+            return ConfigError(f"{value!r} is none of its choices", where=key, fix=fix)
+    return None
+
+
+def _unreadable(error: BaseException) -> ConfigError | None:
+    """A file of one of our groups that is no YAML."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None:
+        return None
+    parts = str(mark.name).replace("\\", "/").split("/")
+    if len(parts) < 2 or parts[-2] not in GROUPS:
+        return None
+    return ConfigError(f"is no YAML: {problem}", where=f"{mark.name}, line {mark.line + 1}", fix="see that line")

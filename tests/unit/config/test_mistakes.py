@@ -1,0 +1,107 @@
+"""Hydra's errors about our groups are one error of ours: what, where, what to type instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc_hydra.config.mistakes import explain
+from hpc_hydra.errors import ConfigError
+
+from .conftest import BUNDLE, Compose
+
+GLOBAL = "# @package _global_\n"
+SLURM = "defaults: [{override /scheduler: slurm}]\n"
+
+
+def explained(composed: Compose, *overrides: str, primary: str = BUNDLE, **files: str) -> ConfigError | None:
+    with pytest.raises(Exception) as error:
+        composed(*overrides, primary=primary, **files)
+    return explain(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "fix"),
+    [
+        ("system=fronteer", "system", "system=frontier (`hpc-hydra systems` lists them)"),
+        ("rendezvous=tpc", "rendezvous", "rendezvous=tcp"),
+        ("scheduler=slrm", "scheduler", "scheduler=slurm"),
+        ("scheduler=xyz", "scheduler", "scheduler= one of auto, flux, local, lsf, slurm, ssh"),
+        ("container=enroot", "container", "container= one of "),
+        ("resourcs.nodes=2", "resourcs.nodes", "resources.nodes"),
+        ("sytem=frontier", "sytem", "system"),
+        ("resources.nodez=2", "resources.nodez", "resources.nodes"),
+        ("resources.nodes=two", "resources.nodes", "resources.nodes=1"),
+        ("resources.nodes=", "resources.nodes", "resources.nodes=1"),
+        ("resources=2", "resources", "resources.nodes=2"),
+        ("launch.dry_run=maybe", "launch.dry_run", "launch.dry_run=true"),
+        ("+system=frontier", "system", "system=CHOICE"),
+    ],
+)
+def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, where: str, fix: str) -> None:
+    said = explained(composed, override)
+    assert said is not None and said.where == where
+    assert (said.fix or "").startswith(fix), said.fix
+
+
+@pytest.mark.parametrize("override", ["model=b", "modl=a", "model.x=1", "hydra/launcher=none", "+model=a"])
+def test_errors_about_groups_of_the_users_own_stay_hydras(composed: Compose, override: str) -> None:
+    primary = "defaults: [hpc, {model: a}, _self_]\n"
+    assert explained(composed, override, primary=primary, **{"model/a.yaml": "m: 1\n"}) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "value", "fix"),
+    [
+        ("scheduler", "slurm", "`- override /scheduler: slurm` in the defaults list"),
+        ("scheduler", "slrum", "`- override /scheduler: slurm` in the defaults list"),
+        ("system", "frontier", "`- override /system: frontier` in the defaults list"),
+        ("rendezvous", "mpi", "`- override /rendezvous: mpi` in the defaults list"),
+        ("monitor", "gpu", "`- override /monitor: gpu` in the defaults list"),
+        ("container", "pyxis", "`- override /container: pyxis` in the defaults list"),
+        ("resources", "2", "resources: {key: value}"),
+        ("logging", "loud", "logging@my_logging"),
+        ("launch", "now", "launch: {key: value}"),
+    ],
+)
+def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: str, fix: str) -> None:
+    said = explained(composed, primary=f"{BUNDLE}{group}: {value}\n")
+    assert said is not None and said.where == f"{group} (in config.yaml)"
+    assert fix in (said.fix or ""), said.fix
+
+
+@pytest.mark.parametrize(
+    ("files", "where", "words"),
+    [
+        ({"mine": f"{SLURM}system: {{name: mine}}\n"}, "system/mine.yaml", "`# @package _global_` as its first line"),
+        ({"mine": f"{SLURM}name: mine\n"}, "system/mine.yaml", "`# @package _global_` as its first line"),
+        ({"mine": "system: {name: mine}\n"}, "system/mine.yaml", "`# @package _global_` as its first line"),
+        (
+            {"mine": f"{GLOBAL}defaults: [{{override scheduler: slurm}}]\nsystem: {{name: mine}}\n"},
+            "defaults list of system/mine.yaml",
+            "- override /scheduler: CHOICE",
+        ),
+        ({"mine": f"{GLOBAL}defaults: [mine, _self_]\n"}, "system/mine.yaml", "(system/mine → system/mine)"),
+        (
+            {"mine": f"{GLOBAL}defaults: [other, _self_]\n", "other": f"{GLOBAL}defaults: [/system/mine, _self_]\n"},
+            "system/mine.yaml",
+            "system/mine → system/other → system/mine",
+        ),
+        (
+            {"mine": f"{GLOBAL}defaults: [fronteer, _self_]\n"},
+            "system, in the defaults list of system/mine.yaml",
+            "system=frontier",
+        ),
+        ({"mine": f"{GLOBAL}system: {{core: 4}}\n"}, "system.core (in system/mine.yaml)", "cores_per_node"),
+        ({"mine": f"{GLOBAL}system: {{numa_domains: four}}\n"}, "system.numa_domains (in system/mine.yaml)", "'four'"),
+        ({"mine": f"{GLOBAL}system: {{name: [\n"}, "system/mine.yaml, line 3", "is no YAML"),
+    ],
+)  # fmt: skip
+def test_a_system_file_that_is_wrong_is_named(composed: Compose, files: dict[str, str], where: str, words: str) -> None:
+    said = explained(composed, "system=mine", **{f"system/{name}.yaml": text for name, text in files.items()})
+    assert said is not None and (said.where or "").endswith(where), said
+    assert words in f"{said.what} {said.fix}"
+
+
+def test_an_experiment_file_without_its_package_line_is_named(composed: Compose) -> None:
+    said = explained(composed, "+exp=big", **{"exp/big.yaml": SLURM})
+    assert said is not None and said.where == "exp/big.yaml" and "# @package _global_" in said.what
