@@ -28,7 +28,7 @@ class GPT(nn.Module):
         self.recompute = recompute
         self.embedding = nn.Embedding(vocab_size, width)
         self.blocks = nn.ModuleList(Block(heads, width) for _ in range(layers))
-        self.norm = nn.RMSNorm(width)
+        self.norm = Norm(width)
         self.output = nn.Linear(width, vocab_size, bias=False)
         self.register_buffer("rotation", rotation(context, width // heads), persistent=False)
         for name, parameter in self.named_parameters():
@@ -53,12 +53,19 @@ class GPT(nn.Module):
 class Block(nn.Module):
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
-        self.attention_norm, self.attention = nn.RMSNorm(width), Attention(heads, width)
-        self.network_norm, self.network = nn.RMSNorm(width), Network(width)
+        self.attention_norm, self.attention = Norm(width), Attention(heads, width)
+        self.network_norm, self.network = Norm(width), Network(width)
 
     def forward(self, stream: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         stream = stream + self.attention(self.attention_norm(stream), angles)
         return stream + self.network(self.network_norm(stream))
+
+
+class Norm(nn.RMSNorm):
+    """RMSNorm whose weight follows the input's type: under autocast the fused kernel wants both alike."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class Attention(nn.Module):
@@ -68,7 +75,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.query_norm, self.key_norm = nn.RMSNorm(width // heads), nn.RMSNorm(width // heads)
+        self.query_norm, self.key_norm = Norm(width // heads), Norm(width // heads)
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, stream: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
