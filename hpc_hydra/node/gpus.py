@@ -127,7 +127,7 @@ def _open_nvml(wanted: Sequence[str] | None) -> Gpus | None:
 
 
 def _open_amdsmi(wanted: Sequence[str] | None) -> Gpus | None:
-    """AMD's library, as of ROCm 6; rocm.docs.amd.com/projects/amdsmi."""
+    """AMD's library, of ROCm 6 and 7: W, percent, MiB (there: MB), degrees, MHz; rocm.docs.amd.com/projects/amdsmi."""
     try:
         import amdsmi
     except (KeyError, OSError) as error:  # its own library is not there
@@ -147,13 +147,17 @@ def _open_amdsmi(wanted: Sequence[str] | None) -> Gpus | None:
         return {}
 
     def number(value: Any) -> float | None:
-        return float(value) if isinstance(value, (int, float)) or str(value).replace(".", "", 1).isdigit() else None
+        """Also None for "N/A", and for all bits of 16, 32 or 64: what the library has for a value that is not there."""
+        good = isinstance(value, (int, float)) and value not in (2**16 - 1, 2**32 - 1, 2**64 - 1)
+        return float(value) if good else None
 
     def temperature(gpu: Any) -> float | None:
         kind = amdsmi.AmdSmiTemperatureType
         for place in (kind.HOTSPOT, kind.EDGE):
             with contextlib.suppress(*errors):
-                return number(amdsmi.amdsmi_get_temp_metric(gpu, place, amdsmi.AmdSmiTemperatureMetric.CURRENT))
+                found = number(amdsmi.amdsmi_get_temp_metric(gpu, place, amdsmi.AmdSmiTemperatureMetric.CURRENT))
+                if found is not None:
+                    return found / 1000 if found >= 1000 else found  # thousandths of a degree before ROCm 6
         return None
 
     def read(index: str, gpu: Any) -> Reading:
@@ -161,7 +165,8 @@ def _open_amdsmi(wanted: Sequence[str] | None) -> Gpus | None:
         busy = asked(amdsmi.amdsmi_get_gpu_activity, gpu)
         memory = asked(amdsmi.amdsmi_get_gpu_vram_usage, gpu)
         clocks = [asked(amdsmi.amdsmi_get_clock_info, gpu, getattr(amdsmi.AmdSmiClkType, k)) for k in ("GFX", "MEM")]
-        watts = next((w for k in ("current_socket_power", "average_socket_power") if (w := number(power.get(k)))), None)
+        kinds = ("current_socket_power", "average_socket_power", "socket_power")  # MI300 and newer; MI200; either
+        watts = next((w for kind in kinds if (w := number(power.get(kind)))), None)
         return Reading(
             gpu=index,
             power_w=watts,

@@ -17,6 +17,7 @@ import pytest
 from hpc_hydra.node import gpus, monitor
 from hpc_hydra.node.lines import Lines
 from hpc_hydra.planning.types import Logging, Monitor, Rendezvous
+from tests.fakes import amdsmi
 
 from .conftest import ATTEMPT, Frozen, alive, await_true
 
@@ -136,6 +137,74 @@ def test_the_gpus_of_the_run_are_read(monkeypatch: pytest.MonkeyPatch, wanted: l
     read, note = gpus.open_gpus(wanted)
     assert [reading.gpu for reading in read()] == list(want) and note == f"{len(want)} GPUs"
     assert read()[0] == gpus.Reading(read()[0].gpu, 71.4, 98, 40, 4096.0, 65_536.0, 34, None, None)
+
+
+MI300X = {
+    "power": {"socket_power": 742, "current_socket_power": 742, "power_limit": 750_000_000},
+    "activity": {"gfx_activity": 97, "umc_activity": 31},
+    "vram": {"vram_total": 196_592, "vram_used": 150_123},
+    "clocks": {amdsmi.AmdSmiClkType.GFX: 2_100, amdsmi.AmdSmiClkType.MEM: 1_300},
+    "temperatures": {amdsmi.AmdSmiTemperatureType.HOTSPOT: 68},
+}  # fmt: skip
+MI250X = {  # no HBM clock, and an edge alone
+    "power": {"average_socket_power": 501, "socket_power": 501},
+    "activity": {"gfx_activity": 3, "umc_activity": 0},
+    "vram": {"vram_total": 65_520, "vram_used": 11},
+    "clocks": {amdsmi.AmdSmiClkType.GFX: 800},
+    "temperatures": {amdsmi.AmdSmiTemperatureType.EDGE: 41_000},  # in thousandths, as old libraries say it
+}  # fmt: skip
+
+
+@pytest.fixture
+def amd(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """GPUs of AMD, and no NVIDIA library."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi)
+    monkeypatch.setattr(amdsmi, "GPUS", [MI300X, MI250X, {}])
+    monkeypatch.setattr(amdsmi, "_initialised", False)
+    return amdsmi.GPUS
+
+
+def test_gpus_of_amd_are_read_in_watts_percent_mebibytes_degrees_and_megahertz(amd: list[dict]) -> None:
+    read, note = gpus.open_gpus(None)
+    assert note == "3 GPUs"
+    new, old, silent = read()
+    assert new == gpus.Reading("0", 742.0, 97.0, 31.0, 150_123.0, 196_592.0, 68.0, 2_100.0, 1_300.0)
+    assert old == gpus.Reading("1", 501.0, 3.0, 0.0, 11.0, 65_520.0, 41.0, 800.0, None)
+    assert silent == gpus.Reading("2")
+    table, text = monitor.sample(0.0, read, lambda: (None,) * len(monitor.NODE))
+    lines = [line.split(",")[1:9] for line in table.splitlines()]
+    assert lines[0] == ["0", "742", "97", "31", "150123", "196592", "68", "2100"]
+    assert text.splitlines()[1].split()[2:] == ["1", "501", "41", "3", "0", "11", "-", "800"]
+
+
+@pytest.mark.parametrize(("wanted", "want"), [(["1"], "1"), (["7"], "012"), (["GPU-64ff74b5"], "012")])
+def test_the_gpus_of_the_run_are_read_of_amd_too(amd: list[dict], wanted: list[str], want: str) -> None:
+    assert [reading.gpu for reading in gpus.open_gpus(wanted)[0]()] == list(want)
+
+
+def test_values_that_amds_library_lacks_are_empty_and_never_large_numbers(amd: list[dict]) -> None:
+    amd[0] = {**MI300X, "power": {"current_socket_power": 2**32 - 1}, "clocks": {amdsmi.AmdSmiClkType.GFX: 2**32 - 1}}
+    reading = gpus.open_gpus(["0"])[0]()[0]
+    assert (reading.power_w, reading.sm_mhz) == (None, None) and reading.util_percent == 97
+
+
+def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_told(
+    amd: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amd.clear()
+    assert gpus.open_gpus(None)[0]() == []
+
+    class Broken:  # `import amdsmi` without libamd_smi.so
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "amdsmi":
+                raise KeyError("libamd_smi.so")
+
+    monkeypatch.delitem(sys.modules, "amdsmi")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    monkeypatch.setattr(gpus, "models", lambda: "4 × AMD Instinct MI250X")
+    read, note = gpus.open_gpus(None)
+    assert read() == [] and "MI250X" in note and "libamd_smi.so" in note
 
 
 def test_gpus_that_cannot_be_read_are_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
