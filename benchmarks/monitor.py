@@ -8,7 +8,6 @@ The sampler is started as a node's first rank starts it. Its start, in which it 
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -22,9 +21,8 @@ TARGET = 0.005  # of a core
 
 
 def used(pid: int) -> float:
-    """CPU seconds of a process until now; proc_pid_stat(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of a process until now, of all its threads."""
+    return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def samples(file: Path) -> list[str]:

@@ -16,6 +16,7 @@ from hydra.version import VersionBase
 from omegaconf.basecontainer import BaseContainer
 
 from hpc_hydra.system.probe import here
+from tests import needs
 from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
 from tests.cluster.sshd import ssh_daemons, ssh_hosts
@@ -48,18 +49,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "slurm_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("cluster")
     left_out = config.stash.setdefault(LEFT_OUT, {})
+
+    def leave_out(these: list[pytest.Item], why: str) -> None:
+        left_out[why] = left_out.get(why, 0) + len(these)
+        config.hook.pytest_deselected(items=these)
+        items[:] = [item for item in items if item not in set(these)]
+
     cluster = [item for item in items if item.get_closest_marker("cluster")]
-    why = fixtures.unavailable() if cluster else None
-    if why:
-        left_out[f"tests of the real SLURM: {why}"] = len(cluster)
-        config.hook.pytest_deselected(items=cluster)
-        items[:] = [item for item in items if item not in set(cluster)]
+    if cluster and (why := fixtures.unavailable()):
+        leave_out(cluster, f"tests of the real SLURM: {why}")
     over_ssh = [item for item in items if _needs_sshd(item)]
-    why = sshd.unavailable() if over_ssh else None
-    if why:
-        left_out[f"tests over ssh: {why}"] = len(over_ssh)
-        config.hook.pytest_deselected(items=over_ssh)
-        items[:] = [item for item in items if item not in set(over_ssh)]
+    if over_ssh and (why := sshd.unavailable()):
+        leave_out(over_ssh, f"tests over ssh: {why}")
+    for name in needs.WAYS:
+        these = [item for item in items if any(name in mark.args for mark in item.iter_markers("needs"))]
+        if these and (why := needs.missing(name)):
+            leave_out(these, why)
 
 
 def _needs_sshd(item: pytest.Item) -> bool:
@@ -68,8 +73,13 @@ def _needs_sshd(item: pytest.Item) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line for each thing that was left out."""
-    for why, number in config.stash.get(LEFT_OUT, {}).items():
+    """One line for each thing that was left out, before the tests began or by one of them."""
+    left_out = dict(config.stash.get(LEFT_OUT, {}))
+    for skipped in terminalreporter.stats.get("skipped", []):
+        reason = skipped.longrepr[2] if isinstance(skipped.longrepr, tuple) else str(skipped.longrepr)
+        why = f"tests: {reason.removeprefix('Skipped: ')}"
+        left_out[why] = left_out.get(why, 0) + 1
+    for why, number in left_out.items():
         terminalreporter.write_line(f"left out: {number} {why}", yellow=True)
     if config.option.markexpr and terminalreporter.stats.get("deselected"):
         terminalreporter.write_line(f"left out: what -m {config.option.markexpr!r} does not choose", yellow=True)

@@ -47,7 +47,8 @@ def plan(settings: Settings) -> Plan:
         )
     if settings.logging.debug:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
-    sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem)
+    helpers = 1 if meet.has_replicas and settings.scheduler.name == "slurm" else 0  # the lighthouse
+    sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem, helpers)
     check_replicas(meet, sized.nodes, sized.procs_per_node)
     packed = packing.wanted(settings)
     if packed.pack is not None:
@@ -55,7 +56,12 @@ def plan(settings: Settings) -> Plan:
     request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     warned = warning(settings, request.time_limit, meet)
-    request = dataclasses.replace(request, warning=warned.warning, max_requeues=warned.max_requeues)
+    request = dataclasses.replace(
+        request,
+        warning=warned.warning,
+        max_requeues=warned.max_requeues,
+        allocation=_with_helpers(request, helpers, settings.system.cores_per_node),
+    )
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
     return Plan(
         system=settings.system.name,
@@ -76,6 +82,14 @@ def plan(settings: Settings) -> Plan:
         cores_on_node=packed.cores_on_node,
         mem_on_node=packed.mem_on_node,
     )
+
+
+def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[int, int | None] | None:
+    """Ranks and helpers as tasks of a node; None where there are no helpers, or no cores for them."""
+    tasks, cpus = request.procs_per_node + helpers, request.cpus_per_proc
+    by_task = request.gpu_request == "gpus-per-task"  # each task would get GPUs
+    fits = cpus is None or (cores is not None and tasks * cpus <= cores)
+    return (tasks, cpus) if helpers and fits and not by_task else None
 
 
 def _monitor(asked: MonitorConfig) -> Monitor | None:

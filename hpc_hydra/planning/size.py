@@ -36,13 +36,14 @@ class Size:
     notes: tuple[str, ...] = ()
 
 
-def size(asked: ResourcesConfig, node: Hardware, fraction_of_gpu_mem: float | None = None) -> Size:
+def size(asked: ResourcesConfig, node: Hardware, fraction_of_gpu_mem: float | None = None, helpers: int = 0) -> Size:
     """Decide the size of a job.
 
     Args:
         asked: what the user wrote; None lets the node's facts decide.
         node: the node.
         fraction_of_gpu_mem: share of a GPU's memory that is really used, for `gpumem_at_least`.
+        helpers: tasks of a node beside its ranks (a lighthouse); with a rank's share of cores where there are enough.
 
     Raises:
         PlanError: for what excludes each other, and for more than the node has.
@@ -54,7 +55,7 @@ def size(asked: ResourcesConfig, node: Hardware, fraction_of_gpu_mem: float | No
     else:
         nodes, procs = asked.nodes or 1, asked.procs_per_node or _default_procs(gpus_per_proc, node)
     shared = _shared_gpus(asked, node, procs, gpus_per_proc)
-    cpus, notes = _cpus(asked, node, procs)
+    cpus, notes = _cpus(asked, node, procs, helpers)
     return Size(nodes, procs, gpus_per_proc, cpus, shared, notes)
 
 
@@ -146,11 +147,11 @@ def _shared_gpus(asked: ResourcesConfig, node: Hardware, procs: int, gpus_per_pr
     )
 
 
-def _cpus(asked: ResourcesConfig, node: Hardware, procs: int) -> tuple[int | None, tuple[str, ...]]:
+def _cpus(asked: ResourcesConfig, node: Hardware, procs: int, helpers: int) -> tuple[int | None, tuple[str, ...]]:
     cores = node.cores_per_node
     if cores is None:
         return asked.cpus_per_proc or node.cpus_per_proc, ()
-    fair = min(node.cpus_per_proc or cores, cores // procs)
+    fair = min(node.cpus_per_proc or cores, cores // (procs + helpers) or cores // procs)
     cpus = asked.cpus_per_proc or max(1, fair)
     if cpus * procs <= cores:
         return cpus, ()

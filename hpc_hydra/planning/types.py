@@ -71,6 +71,8 @@ class Request:
     user_group: str | None = None  # LSF: whose share it takes
     flavour: str | None = None  # LSF: standard, csm
     no_kill: bool = False  # a node that is lost does not end the job
+    # tasks of a node, and CPUs of each, where the allocation is asked for others than its steps have
+    allocation: tuple[int, int | None] | None = None
     warning: str | None = None  # USR1@120: the signal that the ranks get so many seconds before the time limit
     max_requeues: int = 0  # how often a run that was warned or preempted is queued again
     setup_lines: tuple[str, ...] = ()

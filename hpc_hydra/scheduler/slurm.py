@@ -145,7 +145,7 @@ class SlurmDialect(Dialect):
         size = {
             "nodes": ("resources.nodes", request.nodes),
             "ntasks": ("resources.nodes", request.world_size),
-            "ntasks-per-node": ("resources.procs_per_node", request.procs_per_node),
+            "ntasks-per-node": ("resources.procs_per_node", (request.allocation or (request.procs_per_node,))[0]),
         }
         if option in size and value != str(size[option][1]):
             raise PlanError(
@@ -166,9 +166,10 @@ class SlurmDialect(Dialect):
     def _stated(self, request: Request) -> Iterator[Option]:
         yield "job-name", one_line(request.job_name, "scheduler.job_name")
         yield "nodes", str(request.nodes)
-        yield "ntasks-per-node", str(request.procs_per_node)
-        if request.cpus_per_proc is not None:
-            yield "cpus-per-task", str(request.cpus_per_proc)
+        tasks, cpus = request.allocation or (request.procs_per_node, request.cpus_per_proc)
+        yield "ntasks-per-node", str(tasks)
+        if cpus is not None:
+            yield "cpus-per-task", str(cpus)
         yield from self._gpus(request)
         if request.mem_per_node is not None:
             yield "mem", f"{request.mem_per_node}M" if request.mem_per_node else "0"

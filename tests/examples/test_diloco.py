@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shutil
@@ -84,6 +85,35 @@ def test_replica_group_that_is_killed_comes_back_and_takes_over_the_state_of_the
     assert curve[300] < curve[50] < curve[5]
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("layout", "hosts"),
+    [
+        pytest.param(
+            ("resources.nodes=2", "resources.procs_per_node=2", "rendezvous.replicas_per_node=2"), [1, 1, 1, 1],
+            id="2 nodes, 2 replicas on each",
+        ),
+        pytest.param(("resources.nodes=4", "rendezvous.nodes_per_replica=2"), [2, 2], id="4 nodes, 2 for each replica"),
+    ],
+)  # fmt: skip
+def test_muloco_on_slurm(tmp_path: Path, start: Start, layout: tuple[str, ...], hosts: list[int]) -> None:
+    """Replicas on one node or over several; all end with the same model, and their losses fall."""
+    tiny = [word for word in TINY if not word.startswith(("steps", "save_every"))]
+    sizes = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0", "resources.time_limit=5m")
+    meet = ("rendezvous=torchft", f"rendezvous.min_replicas={len(hosts)}")
+    words = ("-m", "scheduler=slurm", "algorithm=muloco", *meet, *sizes, *layout, f"hydra.sweep.dir={tmp_path}/sweep")
+    said = start(tmp_path, EXAMPLE, *words, *tiny, "steps=20", "save_every=100")
+    groups = json.loads(next(tmp_path.glob("sweep/0/logs/*/replicas.json")).read_text())["replicas"]
+    assert [len(group["hosts"]) for group in groups] == hosts, groups
+    assert len({host for group in groups for host in group["hosts"]}) == (2 if len(hosts) == 4 else 4)
+    logs = [log_of(tmp_path / "sweep", number) for number in range(len(hosts))]
+    ends = {loss for log in logs for loss in held_out(log)}
+    assert len(ends) == 1 and f" {float(ends.pop()):.6g} " in said, logs
+    for number, log in enumerate(logs):
+        curve = losses(log, number)
+        assert list(curve) == [5, 10, 15, 20] and curve[20] < curve[5]
+
+
 def log_of(sweep: Path, replica: int) -> str:
     found = list(sweep.glob(f"0/logs/*/replica_{replica}/rank_0.log"))
     return found[0].read_text(errors="replace") if found else ""
@@ -114,17 +144,61 @@ def test_learning_rate_sweep_of_ddp_on_four_nodes_is_one_command(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_eight_replicas_a_node_on_sixteen_nodes_and_a_lighthouse(tmp_path: Path, start: Start) -> None:
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dry run of the paper's 16 nodes with eight replicas each, on the example's own cluster."""
     words = ("scheduler.queue=high", "resources.nodes=16", "algorithm=muloco", "scheduler.job_name=muloco_k16")
-    replicas = ("rendezvous=torchft", "rendezvous.replicas_per_node=8", "resources.time_limit=48h")
-    said = start(tmp_path, EXAMPLE, *PAPER, *words, *replicas)
+    replicas = ("rendezvous=torchft", "rendezvous.replicas_per_node=8", "resources.time_limit=36h")
+    setup = ("source /muloco/setup.sh", "cd /muloco/torchtitan", "export WANDB_PROJECT=my_project")
+    logs = ("logging.out=/logs/%j.out", "logging.err=/logs/%j.err")
+    folder = tmp_path_factory.mktemp("drawn")
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, *PAPER, *words, *replicas, f"scheduler.setup_lines={[*setup]}", *logs],
+        env=environment(), cwd=folder, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(folder.iterdir()) == []
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "option",
+    [  # what the paper's header has: nine tasks a node, one of which is the lighthouse's
+        "nodes=16", "gpus-per-node=8", "ntasks-per-node=9", "cpus-per-task=14", "mem=1024000M", "time=1-12:00:00",
+        "partition=gpu", "account=my-account", "qos=high", "job-name=muloco_k16", "mail-type=BEGIN,END,FAIL",
+        "mail-user=you@example.com",
+    ],
+)  # fmt: skip
+def test_header_of_sixteen_nodes_with_eight_replicas_each(drawn: str, option: str) -> None:
+    found = [line for line in drawn.splitlines() if line.startswith(f"#SBATCH --{option.partition('=')[0]}=")]
+    assert found == [f"#SBATCH --{option}"]
+
+
+def test_each_replica_of_sixteen_nodes_has_a_gpu_of_its_own_and_the_first_node_the_lighthouse(drawn: str) -> None:
     on_first = " ".join(["[lighthouse]", *(f"[replica {i} (GPU {i})]" for i in range(8))])  # nine tasks
-    assert f"node 0: {on_first}\n" in said
     on_second = " ".join(f"[replica {8 + i} (GPU {i})]" for i in range(8))
-    assert f"node 1: {on_second}\n" in said
-    assert "[replica 127 (GPU 7)]\n" in said
-    for line in ("#SBATCH --nodes=16", "#SBATCH --gpus-per-node=8", "#SBATCH --qos=high", "#SBATCH --mem=1024000M"):
-        assert f"{line}\n" in said
+    assert f"node 0: {on_first}\nnode 1: {on_second}\n" in drawn and "[replica 127 (GPU 7)]\n" in drawn
+    assert drawn.count("[lighthouse]") == 1
+    step = re.search(r"node replicas .*?node rank\n", drawn, re.S)  # each replica: a step of its own, where it is told
+    assert step and "--ntasks-per-node=1 " in step[0] and "'--nodelist={hosts}'" in step[0] and "--overlap" in step[0]
+
+
+def test_setup_and_variables_of_sixteen_nodes_stand_before_the_replicas(drawn: str) -> None:
+    script, _, _ = drawn.partition("submitted by:")
+    lines = ("source /muloco/setup.sh", "cd /muloco/torchtitan", "export WANDB_PROJECT=my_project")
+    places = [script.index(f"\n  '{line}'\n") for line in lines]
+    assert places == sorted(places) and places[-1] < script.index("node replicas")
+    for variable in ("LOGLEVEL=INFO", "RUST_BACKTRACE=1", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"):
+        assert f"export {variable}\n" in script
+    assert "scontrol show hostnames" not in script  # the replicas find each other by themselves
+
+
+def test_replicas_that_span_nodes_are_drawn_with_their_nodes(tmp_path: Path, start: Start) -> None:
+    words = ("scheduler.queue=normal", "resources.nodes=4", "algorithm=muloco")
+    said = start(tmp_path, EXAMPLE, *PAPER, *words, "rendezvous=torchft", "rendezvous.nodes_per_replica=2")
+    assert "replica 0: [node 0 (8 GPUs)] + [node 1 (8 GPUs)]\n" in said
+    assert "replica 1: [node 2 (8 GPUs)] + [node 3 (8 GPUs)]\nlighthouse: on node 0\n" in said
+    assert "#SBATCH --ntasks-per-node=9\n#SBATCH --cpus-per-task=7\n#SBATCH --gpus-per-node=8\n" in said  # of 64
 
 
 def test_sizes_choose_steps_shares_and_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,18 +12,7 @@ from .conftest import APP, Probe
 STAND_IN = Path(__file__).parents[1] / "fakes" / "apptainer"
 
 
-def unavailable() -> str | None:
-    """Why bubblewrap cannot be used here; None where it can."""
-    try:
-        done = subprocess.run(
-            ["bwrap", "--tmpfs", "/", "--ro-bind", "/usr", "/usr", "/usr/bin/true"], capture_output=True, text=True
-        )
-    except FileNotFoundError:
-        return "needs bubblewrap"
-    return None if done.returncode == 0 or "No such file" in done.stderr else f"bubblewrap: {done.stderr.strip()}"
-
-
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+pytestmark = pytest.mark.needs("bubblewrap")
 
 
 @pytest.fixture

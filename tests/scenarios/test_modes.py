@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -23,10 +22,7 @@ TWO_BY_TWO = (
 MPI = ("rendezvous=mpi", *TWO_BY_TWO)
 LAYOUT = {0: ("0", "0"), 1: ("1", "0"), 2: ("0", "1"), 3: ("1", "1")}  # rank → local rank, node rank
 
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not (Path(sys.executable).parent / "mpiexec").exists(),
-    reason="needs the wheels mpi4py and mpich",
-)
+needs_mpi = pytest.mark.needs("mpi")
 
 
 def layout(result) -> dict[int, tuple[str, str]]:

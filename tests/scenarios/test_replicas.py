@@ -13,7 +13,7 @@ import pytest
 from ..cluster.fixtures import Cluster, wait_for
 from .conftest import APP, Probe
 
-pytest.importorskip("torchft", reason="needs the wheel torchft")
+pytestmark = pytest.mark.needs("torchft")
 
 PATIENCE = 120
 

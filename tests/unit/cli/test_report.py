@@ -17,7 +17,7 @@ from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Job, Outcome
-from tests.browser import Browser, find
+from tests.browser import Browser
 
 HEAD = "time,gpu,power_w,util_percent,mem_util_percent,mem_used_mib,mem_total_mib,temp_c,sm_mhz,mem_mhz,cpu_percent\n"
 EVIL = "</script><script>console.error('run')</script> <b>x"
@@ -121,9 +121,8 @@ def test_curves_are_thinned_to_means() -> None:
     assert history.thinned([None] * 50, 5) == [None] * 5
 
 
+@pytest.mark.needs("browser")
 def test_it_works_in_a_browser(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if find() is None:
-        pytest.skip("needs Chromium or Chrome")
     file = made(sweep(tmp_path / "s", 12), capsys)
     with Browser(tmp_path / "profile") as page:
         page.load(file)

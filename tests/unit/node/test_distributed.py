@@ -16,7 +16,7 @@ from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import ROOT, Frozen
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.needs("torch")]
 Freeze = Callable[..., Frozen]
 
 SUM = """
@@ -26,11 +26,6 @@ with hpc_hydra.distributed(cfg) as dist:
     group.all_reduce(x)
     dist.barrier()
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def needs_torch() -> None:
-    pytest.importorskip("torch")
 
 
 def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -88,10 +87,7 @@ def start(frozen: Frozen, procs: int, **env: str) -> tuple[int, str]:
     return frozen.finish(done.returncode).returncode, done.stdout
 
 
-needs_mpi = pytest.mark.skipif(
-    importlib.util.find_spec("mpi4py") is None or not (Path(sys.executable).parent / "mpiexec").exists(),
-    reason="needs the wheels mpi4py and mpich",
-)
+needs_mpi = pytest.mark.needs("mpi")
 
 
 @needs_mpi

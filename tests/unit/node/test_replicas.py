@@ -19,7 +19,7 @@ from hpc_hydra.planning.types import Plan, Rendezvous, Request
 
 from .conftest import ATTEMPT, Frozen, await_true
 
-pytest.importorskip("torchft", reason="needs the wheel torchft")
+pytestmark = pytest.mark.needs("torchft")
 
 HOSTS = ("n1", "n2", "n3", "n4")
 QUORUM = (

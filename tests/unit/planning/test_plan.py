@@ -420,6 +420,23 @@ def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas:
 
 
 @pytest.mark.parametrize(
+    ("system", "cpus", "want"),
+    [
+        ({}, None, (5, 12)), ({}, 12, (5, 12)),
+        ({}, 16, None),  # the ranks need all cores
+        ({"cores_per_node": None}, 2, None), ({"cores_per_node": None}, None, (5, None)),
+        ({"gpu_request": "gpus-per-task"}, None, None),  # it would get a GPU
+    ],
+)  # fmt: skip
+def test_lighthouse_is_a_task_beside_the_ranks_where_there_is_room(system: dict, cpus: int | None, want: Any) -> None:
+    keys = {"rendezvous": {"name": "torchft", "replicas_per_node": 4}, "resources": {"cpus_per_proc": cpus}}
+    got = make({**BOX, **system}, **keys)
+    assert got.tasks.allocation == want
+    assert make({**BOX, **system}, {"name": "flux"}, **keys).tasks.allocation is None
+    assert make({**BOX, **system}, rendezvous={"name": "torchrun"}).tasks.allocation is None
+
+
+@pytest.mark.parametrize(
     ("keys", "where"),
     [
         ({"replicas_per_node": 3}, "rendezvous.replicas_per_node"),

@@ -84,6 +84,12 @@ def test_the_same_keys_count_ranks_without_gpus(keys: dict[str, Any], want: tupl
     assert layout(CPU, **keys) == want
 
 
+def test_a_helper_beside_the_ranks_has_a_share_of_the_cores_where_there_are_enough() -> None:
+    asked = ResourcesConfig(procs_per_node=8, gpus_per_proc=0)
+    sizes = [size(asked, Hardware("x", cores_per_node=cores), helpers=1) for cores in (8, 64, 128)]
+    assert [each.cpus_per_proc for each in sizes] == [1, 7, 14]
+
+
 def test_unknown_hardware_takes_what_is_asked_and_assumes_nothing() -> None:
     assert ask(DARK) == Size(1, 1, 0, None)
     assert ask(DARK, gpus_per_proc=2, procs_per_node=64, cpus_per_proc=99) == Size(1, 64, 2, 99)

@@ -62,6 +62,7 @@ FIELDS = [
     f.name
     for f in dataclasses.fields(Request)
     if f.name not in ("scheduler", "hosts", "array_parallelism", "mem_per_node", *OWN_KEYS)
+    and f.name != "allocation"  # planning asks it of SLURM alone
 ]
 
 

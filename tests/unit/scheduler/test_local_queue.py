@@ -186,6 +186,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "scheduler", "procs_per_node", "gpus_per_proc", "shared_gpus", "cpus_per_proc", "mem_per_node", "time_limit",
         "exclusive", "job_name", "comment", "array_parallelism", "gpu_request", "setup_lines",
         "hosts",  # planning refuses them
+        "allocation",  # SLURM's
         "no_kill",  # the one node is this machine: it cannot be lost alone
     }  # fmt: skip
     for name in Request.__dataclass_fields__.keys() - used - OWN_KEYS.keys():

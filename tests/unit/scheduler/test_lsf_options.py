@@ -57,7 +57,7 @@ OTHER: dict[str, Any] = {
     "submit_args": (("sla", "gold"),), "launch_args": (("no-shell", None),), "removed_args": ("W",),
     "mail_type": "END", "flavour": "csm", "job_name": "other",
 }  # fmt: skip
-IGNORED = {"scheduler", "hosts", "no_kill"}  # see below; hosts are those of scheduler=ssh
+IGNORED = {"scheduler", "hosts", "no_kill", "allocation"}  # see below; hosts: scheduler=ssh; allocation: SLURM
 
 
 @pytest.mark.parametrize("flavour", ["standard", "csm"])

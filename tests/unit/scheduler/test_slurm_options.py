@@ -60,6 +60,7 @@ OTHER_VALUES: dict[str, Any] = {
     "submit_args": (("licenses", "a:1"),),
     "launch_args": (("label", None),),
     "removed_args": ("open-mode",),
+    "allocation": (9, 14),
 }
 
 

@@ -1,0 +1,56 @@
+"""What some tests need besides this project: `@pytest.mark.needs("mpi")`. Where it is not there, they are left out, and
+the end of the report says how many and why.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from tests import browser
+
+
+def _module(name: str) -> Callable[[], str | None]:
+    return lambda: None if importlib.util.find_spec(name) else f"needs the wheel {name}"
+
+
+def _mpi() -> str | None:
+    there = importlib.util.find_spec("mpi4py") and (Path(sys.executable).parent / "mpiexec").exists()
+    return None if there else "needs the wheels mpi4py and mpich"
+
+
+def _bubblewrap() -> str | None:
+    try:
+        done = subprocess.run(
+            ["bwrap", "--tmpfs", "/", "--ro-bind", "/usr", "/usr", "/usr/bin/true"], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        return "needs bubblewrap"
+    return None if done.returncode == 0 or "No such file" in done.stderr else f"bubblewrap: {done.stderr.strip()}"
+
+
+def _compiler() -> str | None:
+    return None if any(map(shutil.which, ("c++", "g++", "clang++"))) else "needs a C++ compiler"
+
+
+WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tests are of, why it cannot be)
+    "browser": ("of a page in a browser", lambda: None if browser.find() else "needs Chromium or Chrome"),
+    "bubblewrap": ("of ranks in another root", _bubblewrap),
+    "compiler": ("of torch.compile", _compiler),
+    "mpi": ("of MPI", _mpi),
+    "torch": ("of torch", _module("torch")),
+    "torchft": ("of replica groups", _module("torchft")),
+}
+
+
+@cache
+def missing(name: str) -> str | None:
+    """Why tests that need this are left out here, with what they are of; None where they run."""
+    about, why = WAYS[name]
+    found = why()
+    return f"tests {about}: {found}" if found else None
