@@ -74,7 +74,7 @@ def _needs_sshd(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """One line for each thing that was left out, before the tests began or by one of them."""
-    left_out = dict(config.stash.get(LEFT_OUT, {}))
+    left_out = config.stash.get(LEFT_OUT, {}).copy()
     for skipped in terminalreporter.stats.get("skipped", []):
         reason = skipped.longrepr[2] if isinstance(skipped.longrepr, tuple) else str(skipped.longrepr)
         why = f"tests: {reason.removeprefix('Skipped: ')}"
