@@ -133,7 +133,9 @@ class RendezvousConfig:
     init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
     fraction_max_gpu_mem: Optional[float] = None
     unswap_rocr_hip_vis_dev: bool = False
-    max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never; torchft: of each replica, null: 3
+    max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never (min_nodes: 3); torchft: of each, null: 3
+    min_nodes: Optional[int] = None  # torchrun: goes on while so many are left; null: all
+    max_nodes: Optional[int] = None  # torchrun: takes in so many; null: those of the job
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
     fork_server: Optional[bool] = None  # tcp: one process a node imports torch and forks the ranks; null: no
     replicas_per_node: Optional[int] = None  # torchft; null: 1

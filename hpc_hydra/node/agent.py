@@ -31,12 +31,13 @@ from hpc_hydra.node.supervisor import ended_early
 from hpc_hydra.node.worker import AGENT, HOSTS, SUPERVISOR
 from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
 from hpc_hydra.sweep.collect import first_cause, read_ends
-from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.types import RankEnd
 
 STOP_BY = signal.SIGRTMIN
 """The agent is told to stop by the real-time signal of this number plus that of the signal its workers shall get."""
 
+_LOOK = 1.0  # seconds between two looks at what became of the other agents
 _MEANWHILE = 0.3  # seconds in which a scheduler that signals every process reaches the workers, too
 
 
@@ -54,6 +55,8 @@ class Node:
     run_id: str
     log_dir: Path
     rounds: Path  # where rank 0's agent counts
+    host: str = ""
+    own_round: Path | None = None  # where this node's agent says when it last started ranks; None: it need not
 
 
 def supervise_agent(case: Case, signals: Signals) -> int | Child:
@@ -111,6 +114,8 @@ def _node(seat: Seat, meeting: rendezvous.Meeting) -> Node:
         run_id=seat.execution.token.replace("/", "_"),
         log_dir=attempt / f"torchrun_{info.rank}",
         rounds=seat.paths.rounds(seat.execution.place),
+        host=seat.host,
+        own_round=seat.paths.node_round(seat.execution.place, info.rank) if plan.is_elastic else None,
     )
 
 
@@ -149,7 +154,10 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
         pid, status = os.waitpid(agent, os.WNOHANG)
         if pid:
             break
-        signum = signals.wait(None)
+        signum = signals.wait(_LOOK if seat.plan.is_elastic else None)
+        if seat.plan.is_elastic and not told and is_in_vain(seat):
+            os.kill(agent, STOP_BY + signal.SIGTERM)
+            told = True
         if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
             os.kill(agent, signal.SIGKILL)
         elif signum in STOP and not told:
@@ -165,7 +173,7 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     if code == 0:
         return 0
     cause = first_cause(read_ends(seat.paths, seat.execution.place))
-    if cause is not None:
+    if cause is not None and not seat.plan.is_elastic:
         return cause.exit_code
     if told:
         return 128 + (signals.stop or signal.SIGTERM)
@@ -177,6 +185,22 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     )  # fmt: skip
     write_json(seat.paths.attempt(seat.execution.place) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
     return code
+
+
+def is_in_vain(seat: Seat) -> bool:
+    """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
+
+    An agent that ended by itself has used up its restarts; and those that were killed may have been too many.
+    """
+    lost = 0
+    for path in seat.paths.attempt(seat.execution.place).glob("torchrun_*.end.json"):
+        with contextlib.suppress(HpcHydraError, OSError):
+            end = read_json(path)
+            if end and not end["told_to_stop"]:
+                if end["signal"] is None:
+                    return True
+                lost += 1
+    return seat.info.world_size - lost < (seat.plan.rendezvous.min_nodes or 0)
 
 
 def _is_worker(pid: int) -> bool:

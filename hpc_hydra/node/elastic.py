@@ -14,7 +14,9 @@ from typing import Any
 from hpc_hydra.node.agent import STOP_BY, Node
 from hpc_hydra.node.environment import ROUND
 from hpc_hydra.node.processes import STOP, name_of
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.types import NodeRound
 
 C10D = "hpc-hydra-c10d"  # torch's c10d, with a count of rounds
 
@@ -22,7 +24,7 @@ C10D = "hpc-hydra-c10d"  # torch's c10d, with a count of rounds
 def arguments(node: Node) -> list[str]:
     """torchrun's command line."""
     settings = node.settings
-    argv = [f"--nnodes={node.nodes}", f"--nproc-per-node={node.procs}", f"--rdzv-id={node.run_id}"]
+    argv = [f"--nnodes={_nodes(node)}", f"--nproc-per-node={node.procs}", f"--rdzv-id={node.run_id}"]
     argv += [f"--rdzv-endpoint={node.address}:{node.port}", f"--local-addr={node.here}", f"--log-dir={node.log_dir}"]
     argv += [f"--max-restarts={settings.max_restarts}"]
     if settings.name == "static":
@@ -30,8 +32,15 @@ def arguments(node: Node) -> list[str]:
     else:
         first = int(node.node_rank == 0)
         conf = f"is_host={first},read_timeout={settings.timeout},join_timeout={settings.timeout}"
+        if ":" in _nodes(node):  # so long it waits for more, once there are enough
+            conf += f",last_call_timeout={max(settings.timeout // 20, 1)}"
         argv += [f"--rdzv-backend={C10D}", f"--rdzv-conf={conf}"]
     return [*argv, "--no-python", sys.executable, "-m", "hpc_hydra.node", "worker"]
+
+
+def _nodes(node: Node) -> str:
+    least, most = (bound or node.nodes for bound in (node.settings.min_nodes, node.settings.max_nodes))
+    return str(node.nodes) if least == most == node.nodes else f"{least}:{most}"
 
 
 def run_agent(node: Node) -> int:
@@ -69,15 +78,18 @@ class _Rounds:
     """Counts how often the workers were started: the agent of rank 0 says it, all set it for their workers."""
 
     def __init__(self, node: Node) -> None:
-        self._path, self._last = node.rounds, -1
+        self._node, self._path, self._last = node, node.rounds, -1
 
-    def agree(self, store: Any, group_rank: int) -> int:
+    def agree(self, store: Any, group_rank: int, nodes: int) -> int:
         if group_rank == 0:
             before = read_json(self._path)
             number = max(self._last, before["number"] if before else -1) + 1
             write_json(self._path, {"number": number})
             store.set("hpc_hydra/round", str(number))
         self._last = int(store.get("hpc_hydra/round"))
+        if self._node.own_round is not None:
+            told = NodeRound(self._node.node_rank, self._node.host, self._last, nodes * self._node.procs)
+            write_json(self._node.own_round, to_json(told))
         return self._last
 
     def watch(self, handler: Any) -> Any:
@@ -88,8 +100,11 @@ class _Rounds:
                 if hasattr(handler, kept):  # torch keeps the ranks' store, and in it the addresses of ended ones
                     setattr(handler, kept, None)
             found = original()
-            store, rank = (found[0], found[1]) if isinstance(found, tuple) else (found.store, found.rank)
-            os.environ[ROUND] = str(self.agree(store, rank))
+            if isinstance(found, tuple):
+                store, rank, nodes = found
+            else:
+                store, rank, nodes = found.store, found.rank, found.world_size
+            os.environ[ROUND] = str(self.agree(store, rank, nodes))
             return found
 
         handler.next_rendezvous = next_rendezvous

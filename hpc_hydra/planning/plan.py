@@ -8,7 +8,7 @@ from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
-from hpc_hydra.planning.rendezvous import check_replicas, logging, rendezvous
+from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
@@ -50,6 +50,7 @@ def plan(settings: Settings) -> Plan:
     helpers = 1 if meet.has_replicas and settings.scheduler.name == "slurm" else 0  # the lighthouse
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem, helpers)
     check_replicas(meet, sized.nodes, sized.procs_per_node)
+    check_nodes(meet, sized.nodes)
     packed = packing.wanted(settings)
     if packed.pack is not None:
         sized = packing.slice_of_node(settings, packed, sized)

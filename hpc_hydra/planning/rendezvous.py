@@ -18,6 +18,8 @@ LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ONLY_FOR = {
     "launcher": ("mpi",),
     "max_restarts": ("torchrun", "torchft"),
+    "min_nodes": ("torchrun",),
+    "max_nodes": ("torchrun",),
     "fork_server": ("tcp",),
     "replicas_per_node": ("torchft",),
     "nodes_per_replica": ("torchft",),
@@ -72,6 +74,8 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         fraction_max_gpu_mem=capped(asked.fraction_max_gpu_mem, system.gpu_mem_cap),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
         max_restarts=_restarts(asked),
+        min_nodes=None if asked.min_nodes is None else _at_least(asked.min_nodes, 1, "min_nodes"),
+        max_nodes=None if asked.max_nodes is None else _at_least(asked.max_nodes, 1, "max_nodes"),
         launcher=_launcher(asked, scheduler),
         fork_server=bool(asked.fork_server),
         replicas_per_node=_at_least(asked.replicas_per_node, 1, "replicas_per_node"),
@@ -84,7 +88,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
 
 
 def _restarts(asked: RendezvousConfig) -> int:
-    if asked.max_restarts is None and asked.name == "torchft":
+    if asked.max_restarts is None and (asked.name == "torchft" or asked.min_nodes is not None):
         return 3
     return asked.max_restarts or 0
 
@@ -98,6 +102,28 @@ def _at_least(value: int | None, least: int, key: str) -> int:
 def _timeout(value: Any, key: str) -> int:
     found: int | None = seconds(value, f"rendezvous.{key}", bare=False)
     return found or int(getattr(Rendezvous, key))
+
+
+def check_nodes(meet: Rendezvous, nodes: int) -> None:
+    """Refuse bounds that the nodes of the job are not within, or that cannot be used. Raises `PlanError`."""
+    if meet.min_nodes is not None and meet.min_nodes > nodes:
+        raise PlanError(
+            f"{meet.min_nodes} nodes at least, but the job has {nodes}",
+            where="rendezvous.min_nodes",
+            fix=f"rendezvous.min_nodes={nodes} or less, or resources.nodes={meet.min_nodes}",
+        )
+    if meet.max_nodes is not None and meet.max_nodes < nodes:
+        raise PlanError(
+            f"{meet.max_nodes} nodes at most, but the job has {nodes}",
+            where="rendezvous.max_nodes",
+            fix=f"rendezvous.max_nodes=null, or resources.nodes={meet.max_nodes}",
+        )
+    if meet.min_nodes is not None and meet.min_nodes < nodes and not meet.max_restarts:
+        raise PlanError(
+            "the ranks of the nodes that are left have to be started again, and may not be",
+            where="rendezvous.max_restarts",
+            fix="rendezvous.max_restarts=3, or rendezvous.min_nodes=null",
+        )
 
 
 def check_replicas(meet: Rendezvous, nodes: int, procs_per_node: int) -> None:

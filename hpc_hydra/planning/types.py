@@ -71,6 +71,7 @@ class Request:
     user_group: str | None = None  # LSF: whose share it takes
     flavour: str | None = None  # LSF: standard, csm
     no_kill: bool = False  # a node that is lost does not end the job
+    step_goes_on: bool = False  # nor do tasks of a step that end, or are lost, end its others
     # tasks of a node, and CPUs of each, where the allocation is asked for others than its steps have
     allocation: tuple[int, int | None] | None = None
     warning: str | None = None  # USR1@120: the signal that the ranks get so many seconds before the time limit
@@ -113,6 +114,8 @@ class Rendezvous:
     fraction_max_gpu_mem: float | None = None
     unswap_rocr_hip_vis_dev: bool = False
     max_restarts: int = 0  # of all workers together, by torchrun's agents
+    min_nodes: int | None = None  # torchrun: without which nobody trains on; None: all
+    max_nodes: int | None = None  # torchrun: None: those of the job
     launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
     fork_server: bool = False  # tcp: one process a node imports torch once, and forks the ranks
     # torchft only; times in seconds
@@ -222,8 +225,15 @@ class Plan:
             shared_gpus=None,
             gpu_bind=None,  # meant for ranks
             cpu_bind=None,
-            no_kill=self.rendezvous.has_replicas,
+            no_kill=self.rendezvous.has_replicas or self.is_elastic,
+            step_goes_on=self.is_elastic,
         )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the run goes on with fewer nodes than it began with."""
+        least = self.rendezvous.min_nodes
+        return least is not None and least < self.request.nodes
 
     @property
     def step(self) -> Request:

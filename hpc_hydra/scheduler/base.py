@@ -164,6 +164,7 @@ class Dialect(ABC):
     steps_side_by_side: bool = False  # the launch command keeps steps of one allocation apart
     can_warn: bool = False  # sends the ranks a signal before the time limit
     can_requeue: bool = False  # puts a job of its own into the queue again, under the same id (`requeue_command`)
+    can_lose_nodes: bool = False  # what it started on the other nodes goes on
     kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
@@ -172,7 +173,14 @@ class Dialect(ABC):
         """Refuse, naming the key, what this scheduler cannot express. Raises `PlanError`."""
 
     def check_warning(self, request: Request) -> None:
-        """Refuse a warning before the end, or further attempts, where there is no such thing. Raises `PlanError`."""
+        """Refuse what depends on how a job ends, where there is no such thing: a warning before, further attempts, and
+        to go on without a lost node. Raises `PlanError`."""
+        if request.step_goes_on and not self.can_lose_nodes:
+            raise PlanError(
+                f"scheduler={self.name} ends a run whose node is lost",
+                where="rendezvous.min_nodes",
+                fix="rendezvous.min_nodes=null, or scheduler=slurm",
+            )
         if request.warn_signal is not None and not self.can_warn:
             why = (
                 "warns of no time limit" if self.has_queue else "enforces no time limit, so there is nothing to warn of"

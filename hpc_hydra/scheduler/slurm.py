@@ -120,6 +120,7 @@ class SlurmDialect(Dialect):
     can_pack = True
     can_warn = True
     can_requeue = True
+    can_lose_nodes = True
     steps_side_by_side = True
     kills_ranks = "srun"
 
@@ -264,7 +265,9 @@ class SlurmDialect(Dialect):
             yield "cpus-per-task", str(request.cpus_per_proc)
         if request.gpu_request == "gpus-per-task":  # else the step has what the job has, and confines no rank
             yield from self._gpus(request)
-        yield "kill-on-bad-exit", "1"
+        yield "kill-on-bad-exit", "0" if request.step_goes_on else "1"
+        if request.step_goes_on:
+            yield "no-kill", None
         yield "wait", "0"  # a rank that ended well may wait for slow ones, whatever the site's default is
         yield "export", "ALL"  # also where the job was submitted with --export=NONE
         for option, key, value in (

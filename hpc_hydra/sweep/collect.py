@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from hpc_hydra.planning.types import from_json
 from hpc_hydra.sweep.files import read_json
 from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import Outcome, RankEnd, Replica, Replicas, Status
+from hpc_hydra.sweep.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
 
 LAST_LINES = 20
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -88,6 +88,15 @@ def collect(
         if groups.status == "stopped" and status is None and groups.exit_code:
             stopped_by = f"stopped by {_signal_name(groups.exit_code - 128)}"
             return Outcome(**common, status="cancelled", exit_code=groups.exit_code, reason=stopped_by)
+    nodes, gone = read_nodes(paths, attempt) if attempt else [], None
+    if nodes:
+        last = max(each.number for each in nodes)
+        world_size = common["world_size"] = next(each.ranks for each in nodes if each.number == last)
+        lost = [each.host for each in nodes if each.number < last]
+        ends = [end for end in ends if end.rank >= 0 or end.host not in lost]
+        gone = _gone(lost, len(nodes))
+        if {end.rank for end in ends if end.exit_code == 0} == set(range(world_size)):
+            return Outcome(**common, status="completed", exit_code=0, reason=gone, **_result(paths, attempt))
     cause = first_cause(ends)
     if cause is not None:
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
@@ -99,7 +108,7 @@ def collect(
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_told_by_rank(cause, lines, status),
+            reason=_join(_told_by_rank(cause, lines, status), gone),
             log=log,
             last_lines=lines,
         )
@@ -108,7 +117,7 @@ def collect(
     stopped = [end for end in ends if end.told_to_stop]
     missing = _missing(ends, world_size)
     word, why = _word(state, status, exit_code, stopped, missing)
-    reason = reason or why
+    reason = _join(reason or why, gone)
     if word == "completed":
         return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
     code, signum = _code(exit_code, status, stopped)
@@ -149,6 +158,21 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
 def _lost(lost: Sequence[Replica]) -> str | None:
     shown = [f"replica {each.replica} lost: {each.why or 'nothing is known about its end'}" for each in lost[:4]]
     return "; ".join(shown + [f"{len(lost) - 4} more"] * (len(lost) > 4)) or None
+
+
+def read_nodes(paths: RunPaths, attempt: str) -> list[NodeRound]:
+    """When each node last started ranks; empty where a run does not go on without one."""
+    found = (read_json(path) for path in paths.attempt(attempt).glob("torchrun_*.round.json"))
+    nodes: list[NodeRound] = [from_json(NodeRound, data) for data in found if data is not None]
+    return sorted(nodes, key=lambda each: each.node)
+
+
+def _gone(lost: Sequence[str], nodes: int) -> str | None:
+    """Which nodes did not start ranks with the others the last time, in words."""
+    if not lost:
+        return None
+    shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
+    return f"{shown} lost: it went on with {nodes - len(lost)} of {nodes} nodes"
 
 
 def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:

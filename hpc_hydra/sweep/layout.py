@@ -27,6 +27,7 @@
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
+    logs/<attempt>/torchrun_<n>.round.json where nodes may be lost: when it last started ranks there
     logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
     logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: what was measured on a node; .gutil is the text of it
     logs/<attempt>/replica_<n>/            the same of each replica group (torchft), whose ranks count from 0
@@ -160,6 +161,9 @@ class RunPaths:
 
     def rounds(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rounds.json"
+
+    def node_round(self, attempt: str, node: int) -> Path:
+        return self.attempt(attempt) / f"torchrun_{node}.round.json"
 
     def returned(self, attempt: str) -> Path:
         return self.attempt(attempt) / "returned.json"

@@ -27,6 +27,16 @@ class RankEnd:
 
 
 @dataclass(frozen=True)
+class NodeRound:
+    """When torchrun's agent of a node last started ranks, where a run may go on without some of its nodes."""
+
+    node: int
+    host: str
+    number: int  # of the round, from 0
+    ranks: int  # of all nodes in that round
+
+
+@dataclass(frozen=True)
 class Replica:
     """What became of one replica group."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ..cluster.fixtures import Cluster, wait_for
-from .conftest import ROOT, Probe
+from .conftest import APP, ROOT, Probe
 
 TWO_BY_TWO = (
     "resources.nodes=2",
@@ -127,6 +129,51 @@ def test_a_plain_script_goes_on_after_a_restart_of_all_nodes(slurm_cluster, tmp_
     assert done.stdout.count("sum 16.0 of rank") == 4
     (outcome,) = (tmp_path / "run").rglob("outcome.json")
     assert json.loads(outcome.read_text())["restarts"] == 1
+
+
+@pytest.mark.torch
+def test_a_run_goes_on_with_the_nodes_that_are_left(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    """An agent is killed, as a node's failure would do; ranks of the other node start again, from what was saved."""
+    probe = Probe(tmp_path, "slurm")
+    argv = probe.argv(*TWO_BY_TWO, "rendezvous=torchrun", "rendezvous.min_nodes=1", app=APP / "elastic.py")
+    with probe.started(argv=[*argv, "rendezvous.timeout=60s"]) as launcher:
+        wait_for(lambda: step(probe, 0, 3).get("step") == 30, 120, "all train together")
+        first = step(probe, 0, 0)
+        kill_agent(probe, node=1)
+        out, _ = launcher.communicate(timeout=150)
+    assert launcher.returncode == 0, out
+    last = step(probe, 1, 0)
+    assert (first["world"], last["world"], last["nodes"], last["step"]) == (4, 2, 1, 60)
+    assert last["loss"] < first["loss"]
+    outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["restarts"], outcome["world_size"]) == ("completed", 1, 2), outcome
+    assert outcome["reason"].endswith("lost: it went on with 1 of 2 nodes"), outcome
+    assert outcome["result"] == pytest.approx(last["loss"])
+
+
+def step(probe: Probe, again: int, rank: int) -> dict[str, Any]:
+    """The last one that a rank wrote down, after so many restarts."""
+    path = probe.out / f"step.{again}.{rank}"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def kill_agent(probe: Probe, node: int) -> None:
+    """SIGKILL to torchrun's agent on a node."""
+    for proc in Path("/proc").iterdir():
+        try:
+            env = (proc / "environ").read_bytes() if proc.name.isdigit() else b""
+        except OSError:
+            continue
+        wanted = (f"HPC_HYDRA_SWEEP={probe.sweep}\0", f"\0GROUP_RANK={node}\0", "\0LOCAL_RANK=0\0")
+        if all(word.encode() in env for word in wanted) and b"\0worker\0" in (proc / "cmdline").read_bytes():
+            agent = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"\0rank\0" in Path(f"/proc/{agent}/cmdline").read_bytes():
+                os.kill(agent, signal.SIGKILL)
+                return
+    raise AssertionError(f"no agent of node {node}")
 
 
 @pytest.mark.torch

@@ -7,16 +7,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.agent import Node
+from hpc_hydra.node.agent import Node, is_in_vain
 from hpc_hydra.node.elastic import arguments
 from hpc_hydra.node.seat import Agent
 from hpc_hydra.node.worker import worker_info
-from hpc_hydra.planning.types import Rendezvous
+from hpc_hydra.planning.types import Plan, Rendezvous, Request, to_json
+from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.types import RankEnd
 
 from .conftest import Frozen, alive, await_true
 
@@ -40,6 +44,33 @@ def test_agents_meet_at_the_first_one() -> None:
         assert words[-5:] == ["--no-python", sys.executable, "-m", "hpc_hydra.node", "worker"]
     assert "--rdzv-conf=is_host=1,read_timeout=90,join_timeout=90" in first and "--local-addr=n1" in first
     assert "--rdzv-conf=is_host=0,read_timeout=90,join_timeout=90" in second and "--local-addr=n2" in second
+
+
+def test_agents_may_be_fewer_or_more() -> None:
+    fewer = arguments(node(Rendezvous(name="torchrun", min_nodes=1, max_restarts=3, timeout=90), 0))
+    assert "--nnodes=1:2" in fewer
+    assert "--rdzv-conf=is_host=1,read_timeout=90,join_timeout=90,last_call_timeout=4" in fewer
+    assert "--nnodes=2:3" in arguments(node(Rendezvous(name="torchrun", max_nodes=3), 0))
+    assert "--nnodes=2" in arguments(node(Rendezvous(name="torchrun", min_nodes=2, max_nodes=2), 0))
+
+
+@pytest.mark.parametrize(
+    ("ends", "least", "vain"),
+    [([], 1, False), ([(1, 9)], 1, False), ([(1, 9)], 2, True), ([(1, None)], 1, True), ([(1, 9), (0, 9)], 1, True)],
+)
+def test_agents_go_on_as_long_as_enough_are_left(
+    tmp_path: Path, ends: list[tuple[int, int | None]], least: int, vain: bool
+) -> None:
+    request = Request("slurm", 2, 2)
+    plan = Plan("s", request, Rendezvous(name="torchrun", min_nodes=least, max_restarts=1))
+    execution = SimpleNamespace(place="a")
+    info = SimpleNamespace(world_size=2)
+    seat: Any = SimpleNamespace(plan=plan, execution=execution, paths=RunPaths(tmp_path), info=info)
+    RunPaths(tmp_path).attempt("a").mkdir(parents=True)
+    for rank, signum in ends:
+        end = RankEnd(-1, f"n{rank}", 137 if signum else 1, signum)
+        write_json(RunPaths(tmp_path).attempt("a") / f"torchrun_{rank}.end.json", to_json(end))
+    assert is_in_vain(seat) is vain
 
 
 def test_static_agents_are_told_their_rank() -> None:

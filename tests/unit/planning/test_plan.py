@@ -451,6 +451,35 @@ def test_replica_groups_that_do_not_fill_the_job_are_refused(keys: dict[str, Any
     assert refused(resources={"nodes": 4}, rendezvous={"name": "torchft", **keys}).where == where
 
 
+@pytest.mark.parametrize(
+    ("nodes", "keys", "elastic"),
+    [
+        (4, {}, False),
+        (4, {"min_nodes": 4}, False),
+        (4, {"min_nodes": 2, "max_nodes": 4}, True),
+        (4, {"max_nodes": 8}, False),
+    ],
+)
+def test_a_run_may_go_on_with_fewer_nodes(nodes: int, keys: dict[str, Any], elastic: bool) -> None:
+    got = make(resources={"nodes": nodes}, rendezvous={"name": "torchrun", **keys})
+    assert (got.is_elastic, got.tasks.no_kill, got.tasks.step_goes_on) == (elastic, elastic, elastic)
+    assert got.rendezvous.max_restarts == (3 if "min_nodes" in keys else 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "where"),
+    [
+        ({"min_nodes": 5}, "rendezvous.min_nodes"),
+        ({"min_nodes": 0}, "rendezvous.min_nodes"),
+        ({"max_nodes": 3}, "rendezvous.max_nodes"),
+        ({"min_nodes": 2, "max_restarts": 0}, "rendezvous.max_restarts"),
+        ({"name": "static", "min_nodes": 2}, "rendezvous.min_nodes"),
+    ],
+)
+def test_bounds_that_the_job_is_not_within_are_refused(keys: dict[str, Any], where: str) -> None:
+    assert refused(resources={"nodes": 4}, rendezvous={"name": "torchrun", **keys}).where == where
+
+
 @pytest.mark.parametrize(("key", "value"), [("launch_extra", {"cpu-bind": "none"}), ("mpi", "pmi2")])
 def test_what_mpiexec_would_not_see_is_refused(key: str, value: Any) -> None:
     mpi = {"name": "mpi", "launcher": "mpiexec"}

@@ -56,6 +56,7 @@ OTHER_VALUES: dict[str, Any] = {
 REFUSED = {
     **{name: f"scheduler.{name}" for name in ("qos", "reservation", "mail_type", "mail_user", "array_parallelism")},
     "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name",
+    "step_goes_on": "rendezvous.min_nodes",
     "max_requeues": "launch.max_requeues",
 }  # fmt: skip
 FIELDS = [

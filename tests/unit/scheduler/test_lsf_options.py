@@ -57,7 +57,8 @@ OTHER: dict[str, Any] = {
     "submit_args": (("sla", "gold"),), "launch_args": (("no-shell", None),), "removed_args": ("W",),
     "mail_type": "END", "flavour": "csm", "job_name": "other",
 }  # fmt: skip
-IGNORED = {"scheduler", "hosts", "no_kill", "allocation"}  # see below; hosts: scheduler=ssh; allocation: SLURM
+# see below; hosts: scheduler=ssh; allocation: SLURM
+IGNORED = {"scheduler", "hosts", "no_kill", "step_goes_on", "allocation"}
 
 
 @pytest.mark.parametrize("flavour", ["standard", "csm"])
@@ -177,6 +178,7 @@ def test_a_dependency_that_lsf_does_not_know_is_refused(given: str) -> None:
         ({"job_name": "a[1]"}, "scheduler.job_name"),
         ({"flavour": "summit"}, "scheduler.flavour"),
         ({"no_kill": True}, "rendezvous.name"),
+        ({"step_goes_on": True}, "rendezvous.min_nodes"),
         ({"account": "a", "user_group": "b"}, "scheduler.user_group"),
         ({"nodelist": "node[1"}, "scheduler.nodelist"),
         ({"exclude": "a;b"}, "scheduler.exclude"),

@@ -14,7 +14,7 @@ from hpc_hydra.scheduler.base import JobStatus, State
 from hpc_hydra.sweep.collect import collect, corrected, is_consequence, last_lines
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import Outcome, RankEnd
+from hpc_hydra.sweep.types import NodeRound, Outcome, RankEnd
 
 ATTEMPT = "20260101-000000-77"
 FINE = RankEnd(0, "n01", 0, ended=100)
@@ -265,3 +265,41 @@ def test_memory_is_told_once_where_a_rank_was_killed_for_it() -> None:
     found = corrected(killed, says)
     assert found.reason == "rank 0 on n1: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"
     assert corrected(found, says) == found and corrected(killed, None) == killed
+
+
+def elastic(root: Path, *rounds: int, ranks: int) -> RunPaths:
+    """Two ranks a node, which last started in these rounds."""
+    paths = RunPaths(root)
+    paths.attempt(ATTEMPT).mkdir(parents=True)
+    for node, number in enumerate(rounds):
+        told = NodeRound(node, f"n{node}", number, ranks if number == max(rounds) else 2 * len(rounds))
+        write_json(paths.node_round(ATTEMPT, node), to_json(told))
+    lost = RankEnd(-1, "n1", 137, 9, ended=100.0, error="the torchrun agent of node 1 was killed by SIGKILL")
+    write_json(paths.attempt(ATTEMPT) / "torchrun_1.end.json", to_json(lost))
+    return paths
+
+
+def test_a_run_that_went_on_without_a_node_is_completed_and_says_so(tmp_path: Path) -> None:
+    paths = elastic(tmp_path, 1, 0, ranks=2)
+    write_json(paths.rounds(ATTEMPT), {"number": 1})
+    ends = (RankEnd(0, "n0", 0, ended=110, round=1), RankEnd(1, "n0", 0, ended=110, round=1))
+    ends += (RankEnd(2, "n1", 1, ended=100, error="Connection closed by peer"),)
+    found = outcome(tmp_path, *ends, exit_code=137, world_size=4)
+    assert (found.status, found.world_size, found.restarts) == ("completed", 2, 1)
+    assert found.reason == "n1 lost: it went on with 1 of 2 nodes"
+
+
+def test_what_failed_after_a_node_was_lost_is_the_cause(tmp_path: Path) -> None:
+    elastic(tmp_path, 2, 0, ranks=2)
+    ends = (RankEnd(0, "n0", 1, ended=110, error="ValueError: boom", round=2), victim(1, round=2, ended=111.0))
+    found = outcome(tmp_path, *ends, exit_code=1, world_size=4)
+    assert (found.status, found.rank) == ("failed", 0)
+    assert found.reason == "rank 0 on n0: ValueError: boom; n1 lost: it went on with 1 of 2 nodes"
+
+
+def test_too_few_nodes_to_go_on_are_told_with_the_one_that_was_lost(tmp_path: Path) -> None:
+    elastic(tmp_path, 0, 0, ranks=4)
+    ends = (RankEnd(0, "n0", 1, ended=101, error="Connection closed by peer"),)
+    found = outcome(tmp_path, *ends, exit_code=137, world_size=4)
+    assert (found.status, found.host) == ("failed", "n1")
+    assert found.reason == "the torchrun agent of node 1 was killed by SIGKILL"
