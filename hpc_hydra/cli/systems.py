@@ -8,24 +8,33 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hpc_hydra.cli.scan import Option, UsageError, named, scan
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
+from hpc_hydra.errors import ConfigError
 from hpc_hydra.system import defaults, detect, index
 from hpc_hydra.system.probe import Probe, here
 
-USAGE = """usage: hpc-hydra systems [NAME] [--json]
+USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--json]
 
 Without NAME: the machines that are known, which one this is, and why.
 With NAME:    its facts, queues and limits, each variable with its reason, and your own defaults for it.
 
-  --json      the same as JSON
-  -h, --help  this text
+  --config-dir, -cd DIR  folder of a configuration of your own: machines of DIR/system are known too,
+                         as are those of ~/.config/hpc_hydra/system
+  --json                 the same as JSON
+  -h, --help             this text
 """
+OPTIONS = (
+    Option(("--help", "-h"), "flag"),
+    Option(("--json",), "flag"),
+    Option(("--config-dir", "-cd"), metavar="DIR", parse=named),
+)
 NOT_KNOWN = "—"
 _HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
 _PRIVATE = ("queues", "env", "name", "kind")
@@ -33,30 +42,49 @@ _PRIVATE = ("queues", "env", "name", "kind")
 
 def main(argv: Sequence[str], probe: Probe | None = None) -> int:
     """Entry point. Returns the exit code."""
-    options = [word for word in argv if word.startswith("-")]
-    names = [word for word in argv if not word.startswith("-")]
-    if {"-h", "--help"} & set(options):
+    names: list[str] = []
+    given: dict[str, Any] = {}
+    rest = list(argv)
+    while rest:
+        scanned = scan(OPTIONS, rest)
+        given.update({option.name: value for option, value in scanned.found})
+        names += scanned.command[:1]
+        rest = list(scanned.command[1:])
+    if "help" in given:
         print(USAGE, end="")
         return 0
-    if set(options) - {"--json"} or len(names) > 1:
-        print(USAGE, end="", file=sys.stderr)
-        return 2
+    if len(names) > 1:
+        raise UsageError(f"{names[1]!r} is one name too many", fix=USAGE.partition("\n")[0])
     probe = probe or here()
-    as_json = "--json" in options
+    folders = index.own(probe.env)
+    if "config_dir" in given:
+        folders = (_config_dir(given["config_dir"]), *folders)
+    as_json = "json" in given
     if not names:
-        _print_json(_overview(probe)) if as_json else _print_overview(probe)
+        _print_json(_overview(probe, folders)) if as_json else _print_overview(probe, folders)
         return 0
     name = names[0]
-    if name not in index.names():
-        near = difflib.get_close_matches(name.lower(), index.names(), n=3, cutoff=0.5)
-        fix = " or ".join(near) if near else "one of `hpc-hydra systems`, or a YAML of your own (docs/systems.md)"
-        print(f"hpc-hydra systems: no machine {name!r} ships with hpc_hydra\n  Try: {fix}", file=sys.stderr)
-        return 2
-    _print_json(_machine(name, probe)) if as_json else _print_machine(name, probe)
+    known = index.names(folders)
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        fix = " or ".join(near) if near else "one of `hpc-hydra systems`"
+        raise ConfigError(
+            f"there is no machine {name!r}",
+            where="NAME",
+            fix=f"{fix}; one of your own, DIR/system/{name}.yaml, is known with --config-dir DIR",
+        )
+    _print_json(_machine(name, probe, folders)) if as_json else _print_machine(name, probe, folders)
     return 0
 
 
-def _overview(probe: Probe) -> dict[str, Any]:
+def _config_dir(text: str) -> Path:
+    folder = Path(text)
+    if not folder.joinpath("system").is_dir():
+        raise ConfigError("there is no folder `system` in it", where=f"--config-dir {text}", fix="the folder above it")
+    return folder.absolute()
+
+
+def _overview(probe: Probe, folders: index.Folders) -> dict[str, Any]:
     found = detect.machine(probe)
     auto = {"name": "auto", "kind": "auto"}
     taken_as = None if found.name else detect.resolve(from_mapping({"system": auto, "scheduler": auto}), probe=probe)
@@ -65,22 +93,26 @@ def _overview(probe: Probe) -> dict[str, Any]:
         "taken_as": taken_as and {key: getattr(taken_as.system, key) for key in ("name", "scheduler", *_HARDWARE)},
         "why": [dataclasses.asdict(step) for step in detect.explain(probe)],
         "defaults": str(defaults.path(probe.env)),
-        "systems": [_summary(name) for name in index.names()],
+        "systems": [_summary(name, folders) for name in index.names(folders)],
     }
 
 
-def _summary(name: str) -> dict[str, Any]:
-    system = index.preset(name)
+def _summary(name: str, folders: index.Folders) -> dict[str, Any]:
+    system = index.preset(name, folders)
     keys = ("name", "scheduler", *_HARDWARE, "default_queue", "description")
-    return {key: getattr(system, key) for key in keys} | {"adapter": _has_adapter(system)}
+    return {key: getattr(system, key) for key in keys} | {
+        "name": name,
+        "adapter": _has_adapter(system),
+        "own": any((folder / "system" / f"{name}.yaml").is_file() for folder in folders),
+    }
 
 
 def _has_adapter(system: SystemConfig) -> bool:
     return system.scheduler in shipped("scheduler")
 
 
-def _machine(name: str, probe: Probe) -> dict[str, Any]:
-    system = index.preset(name)
+def _machine(name: str, probe: Probe, folders: index.Folders) -> dict[str, Any]:
+    system = index.preset(name, folders)
     return {
         **{key: value for key, value in dataclasses.asdict(system).items() if key != "kind"},
         "adapter": _has_adapter(system),
@@ -102,10 +134,10 @@ def _print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
-def _print_overview(probe: Probe) -> None:
+def _print_overview(probe: Probe, folders: index.Folders) -> None:
     from rich.table import Table
 
-    data = _overview(probe)
+    data = _overview(probe, folders)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in (
         ("", "left"), ("system", "left"), ("scheduler", "left"), ("cores", "right"), ("GPUs", "right"),
@@ -114,9 +146,11 @@ def _print_overview(probe: Probe) -> None:
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in data["systems"]:
         here_mark = "→" if row["name"] == data["this"] else ""
-        scheduler = row["scheduler"] if row["adapter"] else f"{row['scheduler']} (no adapter yet)"
+        scheduler = row["scheduler"] if row["adapter"] else f"{_cell(row['scheduler'])} (no adapter yet)"
+        if row["scheduler"] is None:
+            scheduler = NOT_KNOWN
         cells = (row["cores_per_node"], row["gpus_per_node"], row["gpu_arch"], row["mem_per_gpu"], row["default_queue"])
-        table.add_row(here_mark, row["name"], scheduler, *map(_cell, cells))
+        table.add_row(here_mark, row["name"] + " (yours)" * row["own"], scheduler, *map(_cell, cells))
     _show(table)
     print()
     print(f"This machine: {data['this'] or 'none of these'}")
@@ -125,7 +159,7 @@ def _print_overview(probe: Probe) -> None:
         seen = data["taken_as"]
         facts = ", ".join(f"{key.replace('_', ' ')} {_cell(seen[key])}" for key in _HARDWARE)
         print(f"It is taken as: scheduler {seen['scheduler']}, {facts}")
-    _print_defaults_file(probe)
+    _print_defaults_file(probe, folders)
     print(f"\nCores, GPUs and GB of GPU memory are for one node; {NOT_KNOWN} is not known.")
     print("`hpc-hydra systems NAME` explains one.")
 
@@ -135,14 +169,14 @@ def _print_steps(steps: Iterable[detect.Step]) -> None:
         print(f"  {'→' if step.decided else ' '} {step.looked_at}: {step.found}")
 
 
-def _print_defaults_file(probe: Probe) -> None:
+def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
     found = defaults.sections(probe)
     file = defaults.path(probe.env)
     if not found:
         print(f"Your defaults: no file {file}")
         return
     print(f"Your defaults ({file}): {', '.join(found)}")
-    strange = [name for name in found if name not in (*index.names(), *index.NOT_MACHINES, defaults.EVERYWHERE)]
+    strange = [name for name in found if name not in (*index.names(folders), *index.NOT_MACHINES, defaults.EVERYWHERE)]
     if strange:
         print(f"  used only with a system of your own of that name: {', '.join(strange)}")
 
@@ -159,10 +193,10 @@ def _show(table: Any) -> None:
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 
-def _print_machine(name: str, probe: Probe) -> None:
-    system = index.preset(name)
+def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
+    system = index.preset(name, folders)
     print(f"{name}: {system.description or ''}")
-    if not _has_adapter(system):
+    if system.scheduler is not None and not _has_adapter(system):
         print(f"  There is no adapter for its scheduler ({system.scheduler}) yet.")
     print("\nFacts (system.*)")
     facts = {key: value for key, value in dataclasses.asdict(system).items() if key not in (*_PRIVATE, "description")}

@@ -69,7 +69,7 @@ def _hinted(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _reporting(report: Callable[[Callable[[], Any]], Any]) -> Callable[[Callable[[], Any]], Any]:
+def _reporting(report: Any) -> Callable[[Callable[[], Any]], Any]:
     """Hydra's ``run_and_report``, which prints what a program's start raises and ends it."""
 
     @functools.wraps(report)

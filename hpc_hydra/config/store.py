@@ -7,7 +7,7 @@ Light: Hydra scans plugins at every start of every application, and this module 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -72,6 +72,12 @@ def conf_dir() -> Path:
         where=str(package),
         fix="pip install --force-reinstall hpc-hydra",
     )
+
+
+def own_dir(env: Mapping[str, str]) -> Path:
+    """The folder of a person's own files outside every repository: ``~/.config/hpc_hydra``; it may not be there."""
+    home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or "~", ".config"))
+    return Path(home, "hpc_hydra").expanduser()
 
 
 def plugged() -> dict[str, Any]:

@@ -6,6 +6,7 @@ Must not know: how a sweep is submitted and watched.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,12 +62,15 @@ def _bundle() -> dict[str, Any]:
 
 
 class HpcSearchPath(SearchPathPlugin):
-    """Appends the folder of our configuration groups, behind the user's own."""
+    """Appends the folder of our configuration groups behind the user's own, and machines of ``~/.config/hpc_hydra``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        from hpc_hydra.config.store import conf_dir
+        from hpc_hydra.config.store import conf_dir, own_dir
 
         _refuse_without_directory()
+        own = own_dir(os.environ)
+        if own.joinpath("system").is_dir():
+            search_path.append(provider="hpc_hydra_own", path=f"file://{own}")
         search_path.append(provider="hpc_hydra", path=f"hpc_hydra://{conf_dir()}")
 
 

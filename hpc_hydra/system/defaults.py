@@ -21,6 +21,7 @@ from typing import Any
 from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.config.store import own_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.system.probe import Probe
 
@@ -35,8 +36,7 @@ def path(env: Mapping[str, str]) -> Path:
     """Where the file is looked for."""
     if env.get("HPC_HYDRA_DEFAULTS"):
         return Path(env["HPC_HYDRA_DEFAULTS"]).expanduser()
-    home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or "~", ".config"))
-    return Path(home, "hpc_hydra", "defaults.yaml").expanduser()
+    return own_dir(env) / "defaults.yaml"
 
 
 def sections(probe: Probe) -> Mapping[str, Section]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
-from hpc_hydra.errors import PlanError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.system import allocation, defaults, hostfile, index, sinfo
 from hpc_hydra.system.probe import Probe, here
@@ -59,7 +59,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
 
     Raises:
         PlanError: the machine's scheduler has no adapter.
-        ConfigError: the person's defaults cannot be used.
+        ConfigError: the person's defaults, or machines of their own, cannot be used.
     """
     probe = probe or here()
     if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
@@ -67,7 +67,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     system, scheduler = settings.system, settings.scheduler
     if system.kind == "auto":
         found = machine(probe).name
-        system = _over(index.preset(found), system) if found else system
+        system = _over(index.preset(found, index.own(probe.env)), system) if found else system
     if scheduler.kind == "auto":
         name = system.scheduler or answering(probe).name or "local"
         scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
@@ -100,13 +100,13 @@ def explain(probe: Probe | None = None) -> tuple[Step, ...]:
     found = machine(probe)
     if found.name is None:
         return (*found.steps, *answering(probe).steps)
-    own = index.preset(found.name).scheduler
+    own = index.preset(found.name, index.own(probe.env)).scheduler
     return (*found.steps, Step(f"scheduler of {found.name}", own or "not known", own is not None))
 
 
 def _machine(probe: Probe) -> Detection:
     steps: list[Step] = []
-    signs = index.signs()
+    signs = index.signs(index.own(probe.env))
     for name in sorted({name for sign in signs for name, _ in sign.site_env}):
         value = probe.env.get(name)
         found = next((sign.name for sign in signs if value and (name, value) in sign.site_env), None)
@@ -121,19 +121,23 @@ def _machine(probe: Probe) -> Detection:
             return Detection(found, tuple(steps))
     host = probe.hostname()
     full = probe.full_name()
-    found = _by_host(full) if full else None
+    found = _by_host(full, signs) if full else None
     steps.append(Step("full host name", full or "not known", found is not None))
     if found or (full and full.count(".") >= 2):  # a domain of its own speaks for itself: frontier1.example.org
         return Detection(found, tuple(steps))
-    found = _by_host(host.partition(".")[0])
+    found = _by_host(host.partition(".")[0], signs)
     steps.append(Step("host name", host, found is not None))
     return Detection(found, tuple(steps))
 
 
-def _by_host(name: str) -> str | None:
-    for sign in index.signs():
-        if any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in sign.hostnames):
-            return sign.name
+def _by_host(name: str, signs: Iterable[index.Signs]) -> str | None:
+    for sign in signs:
+        try:
+            if any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in sign.hostnames):
+                return sign.name
+        except re.error as error:
+            where = f"system.hostnames of {sign.name}"
+            raise ConfigError(f"{error.pattern!r} is no regular expression", where=where, fix=r"atlas\d+") from error
     return None
 
 

@@ -1,4 +1,4 @@
-"""The machines that ship as YAML (conf/system), read without Hydra.
+"""The machines that ship as YAML (conf/system), and those of a person's own folders, read without Hydra.
 
 Reading every file whole would cost more than a start may: what tells machines apart (host names, variables, files)
 stands before `queues:` and `env:`, and only that much of each is read until one machine is chosen.
@@ -16,12 +16,14 @@ from typing import Any
 
 import yaml
 
+from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import SystemConfig
-from hpc_hydra.config.store import conf_dir, shipped
+from hpc_hydra.config.store import conf_dir, own_dir, shipped
 from hpc_hydra.errors import ConfigError
 
 NOT_MACHINES = ("auto", "local")
+PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 _DETAILS = re.compile(r"^  (queues|env):", re.MULTILINE)
 
 
@@ -55,42 +57,62 @@ class Signs:
     hostnames: tuple[str, ...] = ()
 
 
-def names() -> tuple[str, ...]:
-    """Names of the machines that ship, sorted."""
-    return tuple(name for name in shipped("system") if name not in NOT_MACHINES)
+Folders = tuple[Path, ...]  # that hold a folder `system`, as Hydra's search path does; earlier ones win
 
 
-@lru_cache(maxsize=1)
-def signs() -> tuple[Signs, ...]:
+def own(env: Mapping[str, str]) -> Folders:
+    """Where a person's own machines are: ``~/.config/hpc_hydra``, if it has any."""
+    folder = own_dir(env)
+    return (folder,) if folder.joinpath("system").is_dir() else ()
+
+
+def names(folders: Folders = ()) -> tuple[str, ...]:
+    """Names of the machines that ship, sorted; before them those of ``folders``."""
+    ours = tuple(name for name in shipped("system") if name not in NOT_MACHINES)
+    mine = sorted({path.stem for folder in folders for path in (folder / "system").glob("*.yaml")} - {*NOT_MACHINES})
+    return (*mine, *(name for name in ours if name not in mine))
+
+
+@lru_cache(maxsize=4)
+def signs(folders: Folders = ()) -> tuple[Signs, ...]:
     """What every machine is recognised by. Costs a few milliseconds the first time."""
-    return tuple(_signs(name) for name in names())
+    return tuple(_signs(name, folders) for name in names(folders))
 
 
 @lru_cache(maxsize=8)
-def preset(name: str) -> SystemConfig:
+def preset(name: str, folders: Folders = ()) -> SystemConfig:
     """The facts of a machine, as `system=<name>` composes them. Do not change what this returns.
 
-    Raises `ConfigError` where no machine of this name ships.
+    Raises `ConfigError` where there is no machine of this name, or its file cannot be used.
     """
-    return from_mapping({"system": facts(name), "scheduler": {"name": "local"}}).system
+    return from_mapping({"system": facts(name, folders), "scheduler": {"name": "local"}}).system
 
 
-def facts(name: str) -> dict[str, Any]:
+def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:
     """The ``system:`` mapping of a machine's file, laid over that of the machines it is based on."""
-    if name not in names():
-        raise ConfigError(f"no machine {name!r} ships with hpc_hydra", where="system", fix="hpc-hydra systems")
-    data = yaml.load(_text(name), Loader)
-    own: Mapping[str, Any] = data.get("system") or {}
+    known = names(folders)
+    if name not in known:
+        near = " or ".join(nearest(name, known))
+        raise ConfigError(f"there is no machine {name!r}", where="system", fix=near or "hpc-hydra systems")
+    if name in below:
+        ways = " → ".join((*below, name))
+        raise ConfigError(
+            f"its defaults list leads back to itself ({ways})",
+            where=str(_file(name, folders)),
+            fix="another name for a system of your own than that of the one it starts from",
+        )
+    data = _load(name, folders, _text(name, folders))
     done: dict[str, Any] = {}
-    for base in (*_bases(data), None):
-        done = _merged(done, own if base is None else facts(base))
+    for base in _bases(data):
+        layer = _own(data) if base == "_self_" else facts(base, folders, (*below, name))
+        done = _merged(done, layer)
     return done
 
 
-def _signs(name: str) -> Signs:
-    text = _text(name)
-    details = _DETAILS.search(text)
-    head = yaml.load(text[: details.start()] if details else text, Loader)["system"]
+def _signs(name: str, folders: Folders) -> Signs:
+    text = _text(name, folders)
+    details = _DETAILS.search(text) if PACKAGE.search(text) else None
+    head = _own(_load(name, folders, text[: details.start()] if details else text))
     return Signs(
         name=name,
         site_env=tuple((head.get("site_env") or {}).items()),
@@ -99,12 +121,43 @@ def _signs(name: str) -> Signs:
     )
 
 
-def _text(name: str) -> str:
-    return Path(conf_dir(), "system", f"{name}.yaml").read_text(encoding="utf-8")
+def _load(name: str, folders: Folders, text: str) -> dict[str, Any]:
+    """A file's content; ``system`` holds what is of the machine, whatever package the file is of."""
+    where = str(_file(name, folders))
+    try:
+        data = yaml.load(text, Loader) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"is no YAML: {getattr(error, 'problem', error)}", where=f"{where}{line}") from error
+    if not isinstance(data, dict):
+        raise ConfigError("holds no mapping", where=where, fix="system: {name: " + name + "}")
+    if not PACKAGE.search(text):
+        data = {"defaults": data.pop("defaults", ()), "system": data}
+    if not isinstance(data.get("system") or {}, dict):
+        raise ConfigError(f"{data['system']!r} is not a mapping of keys", where=f"{where}: system")
+    return data
+
+
+def _file(name: str, folders: Folders) -> Path:
+    files = [Path(folder, "system", f"{name}.yaml") for folder in (*folders, conf_dir())]
+    return next((file for file in files if file.is_file()), files[-1])
+
+
+def _text(name: str, folders: Folders) -> str:
+    return _file(name, folders).read_text(encoding="utf-8")
+
+
+def _own(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = data.get("system") or {}
+    return found
 
 
 def _bases(data: Mapping[str, Any]) -> list[str]:
-    return [entry for entry in data.get("defaults") or () if isinstance(entry, str) and entry != "_self_"]
+    """Names of what a file starts from, in order, with `_self_` for itself."""
+    entries = [entry for entry in data.get("defaults") or () if isinstance(entry, str)]
+    found = [entry.removeprefix("/").removeprefix("system/") for entry in entries]
+    return found if "_self_" in found else [*found, "_self_"]
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from hpc_hydra.cli.systems import main
-from hpc_hydra.system import index
-from tests.unit.system.conftest import SLURM_IS_UP, machine
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.system import detect, index
+from tests.unit.system.conftest import SLURM_IS_UP, auto, machine
 
 FILE = "/home/me/.config/hpc_hydra/defaults.yaml"
 OWN = 'frontier: {scheduler: {account: abc123}}\n"*": {scheduler: {mail_type: FAIL}}\nmine: {launch: {seed: 1}}\n'
@@ -78,14 +81,85 @@ def test_own_defaults_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "used only with a system of your own of that name: mine" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["fronteir"], ["Frontier"], ["Perlmuter"]])
-def test_a_name_near_a_machine_is_corrected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words, machine()) == 2
-    assert "Try: " in (err := capsys.readouterr().err)
-    assert "frontier" in err or "perlmutter" in err
+@pytest.mark.parametrize("name", ["fronteir", "Frontier", "Perlmuter"])
+def test_a_name_near_a_machine_is_corrected(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"frontier|perlmutter") as error:
+        main([name], machine())
+    assert error.value.exit_code == 2 and "--config-dir" in (error.value.fix or "")
 
 
-@pytest.mark.parametrize("words", [["--wrong"], ["frontier", "lumi"]])
-def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words, machine()) == 2
-    assert "usage:" in capsys.readouterr().err
+@pytest.mark.parametrize("words", [["--wrong"], ["frontier", "lumi"], ["frontier", "--config-dir", "/nowhere"]])
+def test_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(HpcHydraError):
+        main(words, machine())
+
+
+MINE = """\
+# @package _global_
+defaults: [frontier, _self_]
+system:
+  name: my_frontier
+  hostnames: [mine\\d+]
+  interface: hsn1
+  queues: {nightly: {partition: batch, max_time: 2h}}
+  env: {MY_VARIABLE: {value: "1", why: a reason, source: "https://example.org", checked: 2026-01-31}}
+"""
+SHORT = (
+    "defaults:\n  - override /scheduler: slurm\nname: atlas\nscheduler: slurm\ncores_per_node: 64\ngpus_per_node: 4\n"
+)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """A folder with two machines of a person's own, in both forms that Hydra reads."""
+    folder = tmp_path / "hpc_hydra"
+    (folder / "system").mkdir(parents=True)
+    (folder / "system" / "my_frontier.yaml").write_text(MINE)
+    (folder / "system" / "atlas.yaml").write_text(SHORT)
+    return folder
+
+
+@pytest.mark.parametrize("at_home", [True, False])
+def test_a_machine_of_ones_own_is_explained_like_any(
+    conf: Path, at_home: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    me = machine(env={"XDG_CONFIG_HOME": str(conf.parent)}) if at_home else machine()
+    where = [] if at_home else ["--config-dir", str(conf)]
+    assert main(["my_frontier", *where], me) == 0
+    out = capsys.readouterr().out
+    assert "gpus_per_node" in out and "nightly: partition batch" in out and "MY_VARIABLE=1" in out
+    assert re.search(r"interface +hsn1\n", out) and "NCCL_SOCKET_IFNAME=hsn0" in out
+    assert main(["--json", *where], me) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["systems"]}
+    assert [name for name, row in rows.items() if row["own"]] == ["atlas", "my_frontier"]
+    assert (rows["atlas"]["cores_per_node"], rows["atlas"]["scheduler"], rows["atlas"]["adapter"]) == (
+        64,
+        "slurm",
+        True,
+    )
+    assert main(where, me) == 0
+    assert "my_frontier (yours)" in capsys.readouterr().out
+
+
+def test_a_machine_at_home_is_detected(conf: Path) -> None:
+    me = machine("mine01", env={"XDG_CONFIG_HOME": str(conf.parent)})
+    done = detect.resolve(auto(), probe=me)
+    assert (done.system.name, done.system.interface, done.scheduler.name) == ("my_frontier", "hsn1", "slurm")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# @package _global_\ndefaults: [mine, _self_]\n", "mine → mine"),
+        ("# @package _global_\ndefaults: [fronteer, _self_]\n", "frontier"),
+        ("system:\n  name: [", "mine.yaml, line "),
+        ("# @package _global_\nsystem: frontier\n", "not a mapping"),
+        ("# @package _global_\nsystem: {name: mine, core_per_node: 4}\n", "system.core_per_node"),
+    ],
+)
+def test_a_file_of_ones_own_that_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        main(["mine", "--config-dir", str(tmp_path)], machine())
+    assert said in str(error.value)
