@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import ConfigError, HpcHydraError
 
 if TYPE_CHECKING:
-    from hpc_hydra.launcher.inspect import RunView, Sweep
+    from hpc_hydra.launcher.inspect import RunView
+    from hpc_hydra.launcher.opened import Sweep
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONG = 60_000  # characters of one script

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from hpc_hydra.cli.scan import UsageError
 
 if TYPE_CHECKING:
-    from hpc_hydra.launcher.inspect import RunView, Sweep
+    from hpc_hydra.launcher.inspect import RunView
+    from hpc_hydra.launcher.opened import Sweep
     from hpc_hydra.launcher.output import Log
 
 _RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several words add up. "
@@ -52,14 +53,15 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
 
 
 def _open(given: str | None) -> Sweep:
-    from hpc_hydra.launcher.inspect import find_sweep, open_sweep
+    from hpc_hydra.launcher.opened import find_sweep, open_sweep
 
     return open_sweep(find_sweep(given))
 
 
 def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
     from hpc_hydra.launcher.choose import select
-    from hpc_hydra.launcher.inspect import look, recover
+    from hpc_hydra.launcher.inspect import look
+    from hpc_hydra.launcher.recover import recover
 
     recover(sweep)
     return select(look(sweep), runs)
@@ -94,7 +96,8 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
 
     from hpc_hydra.cli import sweep_tables
     from hpc_hydra.launcher.choose import select
-    from hpc_hydra.launcher.inspect import look, recover
+    from hpc_hydra.launcher.inspect import look
+    from hpc_hydra.launcher.recover import recover
 
     console = Console(highlight=False)
     head = f"sweep: {sweep.root}"
@@ -233,7 +236,7 @@ def resume(argv: Sequence[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     options = parser.parse_intermixed_args(words[:at])
     runs, where = _split(options.words, "resume")
-    from hpc_hydra.launcher.inspect import find_sweep
+    from hpc_hydra.launcher.opened import find_sweep
     from hpc_hydra.launcher.resume import Wanted
     from hpc_hydra.launcher.resume import resume as submit_again
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.launcher.choose import is_selection, select
-from hpc_hydra.launcher.inspect import RunView, Sweep, find_sweep, look, open_sweep, recover
+from hpc_hydra.launcher.inspect import RunView, look
+from hpc_hydra.launcher.opened import Sweep, find_sweep, open_sweep
+from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import complain
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue, is_packed

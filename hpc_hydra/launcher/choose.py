@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
-from hpc_hydra.launcher.inspect import WORDS, RunView, Sweep, look
+from hpc_hydra.launcher.inspect import WORDS, RunView, look
+from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import in_queue, is_packed
 from hpc_hydra.sweep.manifest import Manifest

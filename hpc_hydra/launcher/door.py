@@ -142,7 +142,7 @@ class Sweep:
     """A sweep, from any process, any later day: ``Sweep("multirun/2026-01-31/12-00-00")``."""
 
     def __init__(self, dir: str | os.PathLike[str]) -> None:
-        from hpc_hydra.launcher.inspect import find_sweep
+        from hpc_hydra.launcher.opened import find_sweep
 
         self.dir = find_sweep(os.fspath(dir))
 
@@ -193,7 +193,7 @@ class Sweep:
             SweepError: there is nothing yet.
         """
         from hpc_hydra.launcher import output
-        from hpc_hydra.launcher.inspect import open_sweep
+        from hpc_hydra.launcher.opened import open_sweep
 
         sweep = open_sweep(self.dir)
         found = [view for view in self._views() if view.run.num == run]
@@ -204,7 +204,9 @@ class Sweep:
     def cancel(self, *runs: int | str) -> list[str]:
         """End runs that wait or run, all of them without arguments (``3``, ``"0-4"``, ``"lr=0.1"``); what was done."""
         from hpc_hydra.launcher import choose
-        from hpc_hydra.launcher.inspect import look, open_sweep, recover
+        from hpc_hydra.launcher.inspect import look
+        from hpc_hydra.launcher.opened import open_sweep
+        from hpc_hydra.launcher.recover import recover
 
         sweep = open_sweep(self.dir)
         recover(sweep)
@@ -223,7 +225,9 @@ class Sweep:
         resume(self.dir, Wanted(tuple(str(run) for run in runs), failed, tuple(overrides), bg=True))
 
     def _views(self) -> list[RunView]:
-        from hpc_hydra.launcher.inspect import look, open_sweep, recover
+        from hpc_hydra.launcher.inspect import look
+        from hpc_hydra.launcher.opened import open_sweep
+        from hpc_hydra.launcher.recover import recover
 
         sweep = open_sweep(self.dir)
         recover(sweep)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.launcher.inspect import RunView, Sweep
+from hpc_hydra.launcher.inspect import RunView
+from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import read_json
 

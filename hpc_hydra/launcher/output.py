@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher.inspect import RunView, Sweep
+from hpc_hydra.launcher.inspect import RunView
+from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.launcher.report import command
 from hpc_hydra.launcher.watch import log_of
 from hpc_hydra.planning.types import Logging

@@ -21,7 +21,9 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, cost, processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
-from hpc_hydra.launcher.inspect import RunView, Sweep, look, open_sweep, recover
+from hpc_hydra.launcher.inspect import RunView, look
+from hpc_hydra.launcher.opened import Sweep, open_sweep
+from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, hushed, say, shown_overrides
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end

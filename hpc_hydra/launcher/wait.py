@@ -14,7 +14,9 @@ from typing import Any
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.launcher import ending
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.inspect import RunView, Sweep, look, recover
+from hpc_hydra.launcher.inspect import RunView, look
+from hpc_hydra.launcher.opened import Sweep
+from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import command, common_overrides, complain, log_hint, summary
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.watch import Watched, Watcher

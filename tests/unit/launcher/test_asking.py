@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.launcher.inspect import look, open_sweep
+from hpc_hydra.launcher.inspect import look
+from hpc_hydra.launcher.opened import open_sweep
 
 from .conftest import ROOT, App
 
