@@ -1,7 +1,7 @@
 """How the runs of a sweep are, seen from any process, any later day.
 
-`outcome.json` is the truth, the scheduler the fallback, the manifest says which job carries a run. Must not know:
-Hydra, how anything is shown.
+`outcome.json` is the truth, the scheduler the fallback, the manifest says which job carries a run. Of a large sweep not
+all are opened: its index, or the scheduler, says which runs have ended. Must not know: Hydra, how anything is shown.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.launcher.opened import Sweep
-from hpc_hydra.launcher.watch import Watched, log_of
+from hpc_hydra.launcher.watch import AT_A_TIME, Watched, log_of
 from hpc_hydra.planning.types import from_json, to_json
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import JobStatus, State, in_queue, is_packed
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.manifest import SweepState
 from hpc_hydra.sweep.types import Outcome
@@ -59,16 +61,20 @@ class RunView:
         return Watched(self.run, self.job, self.id, status=status, outcome=self.outcome)
 
 
-def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None) -> list[RunView]:
+def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bool = False) -> list[RunView]:
     """How all runs are, in order: one question to each scheduler for all that have left no outcome.
 
     Args:
         known: an earlier look; runs that had ended then are not read again unless they were submitted since.
+        surely: by every run's own `outcome.json`: something is to be done about them.
     """
     owner_of = _newest_jobs(sweep.state)
     tries = _tries(sweep.state)
     views: dict[int, RunView] = {}
-    asked: dict[str, dict[int, str]] = {}
+    asked: dict[str, dict[int, RunView]] = {}
+    index = Index(sweep.root)
+    index.read()
+    silent: list[RunView] = []
     for num in sweep.records:
         key, id_ = owner_of.get(num, ("", ""))
         view = RunView(sweep.run(num), "unsubmitted", sweep.state.scheduler.get(key, ""), key, id_, tries.get(num, 0))
@@ -76,15 +82,28 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None) -> list[Ru
         if old is not None and old.written and old.attempt == view.attempt:
             views[num] = old
             continue
-        views[num] = _from_outcome(view)
-        if not views[num].written:
-            if id_:
-                asked.setdefault(view.scheduler, {})[num] = id_
-            else:
-                views[num] = _not_queued(sweep, view)
+        noted = None if surely else index.of(num, key)
+        if noted is not None:
+            views[num] = _written(view, noted)
+        else:
+            silent.append(view)
+    all_ = surely or len(silent) <= AT_A_TIME
+    there = set() if all_ else _there(view.run.dir for view in silent if not view.id)
+    for view in silent:
+        found = _from_outcome(view) if all_ or view.run.dir in there else view
+        views[view.run.num] = found
+        if found.written:
+            continue
+        if view.id:
+            asked.setdefault(view.scheduler, {})[view.run.num] = found
+        else:
+            views[view.run.num] = _not_queued(sweep, found)
     views.update(_corrected(sweep, views.values()))
-    for scheduler, ids in asked.items():
-        views.update(_ask(sweep, scheduler, {num: views[num] for num in ids}))
+    for scheduler, several in asked.items():
+        views.update(_ask(sweep, scheduler, several))
+    for view in views.values():
+        if view.written and view.outcome is not None:
+            index.learn(view.job, view.outcome)
     return [views[num] for num in sorted(views)]
 
 
@@ -146,8 +165,24 @@ def _from_outcome(view: RunView) -> RunView:
         return replace(view, reason=error.what)
     if data is None:
         return view
-    outcome: Outcome = from_json(Outcome, data)
+    return _written(view, from_json(Outcome, data))
+
+
+def _written(view: RunView, outcome: Outcome) -> RunView:
     return replace(concluded(view, outcome), id=view.id or outcome.job_id, written=True)
+
+
+def _there(folders: Iterable[Path]) -> set[Path]:
+    """Those of them that exist, by one look into each directory that would hold some."""
+    by_parent: dict[Path, list[Path]] = {}
+    for folder in folders:
+        by_parent.setdefault(folder.parent, []).append(folder)
+    found: set[Path] = set()
+    for parent, several in by_parent.items():
+        with suppress(OSError):
+            names = {path.name for path in parent.iterdir()}
+            found.update(folder for folder in several if folder.name in names)
+    return found
 
 
 def concluded(view: RunView, outcome: Outcome) -> RunView:
@@ -188,11 +223,17 @@ def _ask(sweep: Sweep, scheduler: str, views: dict[int, RunView]) -> dict[int, R
     running = [v for v in views.values() if v.id in said and said[v.id].state is State.RUNNING]
     journals.read((view.job, view.id) for view in running)
     said = {v.id: journals.status(v.job, v.id, v.run.num, said[v.id]) for v in views.values() if v.id in said}
-    return {num: _as_said(sweep, view, said.get(view.id), silent) for num, view in views.items()}
+    found = {}
+    for num, view in views.items():
+        status = said.get(view.id) or JobStatus(State.UNKNOWN)
+        ended = is_packed(view.id) and num in journals.of(view.job, view.id).ended
+        runs_on = status.state in (State.PENDING, State.RUNNING)
+        again = view if runs_on and not ended else _from_outcome(view)
+        found[num] = again if again.written else _as_said(sweep, again, status, silent)
+    return found
 
 
-def _as_said(sweep: Sweep, view: RunView, status: JobStatus | None, silent: str | None) -> RunView:
-    status = status or JobStatus(State.UNKNOWN)
+def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None) -> RunView:
     view = replace(view, status=status)
     if status.state is State.PENDING:
         starts = f"starts about {time.strftime('%d %b %H:%M', time.localtime(status.start))}" if status.start else ""
@@ -201,9 +242,6 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus | None, silent: str 
         return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
     if status.state is State.UNKNOWN and silent:
         return replace(view, word="unknown", reason=status.reason or silent)
-    again = _from_outcome(view)  # it may have been written since
-    if again.written:
-        return again
     if status.native == "LOST" and view.id in sweep.state.cancelled:  # its launcher ended it, and left at once
         status = JobStatus(State.CANCELLED, "CANCELLED")
     if status.state is State.UNKNOWN:

@@ -72,7 +72,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
     with _lock(root) as release:
         sweep = open_sweep(root)
         recover(sweep, patient=True)
-        views = look(sweep)
+        views = look(sweep, surely=True)
         common = common_overrides([view.run for view in views])
         chosen = _choose(sweep, views, wanted)
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]

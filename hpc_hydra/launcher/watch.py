@@ -19,6 +19,7 @@ from hpc_hydra.planning.types import from_json, to_json
 from hpc_hydra.scheduler.base import JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome
 
@@ -26,7 +27,7 @@ FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
 PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
 GRACE = 5.0  # seconds that a shared file system may need to show an outcome
 WORD = 3  # times that long it may take a scheduler to say why it ended a job
-AT_A_TIME = 100  # outcomes of running runs that are looked for in one step
+AT_A_TIME = 100  # files that are looked for in one step without a word that they are there
 UNKNOWN_AFTER = 15.0  # seconds for which the last known state stands: a new job is not in every answer
 LOST_AFTER = 120.0  # seconds for which a scheduler that answers does not know a job
 
@@ -71,7 +72,9 @@ class Watcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         grace: float = GRACE,
+        index: Index | None = None,
     ) -> None:
+        self.index = index or Index(jobs.parents[1])
         self.submitter, self.jobs, self.clock, self.grace = submitter, jobs, clock, grace
         self.watched: dict[str, Watched] = {}
         self.message: str | None = None  # why the scheduler cannot be asked at the moment
@@ -119,8 +122,9 @@ class Watcher:
         asked = now - self._polled >= self.interval
         if asked:
             self._poll(now)
+            self.index.read(AT_A_TIME)
         self._read_journals()
-        for watched in self._to_look_at(asked):
+        for watched in self._to_look_at():
             self._look(watched, now)
         changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
         for watched in changed:
@@ -137,22 +141,30 @@ class Watcher:
         for w in packed:
             w.status = self._journals.status(w.job, w.id, w.run.num, w.allocation)
 
-    def _to_look_at(self, asked: bool) -> list[Watched]:
-        """Runs that may have left an outcome; of many that are running, some at a time: it is a shared file system."""
-        everywhere = asked and self.message is not None  # nobody says which have begun
-        ended, running = [], []
+    def _to_look_at(self) -> list[Watched]:
+        """Runs that may have left an outcome: it is a shared file system, and of many that run few have ended.
+
+        Those of which the index of the sweep, the scheduler or the journal of a pack says so. Of the others some at a
+        time where nothing is to be had from the index or the scheduler.
+        """
+        mute = self.message is not None  # nobody says which have begun
+        look, may, few = [], [], []
         for watched in self.active:
-            if watched.ended_since is not None or watched.unknown_since is not None or everywhere:
-                ended.append(watched)
+            num, job = watched.run.num, watched.job
+            if watched.ended_since is not None or self.index.of(num, job) is not None:
+                look.append(watched)
+            elif watched.unknown_since is not None or mute:
+                may.append(watched)
             elif is_packed(watched.id):
-                if watched.run.num in self._journals.of(watched.job, watched.id).ended:
-                    ended.append(watched)
-            elif watched.status.state is not State.PENDING:
-                running.append(watched)
-        if len(running) > AT_A_TIME:
-            self._looked = (self._looked + AT_A_TIME) % len(running)
-            running = (running + running)[self._looked : self._looked + AT_A_TIME]
-        return ended + running
+                if num in self._journals.of(job, watched.id).ended:
+                    look.append(watched)
+            elif watched.status.state is not State.PENDING and not self.index.speaks:
+                few.append(watched)
+        may += few if len(few) <= AT_A_TIME else []
+        if len(may) > AT_A_TIME:
+            self._looked = (self._looked + AT_A_TIME) % len(may)
+            may = (may + may)[self._looked : self._looked + AT_A_TIME]
+        return look + may
 
     def _poll(self, now: float) -> None:
         active = self.active
@@ -199,6 +211,7 @@ class Watcher:
             if told != outcome:
                 with suppress(OSError):
                     write_json(watched.paths.outcome, to_json(told))
+            self.index.learn(watched.job, told)
             watched.outcome = self._with_log(watched, told)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
             watched.outcome = self._collected(watched)
@@ -233,6 +246,7 @@ class Watcher:
         with suppress(OSError):  # for those who look later
             watched.run.dir.mkdir(parents=True, exist_ok=True)
             write_json(watched.paths.outcome, to_json(found))
+            self.index.learn(watched.job, found)
         return found
 
     def _with_log(self, watched: Watched, outcome: Outcome) -> Outcome:

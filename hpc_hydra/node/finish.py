@@ -15,6 +15,7 @@ from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.sweep.collect import collect
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
+from hpc_hydra.sweep.index import note_end
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import Outcome
 
@@ -39,6 +40,8 @@ def finish(code: str) -> int:
                 return outcome.exit_code
             outcome = told
         write(execution.paths(record), record, outcome)
+        if not execution.attached:
+            note_end(execution.sweep, execution.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1

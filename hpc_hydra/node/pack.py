@@ -28,6 +28,7 @@ from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import append_line, read_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
+from hpc_hydra.sweep.index import forget_outcome, note_end
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.types import Outcome
 
@@ -170,7 +171,7 @@ class Pack:
         task.attempt = f"{time.strftime('%Y%m%d-%H%M%S')}-{self.id}"
         os.umask(task.record.program.umask)
         task.paths.attempt(task.attempt).mkdir(parents=True, exist_ok=True)
-        task.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+        forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)
         names = ",".join(self.hosts[index].name for index in task.hosts)
         argv = ["bash", str(task.script), str(task.record.num), names, task.attempt]
         self._note("began", task)
@@ -219,6 +220,7 @@ class Pack:
         self.failed += outcome.status != "completed"
         try:
             write(task.paths, task.record, outcome)
+            note_end(self.sweep, self.job, outcome)
         except OSError as error:
             print(f"hpc_hydra: run {task.record.num}: the outcome could not be written: {error}", file=sys.stderr)
         self._note("ended", task)

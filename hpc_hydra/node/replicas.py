@@ -43,6 +43,7 @@ from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import first_cause, how, read_ends
 from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.index import forget_outcome
 from hpc_hydra.sweep.types import RankEnd, Replica, Replicas
 
 QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
@@ -157,8 +158,7 @@ class Job:
         return self.case.execution.attempt
 
     def run(self) -> int:
-        with contextlib.suppress(FileNotFoundError):
-            self.case.paths.outcome.unlink()  # of an earlier attempt
+        forget_outcome(self.case.execution.sweep, self.case.record.num, self.attempt, self.case.paths)
         if self.plan.logging.save_hostlist:
             self.case.paths.hostlist.write_text("".join(f"{name}\n" for name in self.hosts))
         self._light()

@@ -22,6 +22,7 @@ from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
+from hpc_hydra.sweep.index import forget_outcome
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import RankEnd
 
@@ -152,7 +153,7 @@ def prepare_run(seat: Seat) -> None:
     """What rank 0 does once for all."""
     if seat.info.rank != 0 or seat.execution.replica is not None:
         return
-    seat.paths.outcome.unlink(missing_ok=True)  # of an earlier attempt
+    forget_outcome(seat.execution.sweep, seat.record.num, seat.execution.attempt, seat.paths)
     if seat.plan.logging.save_hostlist:
         seat.paths.hostlist.write_text("".join(f"{name}\n" for name in seat.info.hosts or (seat.host,)))
 

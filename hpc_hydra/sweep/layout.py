@@ -12,6 +12,7 @@
 <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
 <sweep>/.hpc_hydra/jobs/<job>.toml         only with container=edf: the description of the container
+<sweep>/.hpc_hydra/ended/<machine>.jsonl   how runs ended, noted there: many in one file, for those who look at all
 <sweep>/.hpc_hydra/lib/                    only with a container: what the ranks need of this package
 <sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: which are in which allocation, and what each takes of it
 <sweep>/.hpc_hydra/jobs/<job>.<plan>.sh    packed runs: the script of one run, in its part of the allocation
@@ -94,6 +95,10 @@ class SweepPaths:
     @property
     def jobs(self) -> Path:
         return self.meta / "jobs"
+
+    @property
+    def ended(self) -> Path:
+        return self.meta / "ended"
 
     @property
     def lib(self) -> Path:

@@ -169,9 +169,13 @@ def test_a_change_makes_queries_more_frequent(bench: Bench) -> None:
     assert bench.watcher.interval < SLOWEST / 2
 
 
-def test_of_many_running_runs_some_are_looked_at_in_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_nobody_answers_some_of_many_runs_are_looked_at_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, count=1000)
     bench.say(RUNNING)
+    bench.step()
+    bench.submitter.silent = "socket timed out"
     bench.step()
     looked: list[int] = []
     monkeypatch.setattr(bench.watcher, "_look", lambda watched, now: looked.append(watched.run.num))
