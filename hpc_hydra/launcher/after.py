@@ -18,6 +18,7 @@ from hpc_hydra.launcher.opened import Sweep, find_sweep, open_sweep
 from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import complain
 from hpc_hydra.planning.types import Plan
+from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue, is_packed
 
 KEY = "launch.after"
@@ -38,7 +39,7 @@ class Awaited:
 
     @property
     def in_part(self) -> list[RunView]:
-        """Active runs of allocations that carry other runs too: of those it does not matter how they end."""
+        """Active runs whose job's end says little: it carries other runs too, or another may take over from it."""
         shared = self._shared()
         return [view for view in self.active if in_queue(view.id) in shared]
 
@@ -60,10 +61,15 @@ class Awaited:
         return found
 
     def _shared(self) -> set[str]:
-        """What is in a queue and carries, or has carried, runs that are not awaited there."""
+        """What is in a queue and carries, or has carried, runs that are not awaited there; and what is resubmitted."""
         mine = {view.id for view in self.views}
+        moving = {
+            in_queue(view.id)
+            for view in self.views
+            if view.scheduler and view.run.plan.request.max_requeues and registry.dialect(view.scheduler).resubmits
+        }
         ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
-        return {in_queue(id_) for id_ in ids if id_ not in mine}
+        return moving | {in_queue(id_) for id_ in ids if id_ not in mine}
 
 
 def read(text: str, here: Path) -> Awaited:

@@ -24,7 +24,7 @@ from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines,
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.manifest import SweepState
+from hpc_hydra.sweep.manifest import SweepState, current
 from hpc_hydra.sweep.types import Outcome
 
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
@@ -242,6 +242,8 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
         return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
     if status.state is State.UNKNOWN and silent:
         return replace(view, word="unknown", reason=status.reason or silent)
+    if (now := current(sweep.root, view.job, view.id)) != view.id:
+        return replace(view, word="pending", id=now, status=JobStatus(State.PENDING))
     if status.native == "LOST" and view.id in sweep.state.cancelled:  # its launcher ended it, and left at once
         status = JobStatus(State.CANCELLED, "CANCELLED")
     if status.state is State.UNKNOWN:

@@ -271,6 +271,7 @@ class Session:
 
     def _cancel(self, watchers: Iterable[Watcher] | None = None) -> None:
         for watcher in self.watchers.values() if watchers is None else watchers:
+            watcher.follow(watcher.active)
             ids = [w.id for w in watcher.active]
             if not ids:
                 continue

@@ -21,6 +21,7 @@ from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines,
 from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.sweep.manifest import current
 from hpc_hydra.sweep.types import Outcome
 
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
@@ -117,16 +118,17 @@ class Watcher:
 
     def step(self) -> list[Watched]:
         """Look once. Returns the runs whose state has changed."""
-        before = {w.id: w.word for w in self.active}
+        before = [(w, w.word) for w in self.active]
         now = self.clock()
         asked = now - self._polled >= self.interval
         if asked:
             self._poll(now)
             self.index.read(AT_A_TIME)
         self._read_journals()
+        self.follow([w for w in self.active if w.ended_since is not None or w.unknown_since is not None])
         for watched in self._to_look_at():
             self._look(watched, now)
-        changed = [self.watched[id_] for id_, word in before.items() if self.watched[id_].word != word]
+        changed = [watched for watched, word in before if watched.word != word]
         for watched in changed:
             if watched.word == State.PENDING.value:
                 watched.status = replace(watched.status, reason=_why_again(watched) or watched.status.reason)
@@ -165,6 +167,18 @@ class Watcher:
             self._looked = (self._looked + AT_A_TIME) % len(may)
             may = (may + may)[self._looked : self._looked + AT_A_TIME]
         return look + may
+
+    def follow(self, watched: Iterable[Watched]) -> None:
+        """Runs that another job goes on with are followed under its id (`launch.max_requeues` by resubmission)."""
+        if not self.submitter.dialect.resubmits:
+            return
+        for one in watched:
+            if (now := current(self.jobs.parents[1], one.job, one.id)) != one.id:
+                del self.watched[one.id]
+                one.id, one.status, one.allocation = now, JobStatus(State.PENDING), JobStatus(State.PENDING)
+                one.ended_since = one.unknown_since = one.stopped_since = None
+                self.watched[now] = one
+                self.hurry()
 
     def _poll(self, now: float) -> None:
         active = self.active

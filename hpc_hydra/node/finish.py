@@ -12,6 +12,7 @@ from dataclasses import replace
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import collect
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
@@ -27,7 +28,7 @@ def finish(code: str) -> int:
         code: exit code of the command that started the ranks.
     """
     try:
-        launched = int(code)
+        launched, by_exit = int(code), None
         execution = Execution.read(os.environ)
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
@@ -35,9 +36,10 @@ def finish(code: str) -> int:
         if plan is not None and plan.request.max_requeues and not execution.attached:
             from hpc_hydra.node.requeue import requeued
 
+            by_exit = dialect(execution.scheduler).requeue_exit
             told = requeued(execution, record, plan.request.max_requeues, outcome)
             if told is None:
-                return outcome.exit_code
+                return by_exit or outcome.exit_code
             outcome = told
         write(execution.paths(record), record, outcome)
         if not execution.attached:
@@ -49,7 +51,7 @@ def finish(code: str) -> int:
         print(in_words(outcome), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
         print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
-    return outcome.exit_code
+    return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 
 
 def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: int) -> Outcome:

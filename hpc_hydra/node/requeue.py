@@ -1,6 +1,7 @@
-"""A run whose ranks were warned or preempted goes into the queue again, by its own job script, under the same id.
+"""A run whose ranks were warned or preempted goes into the queue again, by its own job script.
 
-Must not know: what the program saved, any scheduler's commands.
+Under the same id where the scheduler requeues; else by a job that takes over. Must not know: what the program saved,
+any scheduler's commands.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.base import Dialect, Standing
+from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.registry import dialect
-from hpc_hydra.sweep.again import why_again
+from hpc_hydra.sweep.again import is_told_to_end, why_again
 from hpc_hydra.sweep.collect import read_ends
-from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.files import read_json, write_json
 from hpc_hydra.sweep.frozen import RunRecord
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.sweep.manifest import took_over
+from hpc_hydra.sweep.types import Outcome, RankEnd
 
 _ASK = 30  # seconds that the scheduler may take to answer
 
@@ -33,14 +39,15 @@ def requeued(execution: Execution, record: RunRecord, most: int, outcome: Outcom
     lies with its logs.
     """
     scheduler = dialect(execution.scheduler)
-    count = scheduler.restarts(os.environ)
+    count = _count(execution, record, scheduler)
     outcome = replace(outcome, requeues=count)
     if outcome.status == "completed":
         return outcome
-    standing = _standing(scheduler)
-    preempted = standing is not None and standing.is_preempted
     paths = execution.paths(record)
-    why = why_again(outcome, read_ends(paths, execution.attempt), preempted=preempted)
+    ends = read_ends(paths, execution.attempt)
+    standing = standing_of(scheduler, ends)
+    preempted = standing is not None and standing.is_preempted
+    why = why_again(outcome, ends, preempted=preempted)
     if why is None:
         return outcome
     if standing is None:
@@ -54,34 +61,72 @@ def requeued(execution: Execution, record: RunRecord, most: int, outcome: Outcom
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
     print(f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}", flush=True)
-    if preempted and not standing.is_running:  # the scheduler itself does it
+    if scheduler.requeue_exit is not None or (preempted and not standing.is_running):  # the scheduler itself does it
         return None
-    failed = _run(scheduler.requeue_command(os.environ))
+    failed = _queue(execution, scheduler, count + 1)
     if failed is None:
         return None
     file.unlink(missing_ok=True)
     return _with(outcome, f"it could not be queued again: {failed}")
 
 
-def _standing(scheduler: Dialect) -> Standing | None:
+def standing_of(scheduler: Dialect, ends: Sequence[RankEnd] = ()) -> Standing | None:
+    """How this process's job stands; None where the scheduler does not say.
+
+    Args:
+        ends: how its ranks ended, where nobody but they know whether a person wanted it.
+    """
     command = scheduler.standing_command(os.environ)
     if command is None:
-        return None
+        return None if scheduler.requeue_exit is None else Standing(not is_told_to_end(ends))
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ASK, check=True, env=_reaching(scheduler, os.environ)
+        )
     except (OSError, subprocess.SubprocessError) as error:
         print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
         return None
     return scheduler.parse_standing(done.stdout)
 
 
-def _run(command: list[str]) -> str | None:
+def _count(execution: Execution, record: RunRecord, scheduler: Dialect) -> int:
+    """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
+    known = scheduler.restarts(os.environ)
+    if known is not None:
+        return known
+    paths = execution.paths(record)
+    mine = [path for path in paths.logs.glob(f"*-{execution.job_id.replace('[', '[[]')}") if path.is_dir()]
+    return sum(path.name != execution.attempt and read_json(paths.closed(path.name)) is not None for path in mine)
+
+
+def _queue(execution: Execution, scheduler: Dialect, count: int) -> str | None:
     """Why it failed; None: it did not."""
+    script = SweepPaths(execution.sweep).script(execution.job)
+    command = scheduler.resubmit_command(os.environ, script, execution.run, count)
+    if command is None:
+        return _run(scheduler.requeue_command(os.environ), os.environ)[1]
+    said, failed = _run(command, _reaching(scheduler, cleaned(os.environ)))
+    if failed is not None:
+        return failed
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
+        took_over(execution.sweep, execution.job, execution.job_id, scheduler.parse_resubmitted(said))
+    except (HpcHydraError, OSError) as error:
         return str(error)
-    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
+    return None
+
+
+def _reaching(scheduler: Dialect, env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` with what makes commands speak to the queue that this job came from."""
+    return {**env, **scheduler.variables, **scheduler.outside(os.environ)}
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> tuple[str, str | None]:
+    """What it printed, and why it failed; None: it did not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK, check=False, env=dict(env))
+    except (OSError, subprocess.SubprocessError) as error:
+        return "", str(error)
+    return done.stdout, (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
 
 def _with(outcome: Outcome, more: str) -> Outcome:

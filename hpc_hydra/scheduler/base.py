@@ -163,7 +163,9 @@ class Dialect(ABC):
     submits_into_allocation: bool = False  # in an allocation, the submit command queues there, and nowhere else
     steps_side_by_side: bool = False  # the launch command keeps steps of one allocation apart
     can_warn: bool = False  # sends the ranks a signal before the time limit
-    can_requeue: bool = False  # puts a job of its own into the queue again, under the same id (`requeue_command`)
+    can_requeue: bool = False  # a job of its own script's can go into the queue again: by one of the three below
+    resubmits: bool = False  # by a further job of another id, where there is no requeueing (`resubmit_command`)
+    requeue_exit: int | None = None  # exit code of its script with which a job is queued again, under the same id
     can_lose_nodes: bool = False  # what it started on the other nodes goes on
     kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
@@ -197,9 +199,9 @@ class Dialect(ABC):
                 fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
             )
 
-    def restarts(self, env: Mapping[str, str]) -> int:
-        """How often the job whose script has this environment was requeued before."""
-        return 0
+    def restarts(self, env: Mapping[str, str]) -> int | None:
+        """How often the job whose script has this environment was requeued before; None: nobody counts."""
+        return None
 
     def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
         """Command that tells the job of ``env`` how it stands; None: nobody can say."""
@@ -210,8 +212,20 @@ class Dialect(ABC):
         return None
 
     def requeue_command(self, env: Mapping[str, str]) -> list[str]:
-        """Command that ends the job of ``env`` and puts it into the queue again."""
+        """Command that ends the job of ``env`` and puts it into the queue again, under the same id."""
         raise NotImplementedError(f"scheduler={self.name} requeues nothing")
+
+    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int) -> list[str] | None:
+        """Command that submits a further job for ``run``, where there is no requeueing; None: there is.
+
+        Args:
+            count: how often the run was submitted again so, with this one; `restarts` of the new job says so.
+        """
+        return None
+
+    def parse_resubmitted(self, stdout: str) -> str:
+        """The id of that job. Raises `SchedulerError`."""
+        raise NotImplementedError(f"scheduler={self.name} resubmits nothing")
 
     def notes(self, request: Request) -> tuple[str, ...]:
         """What has no meaning on this scheduler and is left out, said to the user before submission."""

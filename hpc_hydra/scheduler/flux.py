@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler import flux_options as options_of
-from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, State
+from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, Standing, State
 from hpc_hydra.scheduler.flux_options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.scheduler.flux_ranks import HOSTS, NODE
 from hpc_hydra.scheduler.options import Option, canonical, one_line
-from hpc_hydra.scheduler.shell import LINGER, job_script
+from hpc_hydra.scheduler.shell import LINGER, job_script, quote
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -56,7 +56,7 @@ _NO_WORD = {
     "mail_user": ("scheduler.mail_user", "leave it out: Flux sends no mail"),
     "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
-_PARENT = "HPC_HYDRA_FLUX_PARENT"
+_PARENT, _AGAIN, _NAME = "HPC_HYDRA_FLUX_PARENT", "HPC_HYDRA_FLUX_AGAIN", "HPC_HYDRA_FLUX_NAME"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
@@ -69,6 +69,8 @@ class FluxDialect(Dialect):
 
     name = "flux"
     can_warn = True
+    can_requeue = True
+    resubmits = True
     submits_into_allocation = True
     program = "flux"
     variables: ClassVar[Mapping[str, str]] = {
@@ -189,6 +191,9 @@ class FluxDialect(Dialect):
             before.append(f"export {LINGER}=1  # exit-on-error drops what the ranks have said last")
         else:
             before.append("exec </dev/null  # else who reads it waits for ever")
+        if request.max_requeues and not spec.attached:
+            name = quote(f"{request.job_name}.")
+            before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}$HPC_HYDRA_RUN.{spec.tag}"]
         warned = () if spec.attached else ("trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them",)
         return job_script(
             spec,
@@ -265,13 +270,17 @@ class FluxDialect(Dialect):
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """A line each, among what a site's wrapper says."""
+        return tuple(self._printed(stdout, len(spec.runs)))
+
+    @staticmethod
+    def _printed(stdout: str, number: int = 1) -> list[str]:
         found = [_ascii(line.strip()) for line in stdout.splitlines() if _ID.match(line.strip())]
-        if len(found) < len(spec.runs):
+        if len(found) < number:
             raise SchedulerError(
-                f"flux gave {len(found)} job ids for {len(spec.runs)} runs, it said: {stdout.strip() or '(nothing)'}",
+                f"flux gave {len(found)} job ids for {number} runs, it said: {stdout.strip() or '(nothing)'}",
                 where="flux",
             )
-        return tuple(found[-len(spec.runs) :])
+        return found[-number:]
 
     def classify(self, message: str) -> Refusal:
         if _LIMIT.search(message):
@@ -297,6 +306,28 @@ class FluxDialect(Dialect):
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         runs = self.parse_runs(stdout, spec)
         return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
+
+    def restarts(self, env: Mapping[str, str]) -> int:
+        count = env.get(_AGAIN, "")
+        return int(count) if count.isdigit() else 0
+
+    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("FLUX_ENCLOSING_ID")
+        return ["flux", "jobs", "--json", job] if job and env.get(_PARENT) else None
+
+    def parse_standing(self, stdout: str) -> Standing | None:
+        """What ends a job before its time is an exception of severity 0: cancel, timeout, or that of a broken node."""
+        for status in self.parse_status((), stdout).values():
+            if status.state is not State.UNKNOWN:
+                kind = status.reason.partition(":")[0] if status.state is State.RUNNING else status.native.lower()
+                return Standing(status.state is State.RUNNING and not kind, reached_limit=kind == "timeout")
+        return None
+
+    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int) -> list[str]:
+        return ["flux", "batch", f"--job-name={env[_NAME]}", str(script), str(run), str(count)]
+
+    def parse_resubmitted(self, stdout: str) -> str:
+        return self._printed(stdout)[-1]
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         return [["flux", "jobs", "--json", "-c", "0", *ids]] if ids else []

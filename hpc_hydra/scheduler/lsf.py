@@ -36,6 +36,8 @@ class LsfDialect(Dialect):
 
     name = "lsf"
     can_warn = True
+    can_requeue = True
+    requeue_exit = options.AGAIN  # `bsub -Q`: the same id, another attempt
     program = "bsub"
     has_arrays = True
     reads_stdin = True

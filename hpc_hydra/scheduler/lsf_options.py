@@ -16,6 +16,7 @@ from hpc_hydra.scheduler.hostlist import expand
 from hpc_hydra.scheduler.options import Option, one_line
 
 FLAVOURS = ("standard", "csm")
+AGAIN = 75  # exit code of a script that is to run again; ours for nothing else (sysexits.h: EX_TEMPFAIL)
 LONGEST = 4094  # characters of a name or description
 
 _OURS = {  # options that change what is submitted or what is printed, with what to do instead
@@ -63,6 +64,11 @@ def submit(request: Request, flavour: str) -> list[Option]:
     theirs = list(_given(request, flavour))
     names = {name for name, _ in theirs} - {"R"}  # several -R are one requirement
     gone = {_name(name) for name in request.removed_args}
+    if request.max_requeues and "Q" in names | gone:
+        raise PlanError(
+            f"-Q says which exit codes are requeued: {AGAIN}, for launch.max_requeues={request.max_requeues}",
+            where="scheduler.submit_extra.Q", fix="one of the two",
+        )  # fmt: skip
     ours = [pair for pair in _stated(request, flavour) if pair[0] not in names | gone]
     return [*ours, *theirs]
 
@@ -153,6 +159,8 @@ def _stated(request: Request, flavour: str) -> Iterator[Option]:
     if request.warn_signal is not None:  # both or neither; -wt counts minutes
         yield "wa", request.warn_signal
         yield "wt", str(-(-request.warn_before // 60))
+    if request.max_requeues:
+        yield "Q", str(AGAIN)
     if request.dependency is not None:
         yield "w", dependency(request.dependency)
     yield from _mail(request)

@@ -5,6 +5,7 @@ Pure. Must not know: any scheduler, who queues it.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 from hpc_hydra.sweep.types import Outcome, RankEnd
@@ -30,3 +31,9 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
     if any(end.warned for end in ends) and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
     return None
+
+
+def is_told_to_end(ends: Sequence[RankEnd]) -> bool:
+    """Whether somebody wanted a run to end, and not only warned it, as far as its ranks heard of it."""
+    warnings = (signal.SIGUSR1, signal.SIGUSR2)
+    return any(end.told_to_stop and end.signal not in warnings for end in ends)

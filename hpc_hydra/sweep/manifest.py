@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.sweep.files import append_line, on_disk, read_lines
+from hpc_hydra.sweep.files import append_line, on_disk, read_json, read_lines, write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 from hpc_hydra.sweep.types import Job
 
@@ -94,7 +94,32 @@ def read_manifest(sweep: Path) -> SweepState:
             continue
         state.events.append(line)
         _apply(state, line)
+    _follow(state, SweepPaths(sweep))
     return state
+
+
+def took_over(sweep: Path, job: str, id_: str, new: str) -> None:
+    """A job notes, before it ends, which one goes on with its run. Raises `OSError`.
+
+    In a file of its own: on a network file system two hosts must not append to one, and the manifest is the launcher's.
+    """
+    write_json(SweepPaths(sweep).successor(job, id_), {"job": job, "id": id_, "next": new})
+
+
+def current(sweep: Path, job: str, id_: str) -> str:
+    """The id under which a run of ``job`` that was submitted as ``id_`` is in the queue now."""
+    seen = {id_}
+    while (noted := read_json(SweepPaths(sweep).successor(job, id_))) is not None and noted["next"] not in seen:
+        id_ = str(noted["next"])
+        seen.add(id_)
+    return id_
+
+
+def _follow(state: SweepState, paths: SweepPaths) -> None:
+    if not any(paths.jobs.glob("*.next")):
+        return
+    for key, job in state.jobs.items():
+        state.jobs[key] = replace(job, ids=tuple(current(paths.root, key, id_) for id_ in job.ids))
 
 
 def _apply(state: SweepState, line: dict[str, Any]) -> None:

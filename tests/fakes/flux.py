@@ -264,6 +264,7 @@ def facts(job: Job) -> dict[str, Any]:
         said |= {"result": result(job), "success": result(job) == "COMPLETED"}
         if job.wait is not None:
             said["waitstatus"] = (returned(job) or 0) << 8
+    if job.state != PENDING:  # what ends a job is told at once
         kind = job.data.get("type") or ("cancel" if job.cancelled else "timeout" if job.timed_out else None)
         if kind:
             note = job.data.get("exception") or ("resource allocation expired" if kind == "timeout" else "")

@@ -92,7 +92,13 @@ class LsfDaemon(Daemon):
                 self.cluster.signal(job.id, warning[0])
 
     def over(self, job: Job) -> None:
-        """The report, with what the job printed, is appended to the file of -o."""
+        """The report, with what the job printed, is appended to the file of -o; one of -Q's exit codes is requeued."""
+        if str(job.code) in job.data["asked"].get("Q", "").split() and not job.cancelled:
+            job.state, job.started, job.ended, job.wait, job.hosts = PENDING, None, None, None, []
+            job.timed_out, job.signals, job.pid = False, [], None
+            job.data["warning"] = job.data["first_warning"]
+            self.cluster.save(job)
+            return
         if not job.data["report"]:
             return
         path = job.data["report"].replace("%J", str(job.data["number"])).replace("%I", str(job.data["index"]))

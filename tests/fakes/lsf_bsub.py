@@ -58,7 +58,7 @@ def _bsub(cluster: Cluster, argv: list[str]) -> int:
     argv = _program(cluster, number, script, command)
     data = {
         "number": number, "name": name, "queue": queue, "description": asked.get("Jd", ""), "asked": asked,
-        "at_once": at_once, "after": asked.get("w", ""), "warning": warning,
+        "at_once": at_once, "after": asked.get("w", ""), "warning": warning, "first_warning": warning,
         "report": asked.get("oo", asked.get("o")), "command": " ".join(command) or "script",
     }  # fmt: skip
     environment = cluster.keep_env(os.environ)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node import warned
+from hpc_hydra.node import finish, requeue, warned
 from hpc_hydra.node.environment import WARNING
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.requeue import requeued
-from hpc_hydra.planning.types import to_json
+from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.sweep.frozen import Program, RunRecord
+from hpc_hydra.sweep.manifest import current, took_over
 from hpc_hydra.sweep.types import Outcome, RankEnd
 
 ATTEMPT = "20260101-000000-70_3"
@@ -41,6 +42,7 @@ class Bench:
         for name, value in (("ARRAY_JOB_ID", "70"), ("ARRAY_TASK_ID", "3"), ("JOB_ID", "73")):
             monkeypatch.setenv(f"SLURM_{name}", value)
         monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+        self.scheduler = "slurm"
         self.says("JobState=RUNNING Reason=None PreemptTime=None")
 
     def says(self, text: str, code: int = 0) -> None:
@@ -50,7 +52,7 @@ class Bench:
     def ends(self, outcome: Outcome = STOPPED, most: int = 2) -> Outcome | None:
         program = Program(kind="command", target="", argv=("x",), cwd=str(self.folder))
         record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=self.folder / "0", program=program)
-        return requeued(Execution(self.folder, 0, "job0", ATTEMPT, "slurm"), record, most, outcome)
+        return requeued(Execution(self.folder, 0, "job0", ATTEMPT, self.scheduler), record, most, outcome)
 
     @property
     def asked(self) -> list[str]:
@@ -127,3 +129,64 @@ def test_the_warning_is_noted_and_the_programs_own_handler_called(monkeypatch: p
         assert got == [signal.SIGUSR2] * 2 and warned.warned()
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_lsf_requeues_by_the_exit_code_and_counts_by_the_attempts(bench: Bench) -> None:
+    bench.scheduler = "lsf"
+    for name in ("20251231-000000-70_3", "20251230-000000-70_2", "20251229-000000-69_3"):  # of other jobs, too
+        (bench.attempt.parent / name).mkdir()
+        (bench.attempt.parent / name / "outcome.json").write_text("{}")
+    assert bench.ends() is None and bench.asked == [] and bench.closed is not None
+    assert bench.closed["requeues"] == 1
+    found = bench.ends(most=1)
+    assert found is not None and "launch.max_requeues=1" in str(found.reason)
+
+
+@pytest.mark.parametrize(("end", "goes_on"), [({"signal": 10}, True), ({"signal": 15}, False), ({}, False)])
+def test_on_lsf_the_ranks_know_whether_somebody_ended_the_job(bench: Bench, end: dict[str, int], goes_on: bool) -> None:
+    bench.scheduler = "lsf"
+    told = RankEnd(0, "a", 75, warned=True, told_to_stop=True, **end)  # type: ignore[arg-type]
+    (bench.attempt / "rank_0.end.json").write_text(json.dumps(to_json(told)))
+    assert (bench.ends(Outcome(0, "cancelled", 75)) is None) is goes_on
+
+
+def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.scheduler = "flux"
+    flux = bench.folder / "bin" / "flux"
+    flux.write_text(
+        f'#!/bin/sh\necho "$FLUX_URI $@" >>{bench.folder}/asked\n'
+        '[ "$1" = batch ] && echo fNEW || echo \'{"jobid": "f1", "state": "RUN"}\'\n'
+    )
+    flux.chmod(0o755)
+    env = {"FLUX_ENCLOSING_ID": "f1", "HPC_HYDRA_FLUX_PARENT": "local:///up", "HPC_HYDRA_FLUX_NAME": "n"}
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    jobs = bench.folder / ".hpc_hydra" / "jobs"
+    jobs.mkdir(parents=True)
+    assert bench.ends() is None and bench.closed is not None
+    assert bench.asked == [
+        "local:///up jobs --json f1", f"local:///up batch --job-name=n {jobs}/job0.sh 0 1",
+    ]  # fmt: skip
+    assert current(bench.folder, "job0.1", "70_3") == "fNEW"
+    took_over(bench.folder, "job0", "fNEW", "fLAST")
+    assert current(bench.folder, "job0", "70_3") == current(bench.folder, "job0", "fNEW") == "fLAST"
+    assert current(bench.folder, "job1", "fNEW") == "fNEW"
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code", "by_exit", "code"),
+    [("failed", 75, True, 75), ("failed", 75, False, 1), ("failed", 3, False, 3), ("completed", 0, False, 0)],
+)
+def test_only_a_run_that_is_to_go_on_ends_with_the_code_that_is_requeued(
+    status: Any, exit_code: int, by_exit: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = Plan("x", Request("lsf", 1, 1, max_requeues=1))
+    ended = Outcome(0, status, exit_code)
+    record = RunRecord(0, (), "plan0", 0, 1, tmp_path, Program(kind="command", target=""))
+    execution = Execution(tmp_path, 0, "job0", ATTEMPT, "lsf")
+    monkeypatch.setattr(Execution, "read", lambda env: execution)
+    monkeypatch.setattr(Execution, "record", lambda self: record)
+    monkeypatch.setattr(finish, "read_plans", lambda sweep: {"plan0": asked})
+    monkeypatch.setattr(finish, "gathered", lambda *_: ended)
+    monkeypatch.setattr(requeue, "requeued", lambda *_: None if by_exit else ended)
+    assert finish.finish(str(exit_code)) == code

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
-from hpc_hydra.scheduler.base import State
+from hpc_hydra.scheduler.base import Standing, State
 from hpc_hydra.scheduler.flux import FluxDialect
 from hpc_hydra.scheduler.flux_options import directive, duration
 from tests.unit.scheduler.specs import request, spec
@@ -51,13 +51,12 @@ OTHER_VALUES: dict[str, Any] = {
     "nodes": 3, "procs_per_node": 2, "gpus_per_proc": 2, "shared_gpus": 3, "cpus_per_proc": 5, "time_limit": 600,
     "exclusive": True, "job_name": "other", "dependency": "afterok:f12", "gpu_request": "gpus-per-task",
     "gpu_bind": "per-task", "cpu_bind": "off", "setup_lines": ("echo hi",), "submit_args": (("urgency", "20"),),
-    "launch_args": (("label-io", None),), "removed_args": ("output",),
+    "launch_args": (("label-io", None),), "removed_args": ("output",), "max_requeues": 2,
 }  # fmt: skip
 REFUSED = {
     **{name: f"scheduler.{name}" for name in ("qos", "reservation", "mail_type", "mail_user", "array_parallelism")},
     "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name",
     "step_goes_on": "rendezvous.min_nodes",
-    "max_requeues": "launch.max_requeues",
 }  # fmt: skip
 FIELDS = [
     f.name
@@ -293,5 +292,36 @@ def test_states(job: dict[str, Any], state: State, native: str, code: int | None
 def test_the_warning_before_the_end_is_told() -> None:
     text = FLUX.script(spec(asked_for(time_limit=600, warning="USR2@90")))
     assert "#flux: --signal=SIGUSR2@90s" in text
-    with pytest.raises(PlanError, match=r"launch\.max_requeues"):
-        FLUX.check_warning(asked_for(max_requeues=1))
+
+
+@pytest.mark.parametrize(
+    ("job", "standing"),
+    [
+        ({"state": "RUN", "exception": {"occurred": False}}, Standing(True)),
+        ({"state": "RUN", "exception": {"occurred": True, "severity": 3, "type": "x"}}, Standing(True)),
+        ({"state": "RUN", "exception": {"occurred": True, "severity": 0, "type": "cancel"}}, Standing(False)),
+        (
+            {"state": "CLEANUP", "exception": {"occurred": True, "severity": 0, "type": "timeout", "note": "over"}},
+            Standing(False, reached_limit=True),
+        ),
+        ({"state": "INACTIVE", "result": "TIMEOUT"}, Standing(False, reached_limit=True)),
+        ({"state": "INACTIVE", "result": "CANCELED"}, Standing(False)),
+        ({}, None),
+    ],
+)
+def test_how_a_job_stands_is_in_its_exceptions(job: dict[str, Any], standing: Standing | None) -> None:
+    assert FLUX.parse_standing(json.dumps({"jobid": "f1", **job})) == standing
+
+
+def test_a_further_job_for_a_run_has_the_name_of_the_first_and_counts() -> None:
+    asked = spec(asked_for(max_requeues=2), runs=(3, 5))
+    lines = FLUX.script(asked).splitlines()
+    (name,) = [line for line in lines if line.startswith("export HPC_HYDRA_FLUX_NAME=")]
+    env = {"HPC_HYDRA_FLUX_NAME": "train.5.tag", "HPC_HYDRA_FLUX_AGAIN": "1", "FLUX_ENCLOSING_ID": "f9"}
+    assert name.endswith(f"$HPC_HYDRA_RUN.{asked.tag}") and 'export HPC_HYDRA_FLUX_AGAIN="${2:-0}"' in lines
+    command = ["flux", "batch", "--job-name=train.5.tag", "/s/job0.sh", "5", "2"]
+    assert FLUX.resubmit_command(env, Path("/s/job0.sh"), 5, 2) == command
+    assert FLUX.restarts(env) == 1 and FLUX.restarts({}) == 0
+    assert FLUX.standing_command(env) is None  # by hand, in no job: nobody can say
+    assert FLUX.standing_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"}) == ["flux", "jobs", "--json", "f9"]
+    assert FLUX.parse_resubmitted("welcome\nƒABC\n") == "fABC"

@@ -352,5 +352,11 @@ def test_the_warning_before_the_end_is_told_in_minutes() -> None:
     assert (found["wa"], found["wt"]) == ("USR1", "2")
     with pytest.raises(PlanError, match=r"launch\.signal_before_end"):
         LSF.check(lsf(time_limit=120, warning="USR1@90"))
-    with pytest.raises(PlanError, match=r"launch\.max_requeues"):
-        LSF.check_warning(lsf(max_requeues=1))
+
+
+def test_one_exit_code_is_requeued_and_it_is_ours() -> None:
+    assert submitted(lsf(max_requeues=1))["Q"] == "75" == str(LSF.requeue_exit)
+    assert "Q" not in submitted(lsf())
+    for other in ({"submit_args": (("Q", "99"),)}, {"removed_args": ("Q",)}):
+        with pytest.raises(PlanError, match=r"scheduler\.submit_extra\.Q"):
+            LSF.check(lsf(max_requeues=1, **other))

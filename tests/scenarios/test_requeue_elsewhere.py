@@ -1,0 +1,99 @@
+"""A run that is warned goes on in a further attempt on Flux (resubmitted) and LSF (requeued): on the stand-ins.
+
+With `--scheduler=flux`, on the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Probe
+from .test_coming_back import hpc, runs, states
+from .test_failures import await_true
+from .test_requeue import APP, CONFIG, attempts, outcome
+
+PATIENCE = 120.0  # seconds
+KILL = {"flux": ["flux", "job", "kill", "-s", "USR1"], "lsf": ["bkill", "-s", "USR1"]}
+CANCEL = {"flux": ["flux", "cancel"], "lsf": ["bkill", "-s", "TERM"]}
+
+
+class Saving(Probe):
+    """A program that saves when it is warned, and ends by itself after so many times."""
+
+    @property
+    def saved(self) -> Path:
+        return self.tmp / "saved"
+
+    def command(self, *args: str) -> list[str]:
+        given = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+        limit = ("resources.time_limit=20m", "launch.signal_before_end=2m")
+        return self.argv(f"keep={self.saved}", *given, *limit, *args, app=self.tmp / "app.py")
+
+    def begun(self) -> bool:
+        return len(list(self.saved.glob("begun.*"))) == 2
+
+    def warn(self) -> None:
+        """What the scheduler does before the time limit."""
+        assert await_true(self.begun, PATIENCE)
+        self.tell(KILL[self.scheduler])
+        assert await_true(lambda: not list(self.saved.glob("begun.*")), PATIENCE)
+
+    def tell(self, command: list[str]) -> None:
+        (view,) = runs(self)
+        subprocess.run([*command, view["job_id"]], check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture(params=["flux", "lsf"])
+def saving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Saving]:
+    chosen = request.config.getoption("--scheduler")
+    if chosen not in (None, request.param):
+        pytest.skip("another scheduler is chosen")
+    if not chosen:
+        request.getfixturevalue(f"fake_{request.param}")
+    probe = Saving(tmp_path, request.param)
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    probe.saved.mkdir()
+    yield probe
+
+
+def test_a_run_that_is_warned_saves_and_goes_on_with_a_launcher(saving: Saving) -> None:
+    with saving.started(argv=saving.command("launch.max_requeues=2", "times=1")) as launcher:
+        saving.warn()
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, text
+    first, last = attempts(saving)
+    ended = outcome(saving.sweep / "0")
+    assert (ended["status"], ended["requeues"], ended["attempt"]) == ("completed", 1, last.name)
+    assert outcome(first)["reason"].startswith("warned that its time is up; rank ")
+    told = [(saving.saved / f"{rank}.{first.name}").read_text() for rank in (0, 1)]
+    times = "1" if saving.scheduler == "flux" else "[12]"  # LSF tells all processes, and ours hand it on
+    assert all(re.fullmatch(f"{times} {ended['result']['seed']}", text) for text in told), told
+
+
+def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_person_ends_it(saving: Saving) -> None:
+    background = saving.command("launch.max_requeues=1", "times=5", "launch.bg=true")
+    done = subprocess.run(
+        background, env=saving.env(), cwd=saving.tmp, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    saving.warn()
+    saving.warn()
+    assert await_true((saving.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert states(saving) == ["failed"]
+    assert len(attempts(saving)) == 2
+    ended = outcome(saving.sweep / "0")
+    assert (ended["requeues"], ended["exit_code"]) == (1, 75)
+    assert "queued again 1 times already: launch.max_requeues=1" in ended["reason"]
+    assert "1 of 1 runs are submitted again" in hpc(saving, "resume", "--bg")
+    saving.warn()  # counted anew
+    assert await_true(saving.begun, PATIENCE) and len(attempts(saving)) == 4
+    saving.tell(CANCEL[saving.scheduler])
+    assert await_true((saving.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert states(saving) == ["cancelled"]
