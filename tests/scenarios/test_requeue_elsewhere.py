@@ -5,7 +5,6 @@ With `--scheduler=flux`, on the real one.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Iterator
