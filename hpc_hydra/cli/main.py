@@ -5,6 +5,7 @@ Nothing is imported before the command is known: help is instant.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 from collections.abc import Sequence
@@ -58,6 +59,8 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or the command's."""
+    if argv is None:
+        atexit.register(gc.freeze)  # what is there goes with the process: its end does not look for cycles in it
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage(), end="", file=sys.stdout if words else sys.stderr)

@@ -5,8 +5,7 @@ Must not know: schedulers' command lines, the machine this runs on.
 """
 
 # ruff: noqa: UP006, UP035, UP045  (OmegaConf 2.3 reads these spellings)
-
-from __future__ import annotations
+# No `from __future__ import annotations`: every start would compile the types of all keys again, from their text.
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
