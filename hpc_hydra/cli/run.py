@@ -10,7 +10,7 @@ import difflib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,8 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
+    from hpc_hydra.config import kept
+
     if call.config_dir and not Path(call.config_dir).is_dir():
         raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
     store = ConfigStore.instance()
@@ -160,9 +162,10 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     overrides = list(call.overrides)
     if not call.multirun:  # one run: its directory is the launch directory itself
         overrides.append("hydra.sweep.subdir=.")
-    master = hydra.compose_config(
-        config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
-    )
+    with kept.compositions(hydra.config_loader) if config_name == PRIMARY else nullcontext():
+        master = hydra.compose_config(
+            config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
+        )
     if "launch" not in master:
         raise ConfigError(
             "does not have hpc_hydra's groups", where=config_name, fix="defaults: [hpc, _self_] in that file"

@@ -103,6 +103,11 @@ def _reads_the_mode(call: Mapping[str, Any], cfg: Any) -> bool:
     return launcher is not None and str(launcher.get("_target_", "")).startswith("hydra_plugins.hpc_hydra.")
 
 
+def note(loader: Any, found: Iterable[Any]) -> None:
+    """Say which defaults list the composition that ``loader`` is at belongs to, where it is not composed again."""
+    loader.__dict__[_LAST] = found
+
+
 def defaults(loader: Any, name: str, overrides: Sequence[str]) -> Iterable[Any] | None:
     """The defaults list of an earlier composition with these overrides; None where there was none."""
     found: Iterable[Any] | None = getattr(loader, "__dict__", {}).get(_LISTS, {}).get(_key(name, overrides))
