@@ -172,7 +172,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
             env = dict(os.environ)
     if command is None:
         return None
-    notes = (*prepared.notes, *dialect.notes(plan.request))
+    notes = (*prepared.notes, *dialect.notes(plan.request), *allocation.notes(prepared.settings, held))
     return Attached(
         dialect, run, spec, dialect.script(spec), command, env, _streams(plan.logging, root, keep, per_rank), notes
     )

@@ -56,6 +56,7 @@ class SystemConfig:
     site_env: Dict[str, str] = field(default_factory=dict)  # {SYSTEMNAME: juwelsbooster}
     site_file: Dict[str, str] = field(default_factory=dict)  # {/etc/FZJ/systemname: juwelsbooster}
     queues: Dict[str, QueueConfig] = field(default_factory=dict)
+    all_queues: Optional[bool] = None  # whether `queues` names them all, and another name is a mistake
     default_queue: Optional[str] = None
     gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
     gpu_bind: Optional[str] = None

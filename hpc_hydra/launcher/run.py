@@ -100,11 +100,12 @@ class Launch:
         for g in groups:
             if g.pack is not None:
                 dialects[g.plan.request.scheduler].check_packing()
+        held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         notes = _notes(prepared, groups, dialects)
+        notes += allocation.notes(prepared.settings, held.get(prepared.settings.scheduler.name))
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
         self._freeze_code(launch.snapshot, preparer.root)
-        held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         jobs = self._specs(groups, dialects, preparer.root, held)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)

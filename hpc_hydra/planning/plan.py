@@ -45,6 +45,9 @@ def plan(settings: Settings) -> Plan:
             where="logging.rank_prefix",
             fix="rendezvous=tcp, or logging.out='rank_{rank}.log' for a file each",
         )
+    strange = queues.unknown(settings.system, queue) if _names_a_queue(settings) else None
+    if strange is not None:
+        notes += (strange,)
     if settings.logging.debug:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     helpers = 1 if meet.has_replicas and settings.scheduler.name == "slurm" else 0  # the lighthouse
@@ -155,6 +158,11 @@ def _without_foreign_scheduler(settings: Settings) -> SystemConfig:
         submit_args={},
         launch_args={},
     )
+
+
+def _names_a_queue(settings: Settings) -> bool:
+    """Whether a queue is asked for of the system's own scheduler."""
+    return settings.scheduler.queue is not None and settings.system.scheduler in (None, settings.scheduler.name)
 
 
 def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:

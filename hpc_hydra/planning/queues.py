@@ -9,6 +9,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.units import clock, seconds
@@ -37,6 +38,27 @@ def choose(system: SystemConfig, asked: str | None) -> Queue:
     if profile is None:
         return Queue(name, name)
     return Queue(name, name if profile.partition is None else (profile.partition or None), profile)
+
+
+def unknown(system: SystemConfig, queue: Queue) -> str | None:
+    """What to say about a queue that the system's list does not have; None where it has it, or there is no list.
+
+    Raises `ConfigError` where the list is said to be whole (`system.all_queues`).
+    """
+    partitions = {profile.partition for profile in system.queues.values()}
+    if not system.queues or queue.name is None or queue.name in system.queues or queue.name in partitions:
+        return None
+    near = nearest(queue.name, system.queues)
+    known = ", ".join(system.queues)
+    if system.all_queues:
+        raise ConfigError(
+            f"{system.name} has no queue {queue.name!r}; it has {known}",
+            where="scheduler.queue",
+            fix=" or ".join(f"scheduler.queue={name}" for name in near or system.queues)
+            + f"; where it is new: system.queues.{queue.name}.partition={queue.name}",
+        )
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"scheduler.queue={queue.name} is none of those known of {system.name} ({known}): passed on as it is{meant}"
 
 
 def with_hardware(system: SystemConfig, queue: Queue) -> SystemConfig:

@@ -6,8 +6,10 @@ scheduler is asked. Must not know: any scheduler's variables or commands (the di
 
 from __future__ import annotations
 
+from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.scheduler.base import Allocation, Dialect
+from hpc_hydra.system import defaults
 from hpc_hydra.system.probe import Probe, here
 
 
@@ -33,6 +35,23 @@ def held(dialect: Dialect, inside: str | None, probe: Probe | None = None) -> Al
             fix="launch.inside=null, or start it in a shell of salloc, bsub -Is …",
         )
     return found
+
+
+ONLY_OF_JOBS = ("queue", "account", "qos", "constraint", "reservation", "submit_extra")
+
+
+def notes(settings: Settings, held: Allocation | None, probe: Probe | None = None) -> tuple[str, ...]:
+    """What is said of keys that mean nothing to steps of ``held``; of a person's own defaults, nothing."""
+    if held is None:
+        return ()
+    sections = defaults.sections(probe or here())
+    own = [sections.get(name, {}).get("scheduler", {}) for name in (settings.system.name, defaults.EVERYWHERE)]
+    asked = {key: getattr(settings.scheduler, key) for key in ONLY_OF_JOBS}
+    told = [f"scheduler.{key}" for key, value in asked.items() if value and all(each.get(key) != value for each in own)]
+    if not told:
+        return ()
+    fix = "launch.inside=submit makes jobs"
+    return (f"for jobs alone, not for steps of the allocation {held.job_id}: {', '.join(told)} ({fix})",)
 
 
 def _ask(dialect: Dialect, probe: Probe) -> Allocation | None:

@@ -130,6 +130,27 @@ def test_the_users_own_keys_win_over_the_profile() -> None:
     assert make(system, resources={"time_limit": "2h"}).request.time_limit == 7200
 
 
+@pytest.mark.parametrize("asked", ["batch", "extended", None])
+def test_nothing_is_said_of_a_queue_that_is_known(asked: str | None) -> None:
+    assert make({**BOX, **QUEUES, "all_queues": True}, {"queue": asked}).notes == ()
+
+
+def test_a_queue_that_is_not_known_is_told_and_passed_on() -> None:
+    got = make({**BOX, **QUEUES}, {"queue": "bacth"})
+    assert got.request.queue == "bacth"
+    assert "bacth is none of those known of box (batch, extended, big, cpu, any)" in got.notes[0]
+    assert "did you mean batch?" in got.notes[0]
+    assert make({**BOX, **QUEUES}, {"name": "local", "queue": None}).notes == make(BOX).notes == ()
+
+
+def test_a_queue_is_refused_where_the_list_is_whole() -> None:
+    whole = {**BOX, **QUEUES, "all_queues": True}
+    error = refused(whole, {"queue": "bacth"})
+    assert error.where == "scheduler.queue" and "batch, extended, big, cpu, any" in error.what
+    assert error.fix == "scheduler.queue=batch; where it is new: system.queues.bacth.partition=bacth"
+    assert refused(whole, {"extra": {"partition": "elsewhere"}}).where == "scheduler.queue"
+
+
 def test_a_queue_may_have_nodes_of_its_own() -> None:
     got = make({**BOX, **QUEUES}, {"queue": "cpu"}, resources={"procs_per_node": 128})
     assert (got.request.gpus_per_proc, got.request.cpus_per_proc, got.gpus_on_node) == (0, 1, 0)

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.base import Allocation
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.scheduler.steps import StepSubmitter
-from tests.unit.planning.test_plan import make
+from hpc_hydra.system import allocation
+from tests.unit.planning.test_plan import BOX, make
+from tests.unit.system.conftest import machine
 
 
 def asked(rendezvous: dict[str, Any] | None = None, **launch: Any) -> Request:
@@ -77,3 +80,27 @@ def test_a_step_of_an_allocation_has_no_end_and_no_beginning_of_its_own(key: str
     with pytest.raises(HpcHydraError) as error:
         steps.check(Request("slurm", 1, 1, **fields))
     assert error.value.where == key
+
+
+DEFAULTS = "/home/me/.config/hpc_hydra/defaults.yaml"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [
+        ({}, ""),
+        ({"comment": "x", "setup_lines": ["true"]}, ""),
+        ({"account": "mine"}, ""),  # by the person's own defaults
+        ({"account": "other"}, "scheduler.account"),
+        (
+            {"queue": "q", "qos": "q", "constraint": "c", "reservation": "r", "submit_extra": {"nice": 1}},
+            "scheduler.queue, scheduler.qos, scheduler.constraint, scheduler.reservation, scheduler.submit_extra",
+        ),
+    ],
+)
+def test_keys_that_mean_nothing_to_a_step_are_named(scheduler: dict[str, Any], told: str) -> None:
+    me = machine(env={"HOME": "/home/me"}, files={DEFAULTS: "box: {scheduler: {account: mine}}\n"})
+    settings = from_mapping({"system": BOX, "scheduler": {"name": "slurm", **scheduler}})
+    notes = allocation.notes(settings, Allocation("7", ("a",), (8,)), me)
+    assert len(notes) == bool(told) and all(f"steps of the allocation 7: {told} (" in note for note in notes)
+    assert allocation.notes(settings, None, me) == ()
