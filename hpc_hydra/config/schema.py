@@ -207,6 +207,7 @@ class LaunchConfig:
     python: Optional[str] = None
     env: Dict[str, Any] = field(default_factory=dict)
     seed: Optional[int] = None
+    bind_cores: bool = True  # to each rank those near its GPU, where the scheduler has not bound it
     signal: Optional[str] = None  # USR1, USR2: warns the ranks before they are ended; null: none, see the next
     signal_before_end: Any = None  # so long before the time limit; null: a minute, where there is a signal
     max_requeues: int = 0  # so often, a run that was warned or preempted is queued again

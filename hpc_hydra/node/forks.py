@@ -26,7 +26,6 @@ from hpc_hydra.node.become import Child
 from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, Stopped, die_with_parent, exit_code, kill_children
 from hpc_hydra.node.rendezvous import Meeting
 from hpc_hydra.node.seat import Agent, Case, Seat, identify, meeting_of, prepare_run, sit, told_of_nobody
-from hpc_hydra.node.share import cores_of
 from hpc_hydra.node.supervisor import ended_early, start
 from hpc_hydra.planning.types import Plan, RankInfo
 
@@ -52,7 +51,6 @@ def supervise_forked(case: Case, signals: Signals) -> int | Child:
             why = prepare(case, ranks[0], meeting)
             if why is not None and node.rank == 0:
                 print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
-            cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
             running: dict[int, int] = {}
             server = os.getpid()
             for info in ranks:
@@ -62,7 +60,7 @@ def supervise_forked(case: Case, signals: Signals) -> int | Child:
                     die_with_parent(server, signal.SIGTERM)
                     if held is not None:
                         held.close()
-                    return _become(case, info, meeting, server, cores, len(ranks), new_image=why is not None)
+                    return _become(case, info, meeting, server, new_image=why is not None)
                 running[pid] = info.rank
             try:
                 return _watch(running, signals)
@@ -110,17 +108,12 @@ def prepare(case: Case, first: RankInfo, meeting: Meeting) -> str | None:
     return None
 
 
-def _become(
-    case: Case, info: RankInfo, meeting: Meeting, server: int, cores: list[int], ranks: int, *, new_image: bool
-) -> int | Child:
+def _become(case: Case, info: RankInfo, meeting: Meeting, server: int, *, new_image: bool) -> int | Child:
     """In the fork: a rank's supervisor, and in its child the program."""
     signals = Signals()
     signals.start_with_none_blocked()
     seat: Seat | None = None
     try:
-        if len(cores) >= ranks:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, cores_of(cores, info.local_rank, ranks))
         seat = dataclasses.replace(sit(case, info, os.environ), agent=Agent(server, server))
         return start(seat, meeting, None, signals, new_image=new_image)
     except (Stopped, HpcHydraError, OSError) as error:

@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
+from hpc_hydra.node.binding import shares, topology
 from hpc_hydra.planning.types import Plan
 
 JOB_HOSTS = "HPC_HYDRA_JOB_HOSTS"
@@ -27,8 +28,9 @@ def take_share(plan: Plan, replica: int) -> None:
     os.environ.update(gpus_of(os.environ, plan.gpu_vendor, part, parts, gpus))
     with contextlib.suppress(OSError, AttributeError):
         cores = sorted(os.sched_getaffinity(0))
+        here = topology(cores)
         if len(cores) >= parts:
-            os.sched_setaffinity(0, cores_of(cores, part, parts))
+            os.sched_setaffinity(0, shares(cores, here, [None] * parts)[part])
 
 
 def gpus_of(env: Mapping[str, str], vendor: str | None, part: int, parts: int, gpus: int) -> dict[str, str]:
@@ -52,9 +54,3 @@ def gpus_of(env: Mapping[str, str], vendor: str | None, part: int, parts: int, g
 def _slice(entries: Sequence[str], part: int, size: int) -> list[str]:
     own = list(entries[part * size : (part + 1) * size])
     return own if len(own) == size else [entries[(part * size + at) % len(entries)] for at in range(size)]
-
-
-def cores_of(cores: Sequence[int], part: int, parts: int) -> set[int]:
-    """Neighbouring cores for one part; the first parts have one more where they do not divide evenly."""
-    first, last = (len(cores) * edge // parts for edge in (part, part + 1))
-    return set(cores[first:last])

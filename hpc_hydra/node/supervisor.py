@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node import environment, rendezvous, trackers
+from hpc_hydra.node import binding, environment, rendezvous, trackers
 from hpc_hydra.node.become import Child, become
 from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
@@ -97,6 +97,7 @@ def start(
             held.close()
         if seat.agent is not None:
             os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
+        binding.bind(seat.plan, seat.info, env)
         if carried:
             out, err = (lines.writer for lines in carried)
         return become(seat, env, out, err, writer, new_image=new_image)

@@ -76,6 +76,7 @@ def plan(settings: Settings) -> Plan:
         python=settings.launch.python,
         gpus_on_node=settings.system.gpus_per_node,
         gpu_vendor=at.gpu_vendor,
+        bind_cores=settings.launch.bind_cores,
         gpus_asked=_gpus_asked(settings),
         notes=(*merged.notes, *sized.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),

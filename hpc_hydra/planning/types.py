@@ -201,6 +201,7 @@ class Plan:
     allocations: int | None = None  # that the packed runs are spread over; None: as many as let none wait
     cores_on_node: int | None = None  # of the system, known to those that pack; None: not known
     mem_on_node: int | None = None  # MiB
+    bind_cores: bool = True  # of a rank, by ourselves where nobody else does
     gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
     notes: tuple[str, ...] = ()  # said to the user before submission
     container: Container | None = None

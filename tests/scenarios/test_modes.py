@@ -77,6 +77,7 @@ def test_agents_on_this_machine(local_probe: Probe, mode: str) -> None:
     result = local_probe.run(f"rendezvous={mode}", "resources.procs_per_node=2", "mode=gloo")
     assert result.code == 0, result.text
     assert {saw["sum"] for saw in result.probes.values()} == {3.0}
+    assert sum(saw["affinity"] for saw in result.probes.values()) == len(os.sched_getaffinity(0)), "each has a half"
 
 
 @pytest.mark.torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.node.share import cores_of, gpus_of
+from hpc_hydra.node.share import gpus_of
 
 GPUS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1111f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
@@ -32,10 +32,3 @@ MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
 )  # fmt: skip
 def test_a_group_sees_its_own_gpus(env, vendor, part: int, gpus: int, want: dict[str, str]) -> None:
     assert gpus_of(env, vendor, part, 2, gpus) == want
-
-
-def test_cores_are_shared_out_without_a_rest() -> None:
-    cores = [8, 9, 10, 11, 12, 13, 14]
-    parts = [cores_of(cores, part, 3) for part in range(3)]
-    assert set().union(*parts) == set(cores) and sum(map(len, parts)) == 7
-    assert parts[0] == {8, 9}
