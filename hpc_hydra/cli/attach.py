@@ -230,7 +230,8 @@ def _execute(todo: Attached) -> int:
         ) from error
     if ended.signal is not None:
         outcome = read_json(RunPaths(todo.run.dir).outcome)
-        if outcome is None or outcome["status"] == "cancelled":  # not its own end: the code is the scheduler's
+        of_itself = outcome is not None and (outcome["status"] == "completed" or outcome["rank"] is not None)
+        if not of_itself:  # the code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
 

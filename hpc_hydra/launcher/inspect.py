@@ -237,7 +237,8 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
     view = replace(view, status=status)
     if status.state is State.PENDING:
         starts = f"starts about {time.strftime('%d %b %H:%M', time.localtime(status.start))}" if status.start else ""
-        return replace(view, word="pending", reason=", ".join(filter(None, (status.reason, starts))))
+        reason = f"will never start as it is: {status.reason}" if status.never else status.reason
+        return replace(view, word="pending", reason=", ".join(filter(None, (reason, starts))))
     if status.state is State.RUNNING:
         return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
     if status.state is State.UNKNOWN and silent:

@@ -55,6 +55,19 @@ class Interrupts:
         with suppress(InterruptedError):
             select.select([], [], [], seconds)
 
+    def answer(self, terminal: int, seconds: float, is_needless: Callable[[], bool]) -> str | None:
+        """A line that the user types; empty at the end of input.
+
+        Args:
+            terminal: descriptor; it gives whole lines.
+            seconds: between two looks whether the question has become needless, which gives None.
+        """
+        while not is_needless():
+            with suppress(InterruptedError):
+                if select.select([terminal], [], [], seconds)[0]:
+                    return os.read(terminal, 4096).decode("utf-8", "replace")
+        return None
+
     def again(self) -> None:
         """Forget the signal: the user wants to go on."""
         with suppress(BlockingIOError):

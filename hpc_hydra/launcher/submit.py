@@ -16,7 +16,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.interrupt import Interrupts
-from hpc_hydra.launcher.report import Reporter, common_overrides, complain, log_hint, say
+from hpc_hydra.launcher.report import Reporter, command, common_overrides, complain, log_hint, say
 from hpc_hydra.launcher.scripts import retag, tag
 from hpc_hydra.launcher.watch import Watched, Watcher
 from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter, in_queue
@@ -56,7 +56,9 @@ class Session:
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_Waiting(*job) for job in jobs]
-        self._refusals: list[SubmitError] = []
+        self._refusals: list[tuple[str, SubmitError]] = []  # key of the job, why
+        self._told = 0  # of them
+        self._hopeless: set[str] = set()  # what is in the queue and was said never to start
         self._stopping = False
         self._interrupts = Interrupts(self._leave_at_once)
 
@@ -72,7 +74,7 @@ class Session:
                 say(log_hint(self.root))
                 self._submit_all()
                 if self._refusals and not self._watched:
-                    raise self._refusals[0]
+                    raise self._nothing_submitted()
                 if self.launch.bg and self._interrupts.received is None:
                     self.manifest.detached()
                     say(f"in the background: {self._shown_ids(self._active)}")
@@ -164,12 +166,27 @@ class Session:
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
         runs = f"{len(new)} run{'s' if len(new) != 1 else ''}"
         say(f"{job.key}: {runs} submitted to {scheduler}, {self._shown_ids(new)}")
+        self._tell_refusals()
 
     def _refuse(self, waiting: _Waiting, error: SubmitError) -> None:
-        self._refusals.append(error)
-        if self._watched or len(self._queue) > 0:
-            complain(f"hpc_hydra: {waiting.spec.key} is not submitted: {error}")
+        self._refusals.append((waiting.spec.key, error))
+        self._tell_refusals()
         self._end(waiting.group.runs, "failed", f"not submitted: {error.what}")
+
+    def _tell_refusals(self) -> None:
+        """At once, each only once; while nothing is submitted they wait, as they may be all that there is to say."""
+        for key, error in self._refusals[self._told :] if self._watched else ():
+            complain(f"hpc_hydra: {key} is not submitted: {error}")
+            self._told += 1
+
+    def _nothing_submitted(self) -> SubmitError:
+        """One error in place of all."""
+        _, first = self._refusals[0]
+        others = list(dict.fromkeys(error.what for _, error in self._refusals if error.what != first.what))
+        if not others:
+            return first
+        what = "; ".join([first.what, *others[:4], *([f"and {len(others) - 4} more"] if len(others) > 4 else [])])
+        return SubmitError(what, where=first.where, fix=first.fix, kind=first.kind)
 
     def _end(self, runs: Sequence[Run], status: str, reason: str) -> None:
         """The end of runs that never were in the queue."""
@@ -202,7 +219,24 @@ class Session:
                     self.outcomes[watched.run.num] = watched.outcome
                     if watched.outcome.status != "completed" and self.launch.on_failure == "stop":
                         self._stop(watched)
+        self._tell_hopeless()
         self.reporter.show(self._watched, next((w.message for w in self.watchers.values() if w.message), None))
+
+    def _tell_hopeless(self) -> None:
+        """Once for each job: it would be waited for without end."""
+        found: dict[tuple[str, str], list[Watched]] = {}
+        for watched in self._active:
+            if watched.status.never and watched.status.state is State.PENDING:
+                id_ = in_queue(watched.id)
+                if id_ not in self._hopeless:
+                    found.setdefault((watched.job, watched.status.reason), []).append(watched)
+        for (_, reason), several in found.items():
+            self._hopeless |= {in_queue(watched.id) for watched in several}
+            nums = " ".join(str(watched.run.num) for watched in several[:10]) + " …" * (len(several) > 10)
+            complain(
+                f"hpc_hydra: this will never start as it is: job {self._shown_ids(several)} "
+                f"(run{'s' * (len(several) > 1)} {nums}), {reason}\n  Try: {command('cancel', self.root)}"
+            )
 
     def _stop(self, failed: Watched) -> None:
         if self._stopping:
@@ -249,13 +283,21 @@ class Session:
                 while True:
                     print(f"[c]ancel them,{leave} or [w]ait on? ", end="", file=sys.stderr)
                     sys.stderr.flush()
-                    answer = sys.stdin.readline()
+                    answer = self._interrupts.answer(sys.stdin.fileno(), 1.0, self._all_ended)
+                    if answer is None:
+                        complain("\nall runs have ended meanwhile")
+                        return "wait"
                     if not answer:
                         break
                     for choice in choices:
                         if answer.strip().lower() and choice.startswith(answer.strip().lower()):
                             return choice
         return "cancel"
+
+    def _all_ended(self) -> bool:
+        """Look whether the question has become needless."""
+        self._step()
+        return not self._active and not self._queue
 
     def _detach(self) -> None:
         """Leave what goes on without this process; what cannot is cancelled, and its end awaited."""

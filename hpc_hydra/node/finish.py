@@ -6,6 +6,7 @@ Must not know: what the program did.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler.shell import INTERRUPTED
 from hpc_hydra.sweep.collect import collect
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
@@ -33,6 +35,8 @@ def finish(code: str) -> int:
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
         outcome = gathered(execution, record, plan, launched)
+        if INTERRUPTED in os.environ:
+            outcome = _interrupted(outcome)
         if plan is not None and plan.request.max_requeues and not execution.attached:
             from hpc_hydra.node.requeue import requeued
 
@@ -65,6 +69,15 @@ def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: i
         job_id=execution.job_id,
         reason=os.environ.get("HPC_HYDRA_REASON"),
     )
+
+
+def _interrupted(outcome: Outcome) -> Outcome:
+    """After a Ctrl-C: the launch command that obeyed it may say that it was killed, as SLURM's does."""
+    if outcome.status == "completed" or outcome.rank is not None:
+        return outcome
+    why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
+    code = 128 + signal.SIGINT
+    return replace(outcome, status="cancelled", exit_code=code, signal=int(signal.SIGINT), reason=why)
 
 
 def write(paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:

@@ -68,6 +68,7 @@ class JobStatus:
     signal: int | None = None
     reason: str = ""  # why it is pending, in words, or failed, in the scheduler's own
     start: float | None = None  # estimated start (pending) or start, Unix time
+    never: bool = False  # it waits, and will not start as it is
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,18 @@ class Dialect(ABC):
     def classify(self, message: str) -> Refusal:
         """Whether it is any use to ask again after the submit command failed with this message."""
         return "permanent"
+
+    def refusal(self, message: str) -> str:
+        """What the submit command said, without what it says each time."""
+        return message
+
+    def advice_command(self, message: str) -> list[str] | None:
+        """Command that knows what to write in place of what was refused with this message; None: there is none."""
+        return None
+
+    def parse_advice(self, stdout: str) -> str | None:
+        """What to write instead, from the output of `advice_command`."""
+        return None
 
     def find_command(self, spec: JobSpec) -> list[str] | None:
         """Command that lists the user's jobs with what tells the jobs of ``spec`` apart; None: there is no such."""

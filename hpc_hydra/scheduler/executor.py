@@ -6,6 +6,7 @@ where jobs are submitted or watched. Must not know: any scheduler's commands.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -30,6 +31,7 @@ from hpc_hydra.sweep.types import Outcome
 log = logging.getLogger(__name__)
 
 SUBMIT_TIMEOUT = 120.0  # seconds for a submit or cancel command
+ADVICE_TIMEOUT = 5.0  # seconds for a command that only makes an error clearer
 ASK_TIMEOUT = 20.0  # seconds for a status command
 BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds before each further try, where the scheduler could not be asked
 SILENCE = (60.0, 600.0)  # seconds for which accounting that failed is left alone: at first, and at most
@@ -235,7 +237,8 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
                 return self._queued(spec, script, answer)
             kind = "transient" if answer.code is None else self.dialect.classify(said)
             if kind != "transient":
-                raise SubmitError(answer.message, where=argv[0], kind=kind, ids=self._taken(spec, script))
+                taken, what = self._taken(spec, script), self.dialect.refusal(answer.message)
+                raise SubmitError(what, where=argv[0], fix=self._advice(said), kind=kind, ids=taken)
             if pause is None:
                 break
             self._warn(f"{argv[0]}: {answer.message}; trying again")
@@ -248,6 +251,15 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             kind="transient",
             fix="the same command later",
         )
+
+    def _advice(self, said: str) -> str | None:
+        argv = self.dialect.advice_command(said)
+        if argv is None:
+            return None
+        with contextlib.suppress(SchedulerError):
+            answer = commands.run(argv, env=environment(self.dialect), timeout=ADVICE_TIMEOUT)
+            return self.dialect.parse_advice(answer.out) if answer.ok else None
+        return None
 
     def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
         if answer.err.strip():

@@ -20,6 +20,9 @@ from hpc_hydra.scheduler.environment import RANK_VARIABLES
 LINGER = "HPC_HYDRA_LINGER"
 """Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
 
+INTERRUPTED = "HPC_HYDRA_INTERRUPTED"
+"""Set once Ctrl-C has reached the script of a run that is attached to a console."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
@@ -99,7 +102,8 @@ def job_script(
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
     lines += head
     if spec.attached:
-        lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
+        lines.append("trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
+        lines.append(f"trap 'export {INTERRUPTED}=1' INT  # Ctrl-C")
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_run(spec, scheduler, select, job_id), *before]

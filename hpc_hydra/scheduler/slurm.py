@@ -19,7 +19,7 @@ from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.hostlist import counts, expand
 from hpc_hydra.scheduler.options import Option, canonical, merge, one_line
 from hpc_hydra.scheduler.shell import job_script, pack_script, step_script
-from hpc_hydra.scheduler.slurm_reasons import in_words
+from hpc_hydra.scheduler.slurm_reasons import in_words, never_starts
 
 GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
 """Spellings of GPUs. `gpus-per-node` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL
@@ -107,6 +107,8 @@ _TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 _PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
+_SBATCH_SAYS = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
+_NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
 _SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
 _SACCT = "JobID,State,ExitCode,Start,Reason"
 
@@ -457,6 +459,21 @@ class SlurmDialect(Dialect):
             return "limit"
         return "transient" if _TRANSIENT.search(message) else "permanent"
 
+    def refusal(self, message: str) -> str:
+        said = [
+            re.sub(r"^sbatch: (error: )?(Batch job submission failed: )?", "", line) for line in message.splitlines()
+        ]
+        first = said[0] if said else message
+        return first if _NO_PARTITION.match(first) else "; ".join(dict.fromkeys(filter(None, said)))
+
+    def advice_command(self, message: str) -> list[str] | None:
+        return ["sinfo", "--noheader", "--format=%R"] if _NO_PARTITION.search(message) else None
+
+    def parse_advice(self, stdout: str) -> str | None:
+        names = list(dict.fromkeys(stdout.split()))
+        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more (sinfo)" if len(names) > 12 else "")
+        return f"scheduler.queue=NAME, the partitions are {shown}" if names else None
+
     def keeps(self, request: Request) -> frozenset[str]:
         return frozenset({"SBATCH_ACCOUNT"} if request.account is None else ())  # a person's own default
 
@@ -497,7 +514,8 @@ class SlurmDialect(Dialect):
                 reason = in_words(reason)
             elif state is State.CANCELLED and in_words(reason) != reason:  # why it waited before
                 reason = ""
-            status = JobStatus(state, native, exit_code, signal, reason, _time(start))
+            never = state is State.PENDING and never_starts(reason)
+            status = JobStatus(state, native, exit_code, signal, reason, _time(start), never)
             found.update(dict.fromkeys(_elements(job), status))
         return found
 

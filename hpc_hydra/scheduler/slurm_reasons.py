@@ -83,6 +83,26 @@ _LIMITS = (
 )  # fmt: skip
 
 
+_NEVER = frozenset(
+    (
+        *("DependencyNeverSatisfied", "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "BadConstraints"),
+        *("InvalidAccount", "AccountNotAllowed", "InvalidQOS", "QOSNotAllowed", "MaxMemPerLimit", "ReservationDeleted"),
+        *("JobHoldMaxRequeue", "JobLaunchFailure", "QOSTimeLimit", "AssociationTimeLimit"),
+    )
+)  # while the job, the partition and the limits are what they are
+_NEVER_OF_A_JOB = re.compile(r"(Assoc|QOS)(Max\w+Per(Job|Node)|MaxWall\w*|Min\w+)(Limit|NotSatisfied)?", re.IGNORECASE)
+
+
+def never_starts(reason: str) -> bool:
+    """Whether a job that waits for this reason will not start as it is: no end of other jobs changes anything.
+
+    Args:
+        reason: the code, or what `in_words` makes of it.
+    """
+    code = re.split("[:,]", reason, maxsplit=1)[0]
+    return code in _NEVER or _NEVER_OF_A_JOB.fullmatch(code) is not None
+
+
 def in_words(reason: str) -> str:
     """The code with its meaning: ``Priority: jobs of higher priority come first``; what is no known code as it is."""
     code, comma, more = reason.partition(",")

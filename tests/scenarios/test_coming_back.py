@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,11 +35,11 @@ if __name__ == "__main__":
 """
 
 
-def hpc(probe: Probe, *argv: str, code: int | None = 0) -> str:
+def hpc(probe: Probe, *argv: str, code: int | None = 0, path: Path | None = None) -> str:
     """Output of a command from another process, errors too."""
     done = subprocess.run(
         [sys.executable, "-m", "hpc_hydra.cli", argv[0], str(probe.sweep), *argv[1:]],
-        env=probe.env(),
+        env=probe.env(path=path),
         cwd=probe.tmp,
         capture_output=True,
         text=True,
@@ -131,6 +132,17 @@ def test_a_launcher_killed_after_submission_leaves_nothing_to_resume(slurm_probe
     assert executions(slurm_probe) == [1, 1]
 
 
+def test_a_request_that_can_never_start_is_said_aloud(slurm_probe: Probe) -> None:
+    """sbatch takes it; the queue would keep it for ever."""
+    with slurm_probe.started("resources.nodes=9", *SMALL) as launcher:
+        assert launcher.stdout is not None
+        said = next(line for line in launcher.stdout if "will never start" in line)
+        assert "(run 0), Partition" in said
+        assert "will never start as it is: Partition" in runs(slurm_probe)[0]["reason"]
+        hpc(slurm_probe, "cancel")
+        assert launcher.wait(timeout=90) == 1
+
+
 def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     """One run, then all; who waits for them is told, and a cancelled run can be submitted again."""
     assert slurm_probe.run("note=1,2", "sleep=300", "launch.bg=true", *SMALL).code == 0
@@ -190,17 +202,66 @@ def test_a_controller_restarted_in_mid_sweep_loses_nothing(slurm_probe: Probe, s
     assert list(jobs_of(slurm_probe).values()) == [4]
 
 
-def test_without_accounting_nothing_changes_but_a_warning(slurm_probe: Probe, tmp_path: Path) -> None:
-    """sacct says that there is none; what the queue and the runs themselves say is enough."""
-    shim = tmp_path / "bin"
-    shim.mkdir()
-    (shim / "sacct").write_text("#!/bin/sh\necho 'Slurm accounting storage is disabled' >&2; exit 1\n")
-    (shim / "sacct").chmod(0o755)
-    result = slurm_probe.run("note=1,2", "fail_rank=null,0", "ret=number", *SMALL, path=shim)
-    assert result.code == 1 and result.err.count("accounting storage is disabled") <= 1
-    assert [result.outcome(n)["status"] for n in range(4)] == ["completed", "failed"] * 2
-    assert [result.outcome(n)["result"] for n in (0, 2)] == [41.5, 41.5]
-    assert states(slurm_probe) == ["completed", "failed"] * 2
+def without_sacct(folder: Path) -> Path:
+    """A folder for PATH whose sacct is that of a cluster without accounting; it notes each question."""
+    folder.mkdir()
+    shim = folder / "sacct"
+    shim.write_text(f"#!/bin/sh\necho x >> {folder}/asked\necho 'Slurm accounting storage is disabled' >&2; exit 1\n")
+    shim.chmod(0o755)
+    return folder
+
+
+def ended(probe: Probe, path: Path | None, out: str, code: int) -> dict[str, Any]:
+    """All that a user, and a program, see of a sweep that has ended."""
+    after = json.loads(hpc(probe, "status", "--json", path=path))["runs"]
+    return {
+        "code": code,
+        "told": set(re.findall(r"^run \d: (?:completed|failed|cancelled|lost)", out, re.MULTILINE)),
+        "status": [(run["state"], run["exit_code"]) for run in after],
+        "results": [run["result"] for run in json.loads(hpc(probe, "results", "--json", path=path))],
+        "files": sorted({p.name for p in probe.sweep.glob("*/*")}),
+        "attempts": [len(list(Path(run["dir"]).glob("logs/*/"))) for run in after],
+        "resume": hpc(probe, "resume", "completed", path=path, code=None),
+    }
+
+
+def test_without_accounting_nothing_changes(slurm_probe: Probe, tmp_path: Path) -> None:
+    """Runs that end well, fail, are killed with their script (only the scheduler knows how), and are cancelled."""
+    paths = [None, without_sacct(tmp_path / "shim")]
+    probes = [Probe(tmp_path / name, "slurm") for name in ("with", "without")]
+    for probe in probes:
+        probe.tmp.mkdir()
+    words = ("fail_rank=null,0", "ret=number", "sleep=0,600,601", *SMALL)
+    told = []
+    with probes[0].started(*words) as first, probes[1].started(*words, path=paths[1]) as second:
+        for probe, path in zip(probes, paths, strict=True):
+            assert await_true(lambda probe=probe: len(probe.saw()) == 6, 90)
+            ids = {run["run"]: run["job_id"] for run in json.loads(hpc(probe, "status", "--json", path=path))["runs"]}
+            subprocess.run(["scancel", "--signal=KILL", "--full", ids[1]], check=True)
+            assert "run 2" in hpc(probe, "cancel", "2", path=path)
+        for launcher, probe, path in zip((first, second), probes, paths, strict=True):
+            out, _ = launcher.communicate(timeout=120)
+            told.append(ended(probe, path, out, launcher.returncode))
+            assert out.count("accounting storage is disabled") <= (path is not None), out
+    assert told[0] == told[1]
+    assert [state for state, _ in told[0]["status"]] == ["completed", *["cancelled"] * 2, *["failed"] * 3]
+    assert told[0]["attempts"] == [1] * 6 and len(told[0]["told"]) == 6
+
+
+def test_without_accounting_a_queue_that_forgets_at_once_costs_a_warning(slurm_probe: Probe, tmp_path: Path) -> None:
+    """As with a small MinJobAge: accounting would know of jobs that have ended; without it, their own files do."""
+    shim = without_sacct(tmp_path / "shim")
+    (shim / "squeue").write_text(
+        '#!/bin/bash\nwords=()\nfor word; do [ "$word" = --states=all ] || words+=("$word"); done\n'
+        f'exec {shutil.which("squeue")} "${{words[@]}}"\n'
+    )
+    (shim / "squeue").chmod(0o755)
+    result = slurm_probe.run("note=1,2", "fail_rank=null,0", "sleep=1", "ret=number", *SMALL, path=shim)
+    assert result.code == 1
+    assert (shim / "asked").exists() and result.text.count("accounting storage is disabled") == 1, result.text
+    seen = ended(slurm_probe, shim, result.out, result.code)
+    assert [state for state, _ in seen["status"]] == ["completed", "failed"] * 2
+    assert seen["results"] == [41.5, None] * 2 and seen["attempts"] == [1] * 4
 
 
 def test_a_queue_that_does_not_answer_is_not_taken_for_lost_runs(slurm_probe: Probe, tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -114,6 +118,24 @@ def test_a_signal_ends_the_job(here: Path, slurm_cluster: Cluster, signum: int, 
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert files(here) == ["wait.py", "train.py"] or files(here) == ["train.py", "wait.py"]
+
+
+def test_ctrl_c_in_a_terminal_is_130(here: Path) -> None:
+    """salloc takes the terminal: only the job's own script sees the key, and srun's code would be 137."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(here)
+        words = argv("torchrun", "-n", "1", *SMALL, "--", "sh", "-c", "echo up; exec sleep 600")
+        os.execvpe(words[0], words, environment())
+    seen = b""
+    with contextlib.suppress(OSError):  # the terminal has gone
+        while select.select([terminal], [], [], 60)[0]:
+            seen += os.read(terminal, 4096)
+            if seen.count(b"up\r\n") == 1 and b"^C" not in seen:
+                os.write(terminal, b"\x03")
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130, seen
+    os.close(terminal)
 
 
 def test_a_killed_launcher_gives_the_allocation_back(here: Path) -> None:

@@ -88,6 +88,16 @@ def test_the_answer_is_obeyed(app: App, answer: bytes, code: int) -> None:
     assert b"etach" not in terminal.text and b"left running" not in terminal.text
 
 
+def test_the_question_goes_when_there_is_nothing_left_to_ask_about(app: App) -> None:
+    terminal = Terminal(app)
+    terminal.await_text(b"running")
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.await_text(b"[w]ait on?")
+    (app.folder / "go").touch()
+    assert terminal.end() == 0, terminal.text
+    assert b"all runs have ended meanwhile" in terminal.text
+
+
 def test_the_second_ctrl_c_leaves_at_once(app: App) -> None:
     terminal = Terminal(app)
     terminal.await_text(b"running")

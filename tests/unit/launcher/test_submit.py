@@ -107,6 +107,50 @@ def test_when_nothing_is_taken_the_error_is_raised(bench: Bench) -> None:
         bench.session.run()
 
 
+def test_why_nothing_was_taken_is_told_once(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.submitter.errors = [SubmitError("no account"), SubmitError("no partition", fix="another")]
+    with pytest.raises(SubmitError, match="no account; no partition") as told:
+        bench.session.run()
+    assert "no account" not in capsys.readouterr().err and str(told.value).count("no account") == 1
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_a_refusal_among_others_is_told_once(bench: Bench, refused: int, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.submitter.errors = [None, None]
+    bench.submitter.errors[refused] = SubmitError("no account", fix="scheduler.account=NAME")
+    bench.run()
+    err = capsys.readouterr().err
+    assert err.count(f"job{refused} is not submitted: no account") == err.count("Try: scheduler.account=NAME") == 1
+
+
+def test_what_will_never_start_is_said_aloud_once(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.leave = {3, 4}
+    waits = JobStatus(State.PENDING, "PENDING", reason="PartitionNodeLimit: too many nodes", never=True)
+    asked: list[int] = []
+
+    def poll(ids: list[str]) -> dict[str, JobStatus]:
+        asked.append(len(ids))
+        if len(asked) == 4:
+            for run in bench.large:
+                finish(run)
+            bench.submitter.states.update(dict.fromkeys(("2_0", "2_1"), JobStatus(State.COMPLETED)))
+        return {id_: bench.submitter.states[id_] for id_ in ids}
+
+    bench.submitter.poll = poll  # type: ignore[method-assign, assignment]
+    later_submit = bench.submitter.submit
+
+    def submit_(spec: Any, script: Path) -> tuple[str, ...]:
+        ids = later_submit(spec, script)
+        bench.submitter.states.update(dict.fromkeys({"2_0", "2_1"} & set(ids), waits))
+        return ids
+
+    bench.submitter.submit = submit_  # type: ignore[method-assign]
+    bench.run()
+    err = capsys.readouterr().err
+    assert err.count("this will never start as it is: job 2_0 2_1 (runs 3 4), PartitionNodeLimit: too many nodes") == 1
+    assert f"Try: hpc-hydra cancel {bench.root}" in err and "0 1 2" not in err
+
+
 def test_without_room_in_the_queue_it_is_tried_again_until_there_is(bench: Bench) -> None:
     full = SubmitError("QOSMaxSubmitJobPerUserLimit", kind="limit")
     bench.submitter.errors = [None, full, full, full]

@@ -19,6 +19,7 @@ from tests.fakes.commands import Fakes
 from tests.unit.scheduler.specs import request, spec
 
 NOT_FOUND = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+ERROR, FAILED = "sbatch: error:", "sbatch: error: Batch job submission failed:"
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 
 
@@ -102,6 +103,53 @@ def test_a_refusal_for_good_is_shown_and_not_repeated(
     assert (error.value.kind, error.value.ids) == ("permanent", ())
     assert len(fakes.calls("sbatch")) == 1
     assert not sleeps
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "fix"),
+    [
+        ("printf 'gpu\\ndebug\\ngpu\\n'", "scheduler.queue=NAME, the partitions are gpu, debug"),
+        ("exit 1", None),
+        ("exec sleep 60", None),
+        (None, None),
+    ],
+)
+def test_a_partition_that_is_not_there_is_told_with_those_that_are(
+    submitter: BatchSubmitter,
+    fakes: Fakes,
+    job: JobSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    sinfo: str | None,
+    fix: str | None,
+) -> None:
+    monkeypatch.setattr(executor, "ADVICE_TIMEOUT", 0.5)
+    said = (
+        "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition"
+    )
+    fakes.put("sbatch", f"echo '{said}' >&2; exit 1")
+    if sinfo is not None:
+        fakes.put("sinfo", sinfo)
+    with pytest.raises(SubmitError) as error:
+        submitter.submit(job, SCRIPT)
+    assert (error.value.what, error.value.fix) == ("invalid partition specified: x", fix)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        (
+            f"{ERROR} Memory can not be satisfied\n{FAILED} Requested node configuration is not available",
+            "Memory can not be satisfied; Requested node configuration is not available",
+        ),
+        (f"{ERROR} AssocMaxJobs\n{FAILED} AssocMaxJobs", "AssocMaxJobs"),
+        ("a plug-in of the site says no", "a plug-in of the site says no"),
+    ],
+)
+def test_a_refusal_is_in_one_line(submitter: BatchSubmitter, fakes: Fakes, job: JobSpec, said: str, what: str) -> None:
+    fakes.put("sbatch", f"echo '{said}' >&2; exit 1")
+    with pytest.raises(SubmitError) as error:
+        submitter.submit(job, SCRIPT)
+    assert error.value.what == what
 
 
 def test_a_limit_is_the_launchers_to_wait_for(submitter: BatchSubmitter, fakes: Fakes, job: JobSpec) -> None:

@@ -256,3 +256,31 @@ def test_steps_are_known_by_their_srun() -> None:
     assert dialect.steps_command({"SLURM_JOB_ID": "142"}) == ["scontrol", "show", "step", "-o", "142"]
     assert dialect.parse_steps(said)["vm", 30814] == "142.0"
     assert dialect.warn_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "never"),
+    [
+        ("PartitionNodeLimit", True),
+        ("PartitionTimeLimit", True),
+        ("BadConstraints", True),
+        ("DependencyNeverSatisfied", True),
+        ("QOSMaxNodePerJob", True),
+        ("QOSMaxGRESPerJobLimit", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("QOSMinGRES", True),
+        ("Resources", False),
+        ("Priority", False),
+        ("Dependency", False),
+        ("ReqNodeNotAvail, UnavailableNodes:node01", False),
+        ("QOSGrpNodeLimit", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("QOSMaxNodePerUserLimit", False),
+        ("None", False),
+    ],
+)
+def test_what_no_end_of_another_job_changes_is_known(reason: str, never: bool) -> None:
+    status = SLURM.parse_status(["squeue"], f"7|PENDING|0|N/A|{reason}")["7"]
+    assert status.never is never
+    running = SLURM.parse_status(["squeue"], f"7|RUNNING|0|N/A|{reason}")["7"]
+    assert running.never is False
