@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpc_hydra.cli.scan import Option, UsageError, format_help, scan
+from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
 
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
@@ -67,17 +67,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    overrides: list[str] = []
-    given: dict[str, Any] = {}
-    rest = list(argv)
-    while rest:
-        scanned = scan(OPTIONS, rest)
-        given.update({option.name: value for option, value in scanned.found})
-        rest = list(scanned.command)
-        if rest:
-            if "=" not in rest[0] and not rest[0].startswith("~"):
-                raise UsageError(f"{rest[0]!r} is no override", where="doctor", fix=USAGE)
-            overrides.append(rest.pop(0))
+    overrides, given = scan_among(OPTIONS, argv)
+    wrong = [word for word in overrides if "=" not in word and not word.startswith("~")]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no override", where="doctor", fix=USAGE)
     for key in ("launch.bg", "launch.setup_only", "launch.batch_script"):
         if any(text.split("=")[0].lstrip("+") == key for text in overrides):
             raise UsageError("doctor waits for its job and reads what it says", where=key, fix="leave it out")

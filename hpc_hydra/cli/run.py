@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.cli.scan import Option, UsageError, format_help, named, scan
+from hpc_hydra.cli.scan import Option, UsageError, format_help, named, scan_among
 from hpc_hydra.errors import ConfigError, HpcHydraError
 
 if TYPE_CHECKING:
@@ -64,17 +64,10 @@ def parse(argv: Sequence[str]) -> Call | None:
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     before, command = words[:at], words[at + 1 :]
-    overrides: list[str] = []
-    found: list[tuple[Option, Any]] = []
-    while before:
-        scanned = scan(OPTIONS, before)
-        found += scanned.found
-        before = list(scanned.command)
-        if before:
-            if not ("=" in before[0] or before[0].startswith("~")):
-                raise UsageError(f"{before[0]!r} is no override", where="run", fix=f"-- before the command: {USAGE}")
-            overrides.append(before.pop(0))
-    given = {option.name: value for option, value in found}
+    overrides, given = scan_among(OPTIONS, before)
+    wrong = [word for word in overrides if not ("=" in word or word.startswith("~"))]
+    if wrong:
+        raise UsageError(f"{wrong[0]!r} is no override", where="run", fix=f"-- before the command: {USAGE}")
     if "help" in given:
         return None
     if not command and not any(text.startswith("launch.batch_script=") for text in overrides):

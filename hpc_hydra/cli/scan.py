@@ -106,6 +106,23 @@ def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
     return Scanned(tuple(found), ())
 
 
+def scan_among(options: Sequence[Option], argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """Words, and the options that stand anywhere among them, by name with the value given last.
+
+    Raises:
+        UsageError: as `scan`.
+    """
+    words: list[str] = []
+    given: dict[str, Any] = {}
+    rest = list(argv)
+    while rest:
+        scanned = scan(options, rest)
+        given.update({option.name: value for option, value in scanned.found})
+        words += scanned.command[:1]
+        rest = list(scanned.command[1:])
+    return words, given
+
+
 def _take(
     option: Option, spelling: str, attached: str | None, argv: Sequence[str], at: int, found: list[tuple[Option, Any]]
 ) -> int:

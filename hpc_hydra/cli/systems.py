@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.cli.scan import Option, UsageError, named, scan
+from hpc_hydra.cli.scan import Option, UsageError, named, scan_among
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
@@ -42,14 +42,7 @@ _PRIVATE = ("queues", "env", "name", "kind")
 
 def main(argv: Sequence[str], probe: Probe | None = None) -> int:
     """Entry point. Returns the exit code."""
-    names: list[str] = []
-    given: dict[str, Any] = {}
-    rest = list(argv)
-    while rest:
-        scanned = scan(OPTIONS, rest)
-        given.update({option.name: value for option, value in scanned.found})
-        names += scanned.command[:1]
-        rest = list(scanned.command[1:])
+    names, given = scan_among(OPTIONS, argv)
     if "help" in given:
         print(USAGE, end="")
         return 0
