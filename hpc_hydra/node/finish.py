@@ -34,7 +34,7 @@ def finish(code: str) -> int:
         execution = Execution.read(os.environ)
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
-        outcome = gathered(execution, record, plan, launched)
+        outcome = _in_its_words(execution, gathered(execution, record, plan, launched))
         if INTERRUPTED in os.environ:
             outcome = _interrupted(outcome)
         if plan is not None and plan.request.max_requeues and not execution.attached:
@@ -78,6 +78,22 @@ def _interrupted(outcome: Outcome) -> Outcome:
     why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
     code = 128 + signal.SIGINT
     return replace(outcome, status="cancelled", exit_code=code, signal=int(signal.SIGINT), reason=why)
+
+
+def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
+    """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
+    scheduler = dialect(execution.scheduler)
+    of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
+    if of_itself or execution.attached or not scheduler.tells_the_end:
+        return outcome
+    from hpc_hydra.node.requeue import standing_of
+
+    standing = standing_of(scheduler)
+    if standing is None or standing.is_running:
+        return outcome
+    if standing.reached_limit:
+        return replace(outcome, status="timeout", reason="the time limit was reached")
+    return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
 
 
 def write(paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:

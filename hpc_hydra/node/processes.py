@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
 WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a time limit or preemption ahead: meant for the training
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL where a run has failed already
 

@@ -167,6 +167,7 @@ class Dialect(ABC):
     can_requeue: bool = False  # a job of its own script's can go into the queue again: by one of the three below
     resubmits: bool = False  # by a further job of another id, where there is no requeueing (`resubmit_command`)
     requeue_exit: int | None = None  # exit code of its script with which a job is queued again, under the same id
+    tells_the_end: bool = False  # `standing_command` says of a job that is being ended whether a person does it
     can_lose_nodes: bool = False  # what it started on the other nodes goes on
     kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
@@ -199,6 +200,10 @@ class Dialect(ABC):
                 where="launch.max_requeues",
                 fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
             )
+
+    def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
+        """Commands that fail where the scheduler would refuse the user's own options, each with the key of these."""
+        return []
 
     def restarts(self, env: Mapping[str, str]) -> int | None:
         """How often the job whose script has this environment was requeued before; None: nobody counts."""
@@ -303,6 +308,10 @@ class Dialect(ABC):
         else:
             parts = [replace(spec, runs=(run,)) for run in spec.runs]
         return [(part, self.submit_command(script, part)) for part in parts]
+
+    def nobody_there(self, message: str) -> str | None:
+        """What to do where this message of a command's says that no such scheduler is to be reached from here."""
+        return None
 
     def classify(self, message: str) -> Refusal:
         """Whether it is any use to ask again after the submit command failed with this message."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from submitit.core import core, job_environment, utils
 
-from hpc_hydra.errors import RendezvousError, SchedulerError
+from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request, from_json
 from hpc_hydra.scheduler import commands
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter, in_queue
@@ -173,6 +173,11 @@ def _joined(before: JobStatus, now: JobStatus | None, *, in_queue: bool) -> JobS
     return before if before.state.is_finished else now
 
 
+def _last_line(text: str) -> str:
+    """What a command says after its usage."""
+    return text.strip().splitlines()[-1].strip()
+
+
 class DialectJob(core.Job[Any]):  # type: ignore[misc]
     """One run in the queue; its result is what `outcome.json` says."""
 
@@ -236,6 +241,8 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             if answer.ok:
                 return self._queued(spec, script, answer)
             kind = "transient" if answer.code is None else self.dialect.classify(said)
+            if advice := self.dialect.nobody_there(said):
+                raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=advice)
             if kind != "transient":
                 taken, what = self._taken(spec, script), self.dialect.refusal(answer.message)
                 raise SubmitError(what, where=argv[0], fix=self._advice(said), kind=kind, ids=taken)
@@ -415,11 +422,18 @@ class BatchSubmitter(Submitter):
     def __init__(self, dialect: Dialect, sleep: Callable[[float], None] = time.sleep) -> None:
         self.dialect = dialect
         self.executor = DialectExecutor(Path.cwd(), dialect, sleep)
+        self._tried: set[tuple[str, ...]] = set()
 
     def check(self, request: Request) -> None:
         self.dialect.check(request)
         if shutil.which(self.dialect.program) is None:
             raise commands.not_here(self.dialect.program)
+        for key, argv in self.dialect.trial_commands(request):
+            if (trial := tuple(argv)) not in self._tried:
+                answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+                if answer.code:
+                    raise PlanError(_last_line(answer.message), where=key, fix=f"an option of `{' '.join(argv[:2])}`")
+                self._tried.add(trial)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         return tuple(job.job_id for job in self.executor.launch(spec, script))

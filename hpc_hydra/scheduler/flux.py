@@ -71,6 +71,7 @@ class FluxDialect(Dialect):
     can_warn = True
     can_requeue = True
     resubmits = True
+    tells_the_end = True
     submits_into_allocation = True
     program = "flux"
     variables: ClassVar[Mapping[str, str]] = {
@@ -307,21 +308,39 @@ class FluxDialect(Dialect):
         runs = self.parse_runs(stdout, spec)
         return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
 
+    def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
+        """A dry run asks nobody, and reads names and values as a submission does."""
+        batch = ["flux", "batch", *(written(name, value) for name, value in self.directives(request))]
+        run = self.launch(request)
+        found = []
+        for given, argv, key in (
+            (request.submit_args, [*batch, "--dry-run", "--wrap", "true"], "scheduler.submit_extra"),
+            (request.launch_args, [*run, "--dry-run", "true"], "scheduler.launch_extra"),
+        ):
+            if given:
+                both = set(request.submit_args) == set(request.launch_args)
+                found.append(("scheduler.extra" if both else key, argv))
+        return found
+
+    def nobody_there(self, message: str) -> str | None:
+        if re.search(r"broker socket \S+ was not found|flux_open: No such file", message):
+            return "`flux start COMMAND` for an instance of one's own, or the machine's login node; `flux uptime` tells"
+        return None
+
     def restarts(self, env: Mapping[str, str]) -> int:
         count = env.get(_AGAIN, "")
         return int(count) if count.isdigit() else 0
 
     def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("FLUX_ENCLOSING_ID")
-        return ["flux", "jobs", "--json", job] if job and env.get(_PARENT) else None
+        return ["flux", "job", "eventlog", "--format=json", job] if job and env.get(_PARENT) else None
 
     def parse_standing(self, stdout: str) -> Standing | None:
-        """What ends a job before its time is an exception of severity 0: cancel, timeout, or that of a broken node."""
-        for status in self.parse_status((), stdout).values():
-            if status.state is not State.UNKNOWN:
-                kind = status.reason.partition(":")[0] if status.state is State.RUNNING else status.native.lower()
-                return Standing(status.state is State.RUNNING and not kind, reached_limit=kind == "timeout")
-        return None
+        """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later."""
+        events = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+        told = [event.get("context", {}) for event in events if event.get("name") == "exception"]
+        fatal = [each.get("type") for each in told if each.get("severity") == 0]
+        return Standing(not fatal, reached_limit="timeout" in fatal[:1]) if events else None
 
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int) -> list[str]:
         return ["flux", "batch", f"--job-name={env[_NAME]}", str(script), str(run), str(count)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import SPELLINGS
@@ -45,6 +46,11 @@ REFUSED = {  # options that change what is submitted, or what the commands print
     "watch": "hpc-hydra logs",
     "wrap": "hpc-hydra run -- COMMAND",
 }
+SHELL = (  # flux-shell(1); plugins of a site add theirs
+    "cpu-affinity", "gpu-affinity", "mpibind", "exit-on-error", "exit-timeout", "pmi", "pmi-simple", "pty", "mpi",
+    "stop-tasks-in-exec", "nosetpgrp", "output", "input", "verbose", "rlimit", "hwloc", "taskmap", "initrc", "userrc",
+    "signal", "per-resource", "stage-in", "env-expand", "batch-timeout", "cray-pals", "spindle",
+)  # fmt: skip
 DEPENDENCIES = ("after", "afterany", "afterexcept", "afternotok", "afterok", "afterstart", "begin-time")
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]{}-]*", re.ASCII)
 _TRIPLE = re.compile(r"""["']{3}""")
@@ -60,6 +66,9 @@ def check_option(name: str, value: str | None, key: str) -> None:
         raise PlanError(f"--{option} cannot be set", where=key, fix=REFUSED[option])
     if value is not None:
         one_line(value, key)
+    shell = (value or "").partition("=")[0].partition(".")[0]
+    if option == "setopt" and shell not in SHELL and (near := get_close_matches(shell, SHELL, 1, 0.8)):
+        raise PlanError(f"Flux would ignore the shell option {shell!r}", where=key, fix=f"{near[0]}: see flux-shell(1)")
 
 
 def merge(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.errors import PlanError
 from hpc_hydra.scheduler.base import State, SubmitError
 from hpc_hydra.scheduler.registry import submitter
 from tests.conformance.conftest import Jobs
@@ -101,6 +102,41 @@ def test_a_refusal_is_shown(flux: Jobs) -> None:
     with pytest.raises(SubmitError, match="nosuch") as error:
         flux.submit("true", queue="nosuch", runs=(0, 1))
     assert (error.value.kind, error.value.ids) == ("permanent", ())
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "said"),
+    [
+        ({"submit_args": (("time-limt", "1m"),)}, "scheduler.submit_extra", "time-limt"),
+        ({"launch_args": (("labelio", None),)}, "scheduler.launch_extra", "labelio"),
+        ({"submit_args": (("urgncy", "1"),), "launch_args": (("urgncy", "1"),)}, "scheduler.extra", "urgncy"),
+        ({"submit_args": (("signal", "SIGFOO@1m"),)}, "scheduler.submit_extra", "SIGFOO"),
+        ({"submit_args": (("setopt", "exit-timeot=none"),)}, "scheduler.extra.setopt", "exit-timeot"),
+    ],
+)
+def test_a_misspelt_option_is_refused_before_anything_is_queued(
+    flux: Jobs, given: dict[str, Any], key: str, said: str
+) -> None:
+    with pytest.raises(PlanError, match=said) as error:
+        flux.submit("true", **given)
+    assert error.value.where == key and flux.ids == []
+
+
+def test_good_options_of_ones_own_are_taken(flux: Jobs) -> None:
+    given = {"submit_args": (("setopt", "exit-timeout=30s"), ("urgency", "20")), "launch_args": (("label-io", None),)}
+    assert flux.ended(flux.submit("true", **given))[0].state is State.COMPLETED
+
+
+def test_without_an_instance_of_flux_that_is_said(
+    flux: Jobs, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--scheduler"):
+        errors = "flux-batch: ERROR: Unable to connect to Flux: broker socket /run/flux/local was not found\n"
+        request.getfixturevalue("fake_flux").misbehave("flux batch", errors=errors, code=1)
+    monkeypatch.delenv("FLUX_URI", raising=False)
+    with pytest.raises(SubmitError, match=r"nothing is queued: .*broker socket .* was not found") as error:
+        flux.submit("true")
+    assert "flux start" in str(error.value)
 
 
 def test_a_job_that_cannot_run_says_why(flux: Jobs) -> None:

@@ -93,6 +93,9 @@ def flux_batch(cluster: Cluster, argv: list[str]) -> int:
 def run(cluster: Cluster, argv: list[str]) -> int:
     asked = parse("run", argv)
     check(asked)
+    if "dry-run" in asked.options:
+        print(json.dumps({"tasks": [{"command": asked.words}]}))
+        return 0
     inside = instance(cluster)
     if inside is not None:
         return run_inside(inside, asked)
@@ -329,6 +332,12 @@ def job_command(cluster: Cluster, argv: list[str]) -> int:
         return 0
     if name == "info" and words[-1] == job.id:
         print(json.dumps(facts(job)))
+        return 0
+    if name == "eventlog" and "--format=json" in rest:
+        print(json.dumps({"timestamp": job.submitted, "name": "submit", "context": {"urgency": 16}}))
+        if (told := facts(job)["exception"])["occurred"]:
+            event = {name: value for name, value in told.items() if name != "occurred"}
+            print(json.dumps({"timestamp": time.time(), "name": "exception", "context": event}))
         return 0
     if name not in ("status", "attach", "wait-event", "wait"):
         raise Refused(f"flux-job: {name} is not in the stand-in", 2)

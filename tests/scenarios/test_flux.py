@@ -14,10 +14,18 @@ import pytest
 
 from tests.fakes.scheduler_state import Cluster
 from tests.scenarios.conftest import ROOT, Probe
+from tests.scenarios.test_coming_back import hpc, states
+from tests.scenarios.test_failures import await_true
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
 PATIENCE = 120.0  # seconds
 SMALL = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+
+
+@pytest.fixture
+def flux(request: pytest.FixtureRequest) -> Cluster | None:
+    """The stand-in; None with `--scheduler=flux`, on the real one."""
+    return None if request.config.getoption("--scheduler") == "flux" else request.getfixturevalue("fake_flux")
 
 
 def test_a_sweep_with_results_values_and_a_rank_that_fails(fake_flux: Cluster, tmp_path: Path) -> None:
@@ -106,6 +114,26 @@ def test_an_interrupt_cancels_all_by_one_command(fake_flux: Cluster, tmp_path: P
     assert {job.state for job in jobs} == {"ended"}
     assert [job.started is None for job in jobs] == [False, False, True, True]
     assert [argv[1:] for argv in fake_flux.calls("flux cancel")] == [[job.id for job in jobs]]
+
+
+def test_the_time_limit_and_a_cancellation_are_told_as_such(flux: Cluster | None, tmp_path: Path) -> None:
+    """By the job's own script, whether a rank was up or not, and by who looks later."""
+    probe = Probe(tmp_path, "flux")
+    if flux is not None:
+        flux.set_note("minute", 10.0)
+    args = ("resources.procs_per_node=1", "sleep=600", "launch.bg=true", *SMALL)
+    lines = f"scheduler.setup_lines=['touch {tmp_path}/set-up; sleep 600']"
+    assert probe.run(*args, f"resources.time_limit={'1m' if flux else '10s'}").code == 0
+    other = Probe(tmp_path / "other", "flux")
+    other.tmp.mkdir()
+    assert other.run(*args, lines).code == 0
+    assert await_true((tmp_path / "set-up").exists, PATIENCE)
+    hpc(other, "cancel")
+    assert await_true(lambda: states(other) == ["cancelled"], PATIENCE)
+    assert await_true(lambda: states(probe) == ["timeout"], PATIENCE)
+    for one, status in ((probe, "timeout"), (other, "cancelled")):
+        if (file := one.sweep / "0" / "outcome.json").exists():  # the script had the time to write it
+            assert json.loads(file.read_text())["status"] == status
 
 
 @pytest.fixture

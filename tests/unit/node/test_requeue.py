@@ -155,7 +155,7 @@ def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.Monkey
     flux = bench.folder / "bin" / "flux"
     flux.write_text(
         f'#!/bin/sh\necho "$FLUX_URI $@" >>{bench.folder}/asked\n'
-        '[ "$1" = batch ] && echo fNEW || echo \'{"jobid": "f1", "state": "RUN"}\'\n'
+        '[ "$1" = batch ] && echo fNEW || echo \'{"name": "submit"}\'\n'
     )
     flux.chmod(0o755)
     env = {"FLUX_ENCLOSING_ID": "f1", "HPC_HYDRA_FLUX_PARENT": "local:///up", "HPC_HYDRA_FLUX_NAME": "n"}
@@ -165,7 +165,7 @@ def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.Monkey
     jobs.mkdir(parents=True)
     assert bench.ends() is None and bench.closed is not None
     assert bench.asked == [
-        "local:///up jobs --json f1", f"local:///up batch --job-name=n {jobs}/job0.sh 0 1",
+        "local:///up job eventlog --format=json f1", f"local:///up batch --job-name=n {jobs}/job0.sh 0 1",
     ]  # fmt: skip
     assert current(bench.folder, "job0.1", "70_3") == "fNEW"
     took_over(bench.folder, "job0", "fNEW", "fLAST")

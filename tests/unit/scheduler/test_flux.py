@@ -295,22 +295,20 @@ def test_the_warning_before_the_end_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "standing"),
+    ("exceptions", "standing"),
     [
-        ({"state": "RUN", "exception": {"occurred": False}}, Standing(True)),
-        ({"state": "RUN", "exception": {"occurred": True, "severity": 3, "type": "x"}}, Standing(True)),
-        ({"state": "RUN", "exception": {"occurred": True, "severity": 0, "type": "cancel"}}, Standing(False)),
-        (
-            {"state": "CLEANUP", "exception": {"occurred": True, "severity": 0, "type": "timeout", "note": "over"}},
-            Standing(False, reached_limit=True),
-        ),
-        ({"state": "INACTIVE", "result": "TIMEOUT"}, Standing(False, reached_limit=True)),
-        ({"state": "INACTIVE", "result": "CANCELED"}, Standing(False)),
-        ({}, None),
+        ([], Standing(True)),
+        ([("x", 3)], Standing(True)),
+        ([("cancel", 0)], Standing(False)),
+        ([("timeout", 0)], Standing(False, reached_limit=True)),
+        ([("y", 2), ("cancel", 0), ("timeout", 0)], Standing(False)),
     ],
 )
-def test_how_a_job_stands_is_in_its_exceptions(job: dict[str, Any], standing: Standing | None) -> None:
-    assert FLUX.parse_standing(json.dumps({"jobid": "f1", **job})) == standing
+def test_how_a_job_stands_is_in_its_eventlog(exceptions: list[tuple[str, int]], standing: Standing) -> None:
+    events = [{"timestamp": 1.0, "name": "submit", "context": {"urgency": 16}}, {"timestamp": 1.1, "name": "start"}]
+    events += [{"name": "exception", "context": {"type": kind, "severity": n, "note": ""}} for kind, n in exceptions]
+    assert FLUX.parse_standing("".join(f"{json.dumps(event)}\n" for event in events)) == standing
+    assert FLUX.parse_standing("") is None
 
 
 def test_a_further_job_for_a_run_has_the_name_of_the_first_and_counts() -> None:
@@ -323,5 +321,5 @@ def test_a_further_job_for_a_run_has_the_name_of_the_first_and_counts() -> None:
     assert FLUX.resubmit_command(env, Path("/s/job0.sh"), 5, 2) == command
     assert FLUX.restarts(env) == 1 and FLUX.restarts({}) == 0
     assert FLUX.standing_command(env) is None  # by hand, in no job: nobody can say
-    assert FLUX.standing_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"}) == ["flux", "jobs", "--json", "f9"]
+    assert FLUX.standing_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"})[:3] == ["flux", "job", "eventlog"]
     assert FLUX.parse_resubmitted("welcome\nƒABC\n") == "fABC"
