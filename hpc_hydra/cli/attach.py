@@ -82,6 +82,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             _show(todo, task)
             return 0
         check_exists(task)
+        _check_places(todo, keep=keep)
         if prepared.settings.launch.confirm_above is not None:
             from hpc_hydra.launcher import cost
 
@@ -91,7 +92,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         for note in todo.notes:
             complain(f"note: {note}")
         job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
-        scripts.write([job], {todo.dialect.name: todo.dialect}, prepared.settings.launch.output_script)
+        with on_disk(todo.spec.sweep, "launch.output_script=PATH where you may write"):
+            scripts.write([job], {todo.dialect.name: todo.dialect}, prepared.settings.launch.output_script)
         try:
             return _execute(todo)
         finally:
@@ -234,6 +236,18 @@ def _execute(todo: Attached) -> int:
         if not of_itself:  # the code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
+
+
+def _check_places(todo: Attached, *, keep: bool) -> None:
+    """Refuse, before anything is started, files that could not be written. Raises `ConfigError`."""
+    logging = todo.run.plan.logging
+    checks.check_logs({"logging.out": logging.out, "logging.err": logging.err})
+    if logging.save_hostlist and not keep and not os.access(".", os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{RunPaths(todo.run.dir).hostlist.name} cannot be written into the current directory",
+            where="logging.save_hostlist",
+            fix="-l DIR (launch.launch_dir=DIR) where you may write",
+        )
 
 
 def _keep_hostlist(todo: Attached, *, keep: bool) -> None:

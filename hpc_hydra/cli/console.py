@@ -21,6 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpc_hydra.errors import ConfigError
+
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _BLOCK = 1 << 18  # bytes read at once
@@ -174,8 +176,15 @@ def _forwarding() -> Iterator[_Forward]:
 
 
 def _opened(path: Path) -> Any:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("wb", buffering=0)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb", buffering=0)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename} cannot be written: {error.strerror}",
+            where="logging.out, logging.err",
+            fix="a path where you may write",
+        ) from error
 
 
 class _Pump:

@@ -5,6 +5,7 @@ Must not know: how runs are submitted.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections import defaultdict
@@ -101,6 +102,25 @@ def _folders(package: str) -> list[Path]:
     except (ImportError, ValueError):
         return []
     return [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
+
+
+def check_logs(patterns: Mapping[str, str | None]) -> None:
+    """Refuse a log whose directory is here and cannot be written: every rank would fail. Raises `ConfigError`.
+
+    Args:
+        patterns: by key. Not looked at: what is below a run's directory, or below one that only a rank knows.
+    """
+    for key, pattern in patterns.items():
+        path = Path(pattern or "")
+        if not path.is_absolute() or re.search(r"[{%]", str(path.parent)):
+            continue
+        written = path if path.exists() else path.parent
+        closed = written.exists() and not os.access(written, os.W_OK)
+        number = errno.EISDIR if path.is_dir() else errno.EACCES if closed else 0
+        if number:
+            raise ConfigError(
+                f"{path} cannot be written: {os.strerror(number)}", where=key, fix=f"{key}=PATH where you may write"
+            )
 
 
 def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -> None:

@@ -103,6 +103,9 @@ class Launch:
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         notes = _notes(prepared, groups, dialects)
         notes += allocation.notes(prepared.settings, held.get(prepared.settings.scheduler.name))
+        if not launch.dry_run:
+            for out, err in {(run.plan.logging.out, run.plan.logging.err) for run in prepared.runs}:
+                checks.check_logs({"logging.out": out, "logging.err": err})
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
         self._freeze_code(launch.snapshot, preparer.root)

@@ -79,6 +79,34 @@ def test_a_script_that_cannot_be_written_where_it_was_asked_for(script: App, clo
     assert f"{closed}/" in told and "Permission denied" in told
 
 
+@pytest.mark.parametrize("key", ["logging.out", "logging.err"])
+def test_a_log_where_nobody_may_write(script: App, closed: Path, key: str) -> None:
+    told = refused(script, "-m", "scheduler=slurm", f"{key}={closed}/x.log", prefix=ordinary())
+    assert told.startswith(f"hpc_hydra: {key}: {closed}/x.log cannot be written: Permission denied")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "logging.out={closed}/x.log", "--"],
+        ["run", "logging.err={closed}/new/x.log", "--"],
+        ["run", "launch.output_script={closed}/x.sh", "--"],
+        ["torchrun", "--out", "{closed}", "-N", "1", "--"],
+    ],
+)
+def test_files_of_an_attached_run_where_nobody_may_write(closed: Path, words: list[str]) -> None:
+    words = [word.format(closed=closed) for word in words]
+    start = [*ordinary(), sys.executable, "-m", "hpc_hydra.cli", words[0]]
+    start += ["--local"] if words[0] == "torchrun" else ["scheduler=local"]
+    done = subprocess.run(
+        [*start, *words[1:], "sh", "-c", "echo started"], cwd=closed.parent,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "started" not in done.stdout and "Traceback" not in done.stderr, done.stderr
+    assert str(closed) in done.stderr and "cannot be written" in done.stderr and "Try:" in done.stderr
+    assert not list(closed.iterdir())
+
+
 def test_a_disk_without_room(script: App) -> None:
     limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]  # every write to a file fails
     assert "cannot be written: File too large" in refused(script, "-m", "scheduler=slurm", prefix=limited)
