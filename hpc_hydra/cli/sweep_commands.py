@@ -6,6 +6,7 @@ What they do is in `hpc_hydra.launcher`: inspect, choose, output, wait, resume. 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -241,6 +242,14 @@ def resume(argv: Sequence[str]) -> int:
     from hpc_hydra.launcher.resume import resume as submit_again
 
     overrides = tuple(words[at + 1 :])
+    misplaced = [word for word in overrides if word.startswith("-")]
+    if misplaced:
+        raise UsageError(
+            f"{misplaced[0]} is behind --, where only overrides are",
+            where="resume",
+            fix=f"hpc-hydra resume {shlex.join(misplaced)} -- "
+            + (shlex.join(word for word in overrides if word not in misplaced) or "resources.time_limit=2h"),
+        )
     wanted = Wanted(tuple(runs), options.failed, overrides, options.bg, options.launcher_gone, options.yes)
     return submit_again(find_sweep(where), wanted)
 

@@ -22,7 +22,7 @@ from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue, is_packed
 
 KEY = "launch.after"
-AGAIN = 5.0  # seconds between two looks at what is waited for
+AGAIN = 5.0  # seconds between two looks at what is waited for, at most
 _ACTIVE = ("pending", "running")
 
 
@@ -87,7 +87,9 @@ def read(text: str, here: Path) -> Awaited:
         views = tuple(select(look(sweep), [runs] if runs else []))
     except HpcHydraError as error:
         raise ConfigError(
-            f"{text!r}: {error.what}", where=KEY, fix="the directory of a sweep, or DIR:RUNS with RUNS as 0-3 or lr=0.1"
+            f"{text!r}: {error.what}",
+            where=KEY,
+            fix=f"the directory of a sweep, or DIR:RUNS with RUNS as 0-3, or quoted: '{KEY}=\"DIR:lr=0.1\"'",
         ) from error
     bad = [view for view in views if view.word not in (*_ACTIVE, "completed")]
     if bad:
@@ -143,8 +145,10 @@ def wait(texts: Sequence[str], here: Path) -> None:
         awaited = read(text, here)
         if awaited.active:
             complain(f"waiting for {text}: {len(awaited.active)} runs have not ended ({KEY})")
+        pause = AGAIN / 16
         while awaited.active:
-            time.sleep(AGAIN)
+            time.sleep(pause)
+            pause = min(2 * pause, AGAIN)
             awaited = read(text, here)
 
 

@@ -23,9 +23,10 @@ from hpc_hydra.errors import ConfigError, SweepError
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.inspect import RunView
+    from hpc_hydra.launcher.opened import Sweep as Opened
 
 _PRIMARY = "hpc_hydra_launch"  # the primary configuration of a function that has none
-_POLL = 2.0  # seconds between two looks while it is waited for
+_POLL = 2.0  # seconds between two looks while it is waited for, at most
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,12 @@ def launch(
         config_name: the primary configuration, which lists the bundle ``hpc``.
         quiet: print nothing.
 
+    With ``launch.dry_run=true`` what would be submitted is printed, and nothing else done: the sweep that is returned
+    has ``submitted`` false, and whatever is asked of it raises `SweepError`.
+
     Raises:
         HpcHydraError: nothing could be submitted; and what Hydra raises for overrides that cannot be composed.
+        ConfigError: ``launch.debug=true``, which leaves no sweep to come back to.
     """
     function, path, name = _of_hydra_main(task)
     if config is not None and (config_path or config_name or name):
@@ -71,7 +76,8 @@ def launch(
     name = config_name or name
     words = [*overrides, "launch.bg=true"]
     with redirect_stdout(io.StringIO()) if quiet else nullcontext(), _own_hydra(path, name, config) as (hydra, primary):
-        return Sweep(_submit(hydra, primary, function, words))
+        root, submitted = _submit(hydra, primary, function, words)
+    return Sweep(root) if submitted else Sweep._shown(root)
 
 
 def _of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
@@ -108,11 +114,13 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
         Singleton.set_state(state)
 
 
-def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> Path:
+def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> tuple[Path, bool]:
+    """The sweep directory, and whether there is one: not after a dry run."""
     from hydra import version
     from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext, RunMode
+    from omegaconf import OmegaConf
 
     from hpc_hydra.launcher.compose import raw_list
 
@@ -123,6 +131,12 @@ def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Seque
     cfg = composed()
     if cfg.hydra.job.chdir is None and version.getbase() is None:  # no @hydra.main says it: as Hydra does since 1.2
         cfg = composed("hydra.job.chdir=false")
+    if OmegaConf.select(cfg, "launch.debug"):
+        raise ConfigError(
+            "runs in this process, and leaves no sweep to come back to",
+            where="launch.debug",
+            fix="call the function itself, or python train.py -m launch.debug=true",
+        )
     sweeper = Plugins.instance().instantiate_sweeper(
         config=cfg,
         hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks()),
@@ -135,19 +149,28 @@ def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Seque
         raise ConfigError(
             "another launcher or sweeper is configured", where="hydra/launcher", fix="the bundle `hpc` in the defaults"
         )
-    return Path(root)
+    return Path(root), not OmegaConf.select(cfg, "launch.dry_run")
 
 
 class Sweep:
     """A sweep, from any process, any later day: ``Sweep("multirun/2026-01-31/12-00-00")``."""
+
+    submitted = True  # False: of a dry run, nothing is there
 
     def __init__(self, dir: str | os.PathLike[str]) -> None:
         from hpc_hydra.launcher.opened import find_sweep
 
         self.dir = find_sweep(os.fspath(dir))
 
+    @classmethod
+    def _shown(cls, root: Path) -> Sweep:
+        """What a dry run gives."""
+        sweep = cls.__new__(cls)
+        sweep.dir, sweep.submitted = root, False
+        return sweep
+
     def __repr__(self) -> str:
-        return f"Sweep({str(self.dir)!r})"
+        return f"Sweep({str(self.dir)!r})" if self.submitted else f"<dry run of Sweep({str(self.dir)!r})>"
 
     def status(self) -> list[Result]:
         """How all runs are, in their order; ``value`` is filled for completed ones."""
@@ -173,13 +196,15 @@ class Sweep:
             TimeoutError: they have not ended after ``timeout`` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL / 16
         while True:
             words = [view.word for view in self._views()]
             if not any(word in ("pending", "running", "unknown") for word in words):
                 return all(word == "completed" for word in words)
             if end is not None and time.monotonic() > end:
                 raise TimeoutError(f"{self.dir}: runs have not ended after {timeout} s")
-            time.sleep(_POLL if end is None else max(0.0, min(_POLL, end - time.monotonic())))
+            time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
+            pause = min(2 * pause, _POLL)
 
     def results(self) -> list[Result]:
         """All runs when they have ended, in their order."""
@@ -193,9 +218,8 @@ class Sweep:
             SweepError: there is nothing yet.
         """
         from hpc_hydra.launcher import output
-        from hpc_hydra.launcher.opened import open_sweep
 
-        sweep = open_sweep(self.dir)
+        sweep = self._open()
         found = [view for view in self._views() if view.run.num == run]
         if not found:
             raise SweepError(f"there is no run {run}", where=str(self.dir))
@@ -205,10 +229,9 @@ class Sweep:
         """End runs that wait or run, all of them without arguments (``3``, ``"0-4"``, ``"lr=0.1"``); what was done."""
         from hpc_hydra.launcher import choose
         from hpc_hydra.launcher.inspect import look
-        from hpc_hydra.launcher.opened import open_sweep
         from hpc_hydra.launcher.recover import recover
 
-        sweep = open_sweep(self.dir)
+        sweep = self._open()
         recover(sweep)
         return choose.cancel(sweep, choose.select(look(sweep), [str(run) for run in runs]), all_runs=not runs)
 
@@ -222,13 +245,24 @@ class Sweep:
         """
         from hpc_hydra.launcher.resume import Wanted, resume
 
+        self._open()
         resume(self.dir, Wanted(tuple(str(run) for run in runs), failed, tuple(overrides), bg=True))
 
     def _views(self) -> list[RunView]:
         from hpc_hydra.launcher.inspect import look
-        from hpc_hydra.launcher.opened import open_sweep
         from hpc_hydra.launcher.recover import recover
 
-        sweep = open_sweep(self.dir)
+        sweep = self._open()
         recover(sweep)
         return look(sweep)
+
+    def _open(self) -> Opened:
+        from hpc_hydra.launcher.opened import open_sweep
+
+        if not self.submitted:
+            raise SweepError(
+                "nothing was submitted, it was only shown (launch.dry_run)",
+                where=str(self.dir),
+                fix="hpc_hydra.launch without launch.dry_run=true",
+            )
+        return open_sweep(self.dir)

@@ -78,6 +78,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
         others = [v for v in others if registry.has_queue(v.scheduler)]
         if not chosen:
+            _runs(sweep, [view.run for view in views[:1]], wanted.overrides)  # wrong ones are wrong all the same
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}

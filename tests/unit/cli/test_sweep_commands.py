@@ -247,6 +247,37 @@ def test_resume_submits_only_what_failed_and_keeps_the_old_attempts(sweeps: Swee
     assert "is completed: it is not submitted" in sweeps.hpc("resume", "1")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["resources.nodez=2"], "Try: resources.nodes"),
+        (["resources.time_limit=yesterday"], "resources.time_limit"),
+        (["optim.lr=3"], "a new sweep for other values"),
+        (["resources.nodes=1,2"], "resources.nodes"),
+        (["--bg"], "Try: hpc-hydra resume --bg -- resources.time_limit=2h"),
+        (["resources.time_limit=2h", "--yes"], "Try: hpc-hydra resume --yes -- resources.time_limit=2h"),
+    ],
+)
+def test_wrong_words_are_refused_also_where_nothing_is_to_be_resumed(
+    ended: Sweeps, words: list[str], said: str
+) -> None:
+    from hpc_hydra.cli.sweep_commands import resume
+    from hpc_hydra.errors import HpcHydraError
+
+    with pytest.raises(HpcHydraError) as told:
+        resume(["0", str(ended.sweep), "--", *words])
+    assert said in str(told.value) and told.value.exit_code == 2
+
+
+def test_good_overrides_where_nothing_is_to_be_resumed_are_no_error(
+    ended: Sweeps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hpc_hydra.cli.sweep_commands import resume
+
+    assert resume(["0", str(ended.sweep), "--bg", "--", "resources.time_limit=2h"]) == 0
+    assert "nothing to resume" in capsys.readouterr().out
+
+
 def test_resume_with_overrides_makes_a_new_plan_that_the_ranks_see(sweeps: Sweeps) -> None:
     assert sweeps.launch("optim.lr=0.1,0.2", "bad=true", "resources.time_limit=5m").returncode == 1
     (sweeps.folder / "mended").touch()

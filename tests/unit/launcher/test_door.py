@@ -75,6 +75,32 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
         hpc_hydra.Sweep(tmp_path)
 
 
+SHOWN = ("x=1,2", "scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+
+
+def test_a_dry_run_is_shown_and_says_that_nothing_is_there(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(app.folder)
+    before = app.listing()
+    sweep = hpc_hydra.launch(lambda cfg: cfg.x, *SHOWN, "launch.dry_run=true", config={"x": 0})
+    assert "dry run: nothing was written" in capsys.readouterr().out
+    assert not sweep.submitted and "dry run" in repr(sweep) and app.listing() == before
+    for verb in (sweep.status, sweep.wait, sweep.results, sweep.cancel, sweep.resume, lambda: sweep.logs(0)):
+        with pytest.raises(SweepError, match="nothing was submitted"):
+            verb()
+    assert app.listing() == before
+
+
+def test_a_run_in_this_process_is_no_sweep(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(app.folder)
+    called: list[object] = []
+    with pytest.raises(ConfigError) as told:
+        hpc_hydra.launch(called.append, *SHOWN, "launch.debug=true", config={"x": 0})
+    assert told.value.where == "launch.debug" and "call the function itself" in (told.value.fix or "")
+    assert not called and not (app.folder / "multirun").exists()
+
+
 def test_runs_on_this_machine_outlive_the_command_that_started_them(app: App) -> None:
     small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
     done = app.start("-m", *small, "launch.bg=true", "x=1,2", "hydra.sweep.dir=sweep")
