@@ -31,7 +31,6 @@ from hpc_hydra.planning.types import Logging
 from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.scheduler.steps import StepSubmitter
 from hpc_hydra.sweep.files import on_disk, read_json
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
@@ -165,6 +164,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     env = cleaned(os.environ, keep=dialect.keeps(plan.request))
     command: list[str] | None
     if held is not None:
+        from hpc_hydra.scheduler.steps import StepSubmitter
+
         StepSubmitter(dialect, held).check(plan.tasks)
         command, env = ["bash", str(script)], dialect.step_environment(os.environ, plan.tasks, held)
     else:

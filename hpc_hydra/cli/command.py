@@ -6,7 +6,6 @@ Must not know: configuration, schedulers.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def program(words: Sequence[str], *, fill: bool = False) -> Program:
         umask=current_umask(),
         pythonpath=package_path(),
         fill=fill,
-        launch=secrets.token_hex(8),
+        launch=os.urandom(8).hex(),
     )
 
 

@@ -7,7 +7,6 @@ Must not know: jobs, schedulers, configuration.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import select
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -56,6 +55,9 @@ def run_attached(
     Interrupt, termination, hang-up and quit are passed on to that group; if this process is killed, the command is
     told to end. Raises `OSError` where it cannot be started.
     """
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     terminal = _Terminal()
     parent = os.getpid()
     pumps: list[_Pump] = []
@@ -73,7 +75,7 @@ def run_attached(
                 cwd=cwd,
                 stdout=writers.get(1),
                 stderr=writers.get(2),
-                preexec_fn=lambda: _in_child(parent, terminal),
+                preexec_fn=lambda: _in_child(parent, terminal, prctl),
             )
             forward.to(process.pid)
             for pump in pumps:
@@ -87,12 +89,12 @@ def run_attached(
     return Ended(code, forward.first)
 
 
-def _in_child(parent: int, terminal: _Terminal) -> None:
+def _in_child(parent: int, terminal: _Terminal, prctl: Callable[[int, int], int] | None) -> None:
     os.setpgid(0, 0)
     terminal.give(os.getpid())
-    if sys.platform == "linux":
+    if prctl is not None:
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had gone
+        prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had gone
         if os.getppid() != parent:
             os._exit(1)
 

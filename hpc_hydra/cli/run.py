@@ -6,7 +6,6 @@ for), or through the sweeper (several runs, or in the background). Must not know
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -226,6 +225,8 @@ def _nobody_reads(key: str, *, fill: bool) -> ConfigError:
 
     known = {f"{group}.{field.name}": field.name for group, kind in GROUPS.items() for field in fields(kind)}
     near = [full for full, short in known.items() if short == key]
+    import difflib
+
     near += difflib.get_close_matches(key, [*known, *GROUPS], n=2)
     hint = f"{'' if fill else '--fill '}+{key}=VALUE, with {{{key}}} in the command"
     return ConfigError(

@@ -6,7 +6,6 @@ Unlike argparse: an option with several values never swallows the command, the c
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -192,6 +191,8 @@ def _short(options: Sequence[Option], word: str, found: list[tuple[Option, Any]]
 
 def did_you_mean(word: str, names: Iterable[str]) -> str | None:
     """The nearest valid spellings, or None."""
+    import difflib
+
     near = difflib.get_close_matches(word, list(names), n=3, cutoff=0.6)
     return " or ".join(near) if near else None
 

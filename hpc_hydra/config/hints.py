@@ -5,7 +5,6 @@ Must not know: planning, schedulers. Hydra is imported lazily, by `install_hints
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import sys
@@ -17,6 +16,8 @@ MARK = "_hpc_hydra_hinted"
 
 def nearest(word: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """The members of ``valid`` that ``word`` may have meant, best first; empty where none is near."""
+    import difflib  # only where something is wrong
+
     names = {name.lower(): name for name in valid}
     return [names[name] for name in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.72)]
 

@@ -13,7 +13,6 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
-from hpc_hydra.launcher.report import complain
 
 
 class HpcCallback(Callback):
@@ -30,6 +29,8 @@ class HpcCallback(Callback):
         try:
             _check_run(config)
         except HpcHydraError as error:
+            from hpc_hydra.launcher.report import complain
+
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
 
@@ -41,6 +42,8 @@ class HpcCallback(Callback):
             checks.refuse_on_a_rank()
             _check_launcher(config)
         except HpcHydraError as error:
+            from hpc_hydra.launcher.report import complain
+
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from hpc_hydra.launcher import cost, each_node
+from hpc_hydra.launcher import each_node
 from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.report import common_overrides, shown_overrides
 from hpc_hydra.planning.drawing import replica_groups
@@ -35,6 +35,8 @@ def show(
 
     ``hydra``: the command line's overrides of Hydra's own keys. ``steps`` gives the specs of packed runs.
     """
+    from hpc_hydra.launcher import cost
+
     parts = [runs_table(jobs), cost.told([group for group, _, _ in jobs])]
     if notes:
         parts.append("\n".join(f"note: {note}" for note in notes))

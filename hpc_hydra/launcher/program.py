@@ -6,7 +6,6 @@ Must not know: schedulers, configuration groups.
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +62,7 @@ def detect() -> Program:
         flags=interpreter_flags(),
         umask=current_umask(),
         pythonpath=package_path(),
-        launch=secrets.token_hex(8),
+        launch=os.urandom(8).hex(),
     )
 
 

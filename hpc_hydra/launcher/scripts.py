@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -113,7 +112,7 @@ def inside(spec: JobSpec, held: Allocation | None) -> JobSpec:
 
 def tag(key: str) -> str:
     """A word that no other submission has."""
-    return f"hpc_hydra-{secrets.token_hex(6)}-{key}"
+    return f"hpc_hydra-{os.urandom(6).hex()}-{key}"
 
 
 def retag(path: Path, old: str, new: str) -> None:

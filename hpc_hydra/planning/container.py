@@ -9,11 +9,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.config.schema import ContainerConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import Container, Mount
+
+if TYPE_CHECKING:  # ranks check paths here, and need no more
+    from hpc_hydra.config.schema import ContainerConfig
 
 KEYS = ("image", "mounts", "workdir", "mount_home", "remap_root", "writable", "env", "extra", "gpu")
 
@@ -115,7 +117,7 @@ def check_path(runtime: str, path: str, key: str) -> None:
 
 
 def _nothing_else(asked: ContainerConfig) -> None:
-    nothing = ContainerConfig()
+    nothing = type(asked)()
     given = [key for key in KEYS if getattr(asked, key) != getattr(nothing, key)]
     if given:
         raise ConfigError(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.config.load import check_value
-from hpc_hydra.config.schema import SchedulerConfig, Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import mebibytes, seconds
+
+if TYPE_CHECKING:  # ranks read names of options here, and need no more
+    from hpc_hydra.config.schema import SchedulerConfig, Settings
 
 Arg = tuple[str, str | None]
 
@@ -181,7 +182,7 @@ def merge(settings: Settings) -> Merged:
 class _Merge:
     def __init__(self, settings: Settings) -> None:
         own = {group.name: replace(getattr(settings, group.name)) for group in fields(settings)}
-        self.done = Merged(Settings(**own))  # shallow copies: only plain values are set
+        self.done = Merged(type(settings)(**own))  # shallow copies: only plain values are set
         self.words = SPELLINGS.get(settings.scheduler.name, NO_SPELLINGS)
         self.denied = {self.name(flag) for flag in settings.system.denied_flags}
         self.args: dict[str, dict[str, list[str | None]]] = {"submit": {}, "launch": {}}
@@ -270,6 +271,8 @@ class _Merge:
         group, _, attribute = full.partition(".")
         target = getattr(self.done.settings, group)
         before = getattr(target, attribute)
+        from hpc_hydra.config.load import check_value
+
         try:
             after = check_value(full, value)
             if full in _UNITS:

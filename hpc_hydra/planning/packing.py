@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import ceil
+from typing import TYPE_CHECKING
 
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.size import Size
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.planning.units import mebibytes
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,8 @@ def spread(plans: Sequence[Plan], room: Allocation, count: int | None = None) ->
     Args:
         count: number of allocations; None: so many that, as far as can be said, no run waits for another.
     """
+    from fractions import Fraction  # slow to import
+
     loads = [_load(share(plan), room) for plan in plans]
     if count is None:
         count = ceil(len(plans) / room.at_a_time) if room.at_a_time else ceil(sum(loads))
@@ -209,6 +214,8 @@ def spread(plans: Sequence[Plan], room: Allocation, count: int | None = None) ->
 
 def _load(one: Share, room: Allocation) -> Fraction:
     """The part of an allocation that a run takes."""
+    from fractions import Fraction
+
     parts = [Fraction(one.cpus, room.cpus)]
     if room.gpus:
         parts.append(Fraction(one.gpus, room.gpus))

@@ -6,7 +6,6 @@ Must not know: what a scheduler can say (dialects round up to that).
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from math import ceil
 from typing import Any
 
@@ -113,6 +112,8 @@ def mebibytes(value: Any, key: str) -> int | None:
         return 0
     if re.fullmatch(r"\d+(\.\d+)?", text):
         raise ConfigError(f"{text} has no unit", where=key, fix=f"say the unit: {key}={text}M or {key}={text}G")
+    from fractions import Fraction  # slow to import
+
     found = _MEMORY.fullmatch(text)
     if not found or Fraction(found[1]) == 0:
         raise _bad_memory(value, key)
