@@ -129,12 +129,14 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
 
 
 def shared_directory(scheduler: str) -> Path:
-    """A new directory that the nodes see too: here, else in the home directory."""
+    """A new directory that the nodes see too: here, else in the home directory. What killed processes left goes."""
+    from hpc_hydra.launcher.temporary import make
+
     if scheduler == "local":
-        return Path(tempfile.mkdtemp(prefix="hpc_hydra-"))
+        return make(Path(tempfile.gettempdir()), "hpc_hydra-")
     for parent in (Path.cwd(), Path.home()):
         with contextlib.suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=".hpc_hydra-", dir=parent))
+            return make(parent, ".hpc_hydra-")
     raise ConfigError(
         "neither this directory nor your home directory can be written to", where="launch.launch_dir", fix="-l DIR"
     )

@@ -1,0 +1,63 @@
+"""A directory whose process was killed goes at the next start, and no other one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.launcher.temporary import OWNER, QUIET, make
+
+PREFIX = ".hpc_hydra-"
+
+
+@pytest.fixture(scope="module")
+def killed() -> dict[str, object]:
+    """A process that is gone."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    begun = time.time()
+    process.kill()
+    process.wait()
+    return {"host": socket.gethostname(), "pid": process.pid, "time": begun}
+
+
+def left(parent: Path, owner: object, *, age: float = 2 * QUIET, name: str = "left") -> Path:
+    folder = parent / f"{PREFIX}{name}"
+    (folder / ".hpc_hydra").mkdir(parents=True)
+    if owner is not None:
+        (folder / OWNER).write_text(owner if isinstance(owner, str) else json.dumps(owner))
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (time.time() - age,) * 2)
+    return folder
+
+
+def test_what_a_killed_process_left_goes(tmp_path: Path, killed: dict[str, object]) -> None:
+    folder = left(tmp_path, killed)
+    made = make(tmp_path, PREFIX)
+    assert sorted(tmp_path.iterdir()) == [made] and not folder.exists()
+    assert json.loads((made / OWNER).read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("why", ["lives", "elsewhere", "no owner", "torn", "odd", "just now", "another name"])
+def test_what_may_be_in_use_stays(tmp_path: Path, killed: dict[str, object], why: str) -> None:
+    me = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
+    owner = {"lives": me, "elsewhere": {**killed, "host": "n1"}, "no owner": None, "torn": "{", "odd": "[1]"}
+    folder = left(tmp_path, owner.get(why, killed), age=QUIET / 2 if why == "just now" else 2 * QUIET)
+    if why == "another name":
+        folder = folder.rename(tmp_path / "hpc_hydra-mine")
+    make(tmp_path, PREFIX)
+    assert folder.is_dir() and (folder / ".hpc_hydra").is_dir()
+
+
+def test_a_link_is_not_followed(tmp_path: Path, killed: dict[str, object]) -> None:
+    precious = left(tmp_path / "precious", killed)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / f"{PREFIX}link").symlink_to(precious)
+    make(tmp_path / "here", PREFIX)
+    assert precious.is_dir()
