@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node import rendezvous
+from hpc_hydra.node import names, rendezvous
 from hpc_hydra.node.become import Child
 from hpc_hydra.node.logs import open_log
 from hpc_hydra.node.monitor import monitored
@@ -135,6 +135,7 @@ def _become(seat: Seat, node: Node, supervisor: int) -> Child:
         os.dup2(log, 2)
         os.close(log)
     os.environ.update({AGENT: str(os.getpid()), SUPERVISOR: str(supervisor), HOSTS: ",".join(seat.info.hosts)})
+    names.note(os.environ, node.address)
     if seat.execution.replica is not None:
         take_share(seat.plan, seat.execution.replica)
 

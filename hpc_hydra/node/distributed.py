@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node import rendezvous, warned
+from hpc_hydra.node import names, rendezvous, warned
 from hpc_hydra.node.environment import ROUND, device_index, identity_variables
 from hpc_hydra.node.start import Start, meeting_place, run_directory, start_of
 from hpc_hydra.planning.types import RankInfo
@@ -260,6 +260,7 @@ def _forget(path: Path) -> None:
 def _tcp_store(start: Start, address: str, port: int, serves: bool, seconds: float) -> Any:
     from torch.distributed import TCPStore
 
+    names.spare_torch(address)
     try:
         store = TCPStore(
             address, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False,

@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any
 
+from hpc_hydra.node import names
 from hpc_hydra.node.agent import STOP_BY, Node
 from hpc_hydra.node.environment import ROUND
 from hpc_hydra.node.processes import STOP, name_of
@@ -62,6 +63,7 @@ def run_agent(node: Node) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
     os.environ[ROUND] = "0"
     node.log_dir.mkdir(parents=True, exist_ok=True)
+    names.spare_torch()
     _register(_Rounds(node))
     config, command, words = run.config_from_args(run.parse_args(arguments(node)))
     try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node import binding, environment, rendezvous, trackers
+from hpc_hydra.node import binding, environment, names, rendezvous, trackers
 from hpc_hydra.node.become import Child, become
 from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
@@ -134,6 +134,7 @@ def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, s
     gloo = rendezvous.interface_for_gloo(seat.info)
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
+    names.note(env, meeting.address)
     return env, notes
 
 

@@ -1,0 +1,92 @@
+"""Names of addresses that nobody tells: a DNS that drops queries must not hold up the ranks.
+
+torch asks for the host name of each connection of its TCPStore, on both sides, only to write it into its log; each
+question may take 10 s (resolv.conf(5): two attempts of 5 s), in which rank 0's store answers nobody. Since 2.9 torch
+stops asking after the first failure of this kind in a process; so that is made to happen at once. Linux with glibc;
+elsewhere nothing is done. Must not know: ranks, plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, MutableMapping
+from datetime import timedelta
+from typing import Any
+
+SILENT = "HPC_HYDRA_NAMES_SILENT"
+"""1: nobody answers when a rank of this node asks for a host name; 0: somebody does."""
+QUICK = "timeout:1 attempts:1"  # of resolv.conf(5), for programs that make their process group themselves
+_NOWHERE = "127.99.1.2"  # this host, by an address that has no name
+
+
+class _Resolver(ctypes.Structure):
+    """The first fields of the calling thread's ``struct __res_state`` (glibc's resolv.h)."""
+
+    _fields_ = (
+        ("retrans", ctypes.c_int),
+        ("retry", ctypes.c_int),
+        ("options", ctypes.c_ulong),
+        ("nscount", ctypes.c_int),
+    )
+
+
+@contextlib.contextmanager
+def _resolver(*, retry: int) -> Iterator[bool]:
+    """Let this thread ask one name server so often, for a second each; false where that cannot be said."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.__res_state.restype = ctypes.POINTER(_Resolver)
+        libc.__res_init()
+        state = libc.__res_state().contents
+    except (OSError, AttributeError, ValueError):
+        yield False
+        return
+    before = state.retrans, state.retry, state.nscount
+    state.retrans, state.retry, state.nscount = 1, retry, min(state.nscount, 1)
+    try:
+        yield True
+    finally:
+        state.retrans, state.retry, state.nscount = before
+
+
+def nobody_answers(address: str) -> bool:
+    """Whether nobody says within a second which name an address has, if it has one. ``address`` may be a name."""
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4]
+        if ipaddress.ip_address(str(found[0]).partition("%")[0]).is_loopback:
+            return False
+    except (OSError, ValueError):
+        return False
+    with _resolver(retry=1) as known:
+        if known:
+            try:
+                socket.getnameinfo((str(found[0]), 0), socket.NI_NAMEREQD)
+            except socket.gaierror as error:
+                return error.errno == socket.EAI_AGAIN
+    return False
+
+
+def note(env: MutableMapping[str, str], address: str) -> None:
+    """Say in the environment of a rank whether names are told here, so that it and what it starts need not wait."""
+    if SILENT not in env:
+        env[SILENT] = str(int(nobody_answers(address)))
+    if env[SILENT] == "1":
+        env.setdefault("RES_OPTIONS", QUICK)
+
+
+def spare_torch(address: str | None = None) -> None:
+    """Keep torch in this process from asking for names, where nobody answers."""
+    silent = os.environ.get(SILENT)
+    if silent == "0" or (silent is None and (address is None or not nobody_answers(address))):
+        return
+    from torch.distributed import TCPStore
+
+    store: Any = None
+    with _resolver(retry=0) as known, contextlib.suppress(Exception):
+        if known:
+            store = TCPStore(_NOWHERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
+    del store
