@@ -40,6 +40,11 @@ class Watch:
         found = list(self.probe.sweep.glob(f"0/logs/*/{name}"))
         return json.loads(found[0].read_text()) if found else None
 
+    def quorum(self, size: int, others: set[str] | None = None) -> set[str]:
+        """Who is alive by the lighthouse's account, once it tells of so many, of whom one is not among others."""
+        members = {each["id"] for each in (self.file("quorum.json") or {"members": []})["members"]}
+        return members if len(members) == size and (others is None or len(members - others) == 1) else set()
+
     def state(self, replica: int) -> dict[str, Any]:
         return self.file("replicas.json")["replicas"][replica]
 
@@ -51,7 +56,7 @@ class Watch:
         wait_for(lambda: self.last(replica)["step"] >= before + steps, PATIENCE, f"replica {replica} trains on")
 
     def end(self) -> None:
-        (self.probe.out / "target").write_text(str(max(self.last(r)["step"] for r in range(3)) + 10))
+        (self.probe.out / "target").write_text(str(max(self.last(r)["step"] for r in range(2)) + 10))
 
     def kill(self, replica: int) -> None:
         """SIGKILL to the program of the group's rank 0, as an out-of-memory killer does."""
@@ -76,13 +81,12 @@ def test_groups_of_this_machine_take_one_in_again(local_probe: Probe) -> None:
     sizes = ("rendezvous=torchft", "rendezvous.replicas_per_node=2", "resources.procs_per_node=2")
     with probe.started(argv=probe.argv(*sizes, app=APP / "replicas.py")) as launcher:
         wait_for(lambda: watch.together(0, 1), PATIENCE, "both train together")
-        ids = {each["id"] for each in watch.file("quorum.json")["members"]}
+        ids = wait_for(lambda: watch.quorum(2), PATIENCE, "the lighthouse knows both")
         watch.kill(1)
         wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
         watch.goes_on(0)
         wait_for(lambda: watch.together(0, 1) and watch.back(1), PATIENCE, "both again")
-        members = {each["id"] for each in watch.file("quorum.json")["members"]}
-        assert len(members) == 2 and len(members & ids) == 1, "the one that was killed has left the quorum"
+        wait_for(lambda: watch.quorum(2, ids), PATIENCE, "the one that was killed has left the quorum")
         watch.end()
         out, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, out
@@ -92,25 +96,27 @@ def test_groups_of_this_machine_take_one_in_again(local_probe: Probe) -> None:
 @pytest.mark.torch
 @pytest.mark.cluster(alone=True)
 def test_a_killed_process_and_a_lost_node_end_no_other_group(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    """Two groups, each of two nodes."""
     probe = Probe(tmp_path, "slurm")
     watch = Watch(probe)
-    sizes = ("resources.nodes=3", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
-    with probe.started(
-        argv=probe.argv("rendezvous=torchft", "rendezvous.max_restarts=1", *sizes, app=APP / "replicas.py")
-    ) as launcher:
-        wait_for(lambda: watch.together(0, 1, 2), PATIENCE, "all train together")
+    sizes = ("resources.nodes=4", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    keys = ("rendezvous=torchft", "rendezvous.nodes_per_replica=2", "rendezvous.max_restarts=1")
+    with probe.started(argv=probe.argv(*keys, *sizes, app=APP / "replicas.py")) as launcher:
+        wait_for(lambda: watch.together(0, 1), PATIENCE, "all train together")
+        assert [len(watch.state(replica)["hosts"]) for replica in (0, 1)] == [2, 2]
+        assert watch.last(0)["ranks"] == watch.last(1)["ranks"] == 2
         watch.kill(1)
         wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
-        wait_for(lambda: watch.together(0, 1, 2) and watch.back(1), PATIENCE, "all again")
-        slurm_cluster.node(watch.state(2)["hosts"][0]).kill()
-        wait_for(lambda: watch.together(0, 1), PATIENCE, "two go on")
+        wait_for(lambda: watch.together(0, 1) and watch.back(1), PATIENCE, "all again")
+        slurm_cluster.node(watch.state(1)["hosts"][1]).kill()
+        wait_for(lambda: watch.last(0)["replicas"] == 1, PATIENCE, "one goes on")
         watch.goes_on(0)
-        assert len(watch.file("quorum.json")["members"]) == 2
-        wait_for(lambda: watch.state(2)["state"] == "lost", PATIENCE, "SLURM has noticed")
-        watch.goes_on(1)
+        wait_for(lambda: watch.quorum(1), PATIENCE, "the other has left the quorum")
+        wait_for(lambda: watch.state(1)["state"] == "lost", PATIENCE, "SLURM has noticed")
+        watch.goes_on(0)
         watch.end()
         out, _ = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 0, out
     outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
-    assert outcome["status"] == "completed" and outcome["reason"].startswith("replica 2 lost: "), outcome
+    assert outcome["status"] == "completed" and outcome["reason"].startswith("replica 1 lost: "), outcome
     assert watch.last(0)["loss"] < watch.steps(0)[0]["loss"]

@@ -48,7 +48,8 @@ def main(cfg: DictConfig) -> float:
             loss.backward()
             optimizer.step()
             said = {"step": manager.current_step(), "replicas": manager.num_participants(), "loss": loss.item()}
-            log.write(json.dumps({**said, "pid": os.getpid()}) + "\n")
+            if dist.is_main:
+                log.write(json.dumps({**said, "pid": os.getpid(), "ranks": dist.world_size}) + "\n")
             time.sleep(0.05)
         manager.shutdown(wait=False)
         return loss.item()

@@ -120,9 +120,16 @@ def test_tasks_of_a_scheduler_find_each_other_and_leave_no_file(tmp_path: Path) 
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass"
+    code = """
+    import torch.distributed, pathlib, hpc_hydra
+    pathlib.Path(f"ready.{os.environ['SLURM_PROCID']}").touch()
+    while len(list(pathlib.Path().glob("ready.*"))) < 2:  # however slow the machine is, the two are there
+        time.sleep(0.01)
+    with hpc_hydra.distributed(timeout=4):
+        pass
+    """
     for exit_code, out in tasks(tmp_path, code, (0, 1), 3):
-        assert exit_code == 1 and "waited 2 s for rank 2 of 3" in out
+        assert exit_code == 1 and "waited 4 s for rank 2 of 3" in out
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str]
         "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2",
         "TORCHELASTIC_RUN_ID": "one",
     }  # fmt: skip
-    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=15): pass"
+    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=60): pass"
     first = start(tmp_path, code, **env, RANK="0", LOCAL_RANK="0")
     second = start(tmp_path, "", **{**env, **changed}, RANK="1", LOCAL_RANK="1")
     for exit_code, out in outputs(first, second):
