@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +118,7 @@ class Pack:
             number = signals.wait(self._pause())
             if number in STOP:
                 self._stop(number)
-            elif number in WARN:
+            elif number in WARN and not dialect(self.scheduler).warns_steps:
                 for pid in self.running:
                     _signal(pid, number)
             self._reap()
@@ -246,8 +247,16 @@ class Pack:
         for pid, task in self.running.items():
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
                 _signal(pid, signal.SIGKILL)
+                self._end_step(task)
                 task.kills += 1
                 task.kill_at = time.monotonic() + PATIENCE
+
+    def _end_step(self, task: Task) -> None:
+        """What the killed launch command has started may live on in the scheduler's hands."""
+        command = dialect(self.scheduler).end_step_command(task.record.num)
+        if command is not None:
+            with contextlib.suppress(OSError):  # reaped with the others
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def _obey_cancels(self) -> None:
         now = time.monotonic()

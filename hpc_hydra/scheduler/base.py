@@ -167,6 +167,7 @@ class Dialect(ABC):
     can_requeue: bool = False  # a job of its own script's can go into the queue again: by one of the three below
     resubmits: bool = False  # by a further job of another id, where there is no requeueing (`resubmit_command`)
     requeue_exit: int | None = None  # exit code of its script with which a job is queued again, under the same id
+    warns_steps: bool = False  # and steps of an allocation by itself: nobody hands it on to them
     tells_the_end: bool = False  # `standing_command` says of a job that is being ended whether a person does it
     can_lose_nodes: bool = False  # what it started on the other nodes goes on
     kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
@@ -290,6 +291,10 @@ class Dialect(ABC):
         Its arguments: the run's number; its hosts, separated by commas; the name of the attempt.
         """
         raise NotImplementedError(f"scheduler={self.name} packs no runs")
+
+    def end_step_command(self, run: int) -> list[str] | None:
+        """Command, in the allocation, that ends what the launch command of a packed run leaves when it is killed."""
+        return None
 
     @abstractmethod
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:

@@ -305,6 +305,8 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
     def _rest(self, spec: JobSpec, script: Path, found: tuple[str, ...]) -> tuple[str, ...]:
         """Submit what is left, where ``found`` are the ids of the first runs."""
         ids: tuple[str, ...] = ()
+        if spec.packs:  # one thing in the queue
+            return ()
         left = replace(spec, runs=spec.runs[len(found) :])
         for part, argv in self.dialect.submissions(script, left) if left.runs else ():
             try:

@@ -23,7 +23,7 @@ from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Refusal, Stand
 from hpc_hydra.scheduler.flux_options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.scheduler.flux_ranks import HOSTS, NODE
 from hpc_hydra.scheduler.options import Option, canonical, one_line
-from hpc_hydra.scheduler.shell import LINGER, job_script, quote
+from hpc_hydra.scheduler.shell import LINGER, job_script, pack_script, quote, step_script
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -57,6 +57,7 @@ _NO_WORD = {
     "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
 _PARENT, _AGAIN, _NAME = "HPC_HYDRA_FLUX_PARENT", "HPC_HYDRA_FLUX_AGAIN", "HPC_HYDRA_FLUX_NAME"
+_JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
@@ -68,7 +69,9 @@ class FluxDialect(Dialect):
     """flux batch (flux submit for several runs) / flux run."""
 
     name = "flux"
+    can_pack = True
     can_warn = True
+    warns_steps = True
     can_requeue = True
     resubmits = True
     tells_the_end = True
@@ -195,19 +198,51 @@ class FluxDialect(Dialect):
         if request.max_requeues and not spec.attached:
             name = quote(f"{request.job_name}.")
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}$HPC_HYDRA_RUN.{spec.tag}"]
+        directives = [f"#flux: {directive(name, value)}" for name, value in options]
+        if spec.packs:
+            return pack_script(
+                spec,
+                scheduler=self.name,
+                index=f"run ${{1:-{spec.runs[0]}}}",
+                job_id=_JOB,
+                directives=directives,
+                other_nodes=elsewhere,
+                before=before,
+                workdir="cwd" not in dict(options),
+            )
         warned = () if spec.attached else ("trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them",)
         return job_script(
             spec,
             scheduler=self.name,
             launch=self.launch(request),
             select='"${1:-${runs[0]}}"',
-            job_id="${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}",
-            directives=[f"#flux: {directive(name, value)}" for name, value in options],
+            job_id=_JOB,
+            directives=directives,
             other_nodes=elsewhere,
             before=before,
             head=warned,
             workdir="cwd" not in dict(options),
         )
+
+    def step_script(self, spec: JobSpec) -> str:
+        """`flux run` in the allocation's instance, which places the run and confines it to the cores and GPUs asked."""
+        request = spec.plan.tasks
+        if request.shared_gpus:
+            raise PlanError(
+                "Flux gives GPUs of a part of an allocation to one rank each",
+                where="resources.oversubscribe",
+                fix="resources.gpus_per_proc=1 with fewer ranks, or launch.pack=null",
+            )
+        argv = self.launch(replace(request, exclusive=False))
+        if request.gpu_request != "none" and not request.gpus_per_proc:
+            argv.append("--setopt=gpu-affinity=on")
+        return step_script(
+            spec, scheduler=self.name, launch=argv, last=f'--job-name="{_STEP}$HPC_HYDRA_RUN"', job_id=_JOB
+        )  # fmt: skip
+
+    def end_step_command(self, run: int) -> list[str]:
+        """A `flux run` that is killed leaves its job behind."""
+        return ["flux", "pkill", f"^{_STEP}{run}$"]
 
     @staticmethod
     def _for_this_job(spec: JobSpec) -> Iterator[Option]:
@@ -255,7 +290,7 @@ class FluxDialect(Dialect):
         name = f"{spec.plan.request.job_name}.{{cc}}.{spec.tag}"
         texts = [str(script), spec.plan.request.job_name, *(v or "" for n, v in options)]
         filled = any(char in text.replace("{{id}}", "") for text in texts for char in "{}")
-        if len(spec.runs) < 2 or filled or {n for n, _ in options} & (BATCH_ONLY - {"broker-opts"}):
+        if len(spec.runs) < 2 or spec.packs or filled or {n for n, _ in options} & (BATCH_ONLY - {"broker-opts"}):
             return super().submissions(script, spec)
         options.append(("job-name", one_line(name, "scheduler.job_name")))
         words = self._as_instance(options, ["bash", str(script), "{cc}"])
@@ -266,12 +301,12 @@ class FluxDialect(Dialect):
         return [(replace(spec, runs=runs), ["flux", "submit", f"--cc={_idset(runs)}", *words]) for runs in parts]
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
-        (run,) = spec.runs
+        run = spec.runs[0]  # the only one, or the first of a pack
         return ["flux", "batch", f"--job-name={_name(spec, run)}", str(script), str(run)]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """A line each, among what a site's wrapper says."""
-        return tuple(self._printed(stdout, len(spec.runs)))
+        return tuple(self._printed(stdout, spec.elements))
 
     @staticmethod
     def _printed(stdout: str, number: int = 1) -> list[str]:
@@ -305,7 +340,7 @@ class FluxDialect(Dialect):
         return {run: _ascii(job) for run, job in found.items() if job}
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        runs = self.parse_runs(stdout, spec)
+        runs = self.parse_runs(stdout, spec)  # of a pack, the first run names it
         return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
 
     def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
