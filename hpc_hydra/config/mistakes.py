@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,7 @@ _WORDS = 12  # choices that are listed where none is near
 
 def explain(error: BaseException) -> ConfigError | None:
     """What to say instead of an error of Hydra's, or of what it calls; None where it is not about our groups."""
-    from hydra.errors import HydraException, MissingConfigException
+    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
     known: ConfigError | None = getattr(error, hints.MARK, None)
     if known is not None:
@@ -44,6 +45,8 @@ def explain(error: BaseException) -> ConfigError | None:
         return _endless(error.__traceback__)
     if isinstance(error, MissingConfigException):
         return _missing(error)
+    if isinstance(error, OverrideParseException):
+        return _unparsed(str(error.override), str(error))
     if isinstance(error, HydraException):
         return _composition(str(error), error.__cause__ or error.__context__)
     if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
@@ -103,6 +106,18 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
     if " not in " in below:
         return _unknown(key, file, at, cause)
     return None
+
+
+def _unparsed(override: str, text: str) -> ConfigError | None:
+    """A value with characters that are signs of Hydra's own grammar, such as braces."""
+    key, equals, value = override.partition("=")
+    if re.split(r"[.@]", key.lstrip("+~"))[0] not in GROUPS:
+        return None
+    why = (text.splitlines() or [""])[0].rstrip(".")
+    shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
+    quoted = shlex.quote(shown) if re.search(r"[$`!]", shown) else f'"{shown}"'
+    fix = f"Hydra's quotes around the value, within those of the shell: {quoted}"
+    return ConfigError(f"cannot be read as a value: {why}", where=override, fix=fix)
 
 
 def _key(text: str, cause: BaseException | None) -> str | None:

@@ -55,7 +55,7 @@ def test_arguments_arrive_byte_for_byte_on_every_rank(here: Path) -> None:
     assert files(here.parent / "tmp") == []
 
 
-@pytest.mark.parametrize("code", [1, 7, 120, 255])
+@pytest.mark.parametrize("code", [7, 120, 255])
 def test_the_exit_code_is_the_scripts_own(here: Path, code: int) -> None:
     done = hpc_hydra(*LOCAL, "--", "train.py", cwd=here, env={"CODE": str(code)})
     assert done.returncode == code
@@ -85,7 +85,6 @@ def test_modules_scripts_and_programs(here: Path) -> None:
     program.write_text("#!/bin/sh\necho program $1\n")
     program.chmod(0o755)
     assert hpc_hydra(*LOCAL, "--", "-m", "pkg.train", "x", cwd=here).stdout == "pkg __main__ ['x']\n"
-    assert hpc_hydra("torchrun", "--local", "-m", "pkg.train", "x", cwd=here).stdout == "pkg __main__ ['x']\n"
     assert hpc_hydra(*LOCAL, "--", "program", "x y", cwd=here).stdout == "program x y\n"
     assert hpc_hydra(*LOCAL, "--", "./program", "x", cwd=here).stdout == "program x\n"
 

@@ -35,6 +35,8 @@ def explained(composed: Compose, *overrides: str, primary: str = BUNDLE, **files
         ("resources=2", "resources", "resources.nodes=2"),
         ("launch.dry_run=maybe", "launch.dry_run", "launch.dry_run=true"),
         ("+system=frontier", "system", "system=CHOICE"),
+        ("logging.out=o.{rank}", "logging.out=o.{rank}", "Hydra's quotes"),
+        ("scheduler.comment=a'b", "scheduler.comment=a'b", "Hydra's quotes"),
     ],
 )
 def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, where: str, fix: str) -> None:
@@ -43,7 +45,7 @@ def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, wher
     assert (said.fix or "").startswith(fix), said.fix
 
 
-@pytest.mark.parametrize("override", ["model=b", "modl=a", "model.x=1", "hydra/launcher=none", "+model=a"])
+@pytest.mark.parametrize("override", ["model=b", "modl=a", "model.x=1", "hydra/launcher=none", "+model=a", "x={y"])
 def test_errors_about_groups_of_the_users_own_stay_hydras(composed: Compose, override: str) -> None:
     primary = "defaults: [hpc, {model: a}, _self_]\n"
     assert explained(composed, override, primary=primary, **{"model/a.yaml": "m: 1\n"}) is None

@@ -63,6 +63,10 @@ def test_importing_the_package_first_does_no_harm(app: App) -> None:
 def test_hydra_shows_the_groups(app: App) -> None:
     done = app.start("--help")
     assert "scheduler: auto" in done.stdout and "system: " in done.stdout
+    app.write(config="defaults: [hpc, _self_]\nx: 0\nsize: 2\nresources: {nodes: '${size}'}\n")
+    shown = app.start("-c", "job", "--resolve", "x=5", "scheduler=slurm")
+    assert shown.returncode == 0 and "x: 5" in shown.stdout and "nodes: 2" in shown.stdout, shown.stderr
+    assert "  name: slurm" in shown.stdout and "\nhydra:" not in shown.stdout
     assert "provider=hpc_hydra" in app.start("--info", "searchpath").stdout.replace("hpc_hydra ", "provider=hpc_hydra ")
 
 
