@@ -246,16 +246,20 @@ def test_the_commands_of_a_dry_run_work_by_hand_on_each_node_without_ssh(shell: 
     assert (Path(seen[0][2]) / ".hydra/overrides.yaml").exists()
 
 
-def test_the_digits_example_trains_on_two_hosts_in_each_mode(shell: Shell) -> None:
+SMALL = ("epochs=1", "width=4")  # of the example: what is asked is that ranks meet and train
+
+
+def test_the_digits_example_trains_on_two_hosts_by_agents(shell: Shell) -> None:
     train = str(ROOT / "train_examples/digits_ddp/train.py")
     done = shell.run(
         [
-            sys.executable, train, "-m", *shell.hosts.overrides, TWO, "resources.nodes=2", "resources.procs_per_node=2",
-            "rendezvous=tcp,torchrun,static", "epochs=1", f"hydra.sweep.dir={shell.folder}/run",
+            sys.executable, train, "-m", *shell.hosts.overrides, TWO, "resources.nodes=2", "resources.procs_per_node=1",
+            "rendezvous=torchrun,static", *SMALL, f"hydra.sweep.dir={shell.folder}/run",
         ],
         timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    for num in range(3):
+    for num in range(2):
         found = shell.outcome(num)
-        assert (found["status"], found["world_size"]) == ("completed", 4)
+        assert (found["status"], found["world_size"]) == ("completed", 2)
+        assert 0.1 < found["result"] <= 1

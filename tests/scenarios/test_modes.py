@@ -104,6 +104,32 @@ def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, m
     assert outcome["ended"] - outcome["started"] < 60
 
 
+DIGITS = ROOT / "train_examples" / "digits_ddp" / "train.py"
+
+
+@needs_mpi
+@pytest.mark.torch
+@pytest.mark.parametrize("scheduler", ["local", pytest.param("slurm", marks=pytest.mark.cluster)])
+def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, tmp_path: Path, scheduler: str) -> None:
+    """One sweep over the modes: alike, they train to the same accuracy."""
+    own = ["resources.procs_per_node=2"]
+    if scheduler == "slurm":
+        request.getfixturevalue("slurm_cluster")
+        own = [*TWO_BY_TWO, "scheduler.mpi=pmi2"]
+    argv = [sys.executable, str(DIGITS), "-m", f"scheduler={scheduler}", "rendezvous=tcp,torchrun,static,mpi", *own]
+    done = subprocess.run(
+        [*argv, "launch.seed=7", "epochs=2", "width=4", f"hydra.sweep.dir={tmp_path}/sweep"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcomes = [json.loads((tmp_path / "sweep" / str(num) / "outcome.json").read_text()) for num in range(4)]
+    assert {(each["status"], each["world_size"]) for each in outcomes} == {
+        ("completed", 4 if scheduler == "slurm" else 2)
+    }
+    assert len({each["result"] for each in outcomes}) == 1 and outcomes[0]["result"] > 0.3
+
+
 PLAIN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
