@@ -130,6 +130,31 @@ def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, 
     assert len({each["result"] for each in outcomes}) == 1 and outcomes[0]["result"] > 0.3
 
 
+@needs_mpi
+@pytest.mark.torch
+def test_the_digits_example_trains_under_plain_mpiexec(tmp_path: Path) -> None:
+    """By MPI's own launcher, on a sweep that was only set up."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    sizes = ("rendezvous=mpi", "resources.procs_per_node=2", "epochs=1", "width=4", f"hydra.sweep.dir={tmp_path}/sweep")
+    argv = [sys.executable, str(DIGITS), "-m", "launch.setup_only=true", "scheduler=local", *sizes]
+    subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, timeout=120, check=True)
+    told = {
+        "SWEEP": f"{tmp_path}/sweep",
+        "JOB": "job0",
+        "SCHEDULER": "local",
+        "RUN": "0",
+        "ATTEMPT": "20260101-000000-7",
+    }
+    env |= {f"HPC_HYDRA_{name}": value for name, value in told.items()}
+    node = [sys.executable, "-m", "hpc_hydra.node"]
+    mpiexec = [str(Path(sys.executable).parent / "mpiexec"), "-n", "2"]
+    done = subprocess.run([*mpiexec, *node, "rank"], env=env, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    subprocess.run([*node, "finish", "0"], env=env, capture_output=True, timeout=60, check=True)
+    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 2) and outcome["result"] > 0.1
+
+
 PLAIN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
