@@ -53,6 +53,13 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
                 where=f"rendezvous.{key}",
                 fix=" or ".join(f"rendezvous={mode}" for mode in modes),
             )
+    for key in ("interface", "host_suffix") if scheduler == "local" else ():
+        if getattr(asked, key):
+            raise ConfigError(
+                "chooses a network between hosts, and with scheduler=local all ranks are on one, which needs none",
+                where=f"rendezvous.{key}",
+                fix=f"rendezvous.{key}=null, or rendezvous.master_addr=ADDRESS",
+            )
     if asked.backend is not None and asked.backend.lower() in ("rccl", "*ccl"):
         raise ConfigError(
             f"torch has no backend {asked.backend!r}: RCCL goes by the name nccl",

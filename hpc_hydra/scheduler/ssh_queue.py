@@ -6,6 +6,7 @@ is how the hosts learn of it. Must not know: Hydra, what a run computes.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -15,10 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler import commands
-from hpc_hydra.scheduler.base import Dialect
+from hpc_hydra.scheduler.base import Dialect, JobStatus, State
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.scheduler.local_queue import LocalSubmitter, Run, Share
 from hpc_hydra.scheduler.ssh import explain, options, ssh_command
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 32  # hosts that are tried at the same time
 ANSWER = 60.0  # seconds
@@ -34,6 +37,7 @@ class SshSubmitter(LocalSubmitter):
         super().__init__(dialect)
         self._busy: set[str] = set()
         self._reached: set[tuple[str, ...]] = set()
+        self._gone: dict[str, str] = {}  # host that was lost → why
 
     def check(self, request: Request) -> None:
         """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
@@ -55,7 +59,32 @@ class SshSubmitter(LocalSubmitter):
         return Share()
 
     def _free(self, request: Request) -> list[str]:
-        return [host for host in request.hosts if host not in self._busy]
+        return [host for host in request.hosts if host not in self._busy and host not in self._gone]
+
+    def _run_to_its_end(self, run: Run) -> JobStatus:
+        """A run that lost a connection: hosts of it that do not answer any more get no further runs."""
+        status = super()._run_to_its_end(run)
+        if status.exit_code != UNREACHABLE or run.stopped is not None:
+            return status
+        words = options(run.spec.plan.request)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            lost = [why for why in pool.map(lambda host: unreachable(host, words), run.hosts) if why is not None]
+        for host, what, _ in lost:
+            log.warning("%s: %s; no further runs go there", host, what)
+        with self._changed:
+            self._gone.update({host: what for host, what, _ in lost})
+        return status
+
+    def _start_those_that_fit(self) -> None:
+        for run in list(self._waiting):
+            request = run.spec.plan.request
+            left = [host for host in request.hosts if host not in self._gone]
+            if request.nodes > len(left):
+                self._waiting.remove(run)
+                lost = "; ".join(f"{host}: {why}" for host, why in self._gone.items() if host in request.hosts)
+                why = f"it needs {request.nodes} hosts, and {len(left)} are left ({lost})"
+                run.status = JobStatus(State.FAILED, "FAILED", exit_code=1, reason=why)
+        super()._start_those_that_fit()
 
     def _fits(self, run: Run) -> bool:
         return len(self._free(run.spec.plan.request)) >= run.spec.plan.request.nodes

@@ -221,14 +221,17 @@ if __name__ == "__main__":
 """
 
 
-def test_the_commands_of_a_dry_run_work_by_hand_on_each_node_without_ssh(shell: Shell) -> None:
-    (shell.folder / "app.py").write_text(APP)
-    (shell.folder / "config.yaml").write_text("defaults: [hpc, _self_]\nnote: x\nout: ???\n")
-    words = ["scheduler=ssh", TWO, "resources.nodes=2", "rendezvous=static", "rendezvous.port=29872"]
-    dry = shell.run(
-        [sys.executable, "app.py", "-m", *words, f"out={shell.folder}", "note='a b'", "launch.dry_run=true"]
-    )
-    lines = dry.stdout[dry.stdout.index("by hand, without ssh") :].splitlines()
+PLAIN = """\
+import os, sys
+names = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NOTE")
+with open("rank" + os.environ["RANK"], "w") as file:
+    file.write(" ".join([*(os.environ[name] for name in names), *sys.argv[1:]]))
+"""
+
+
+def by_hand(printed: str) -> None:
+    """Types on each node what a dry run has printed for it, on both at once, to the end."""
+    lines = printed[printed.index("by hand, without ssh") :].splitlines()
     processes = []
     for node in ("node01", "node02"):
         at = lines.index(f"  {node}:")
@@ -237,13 +240,36 @@ def test_the_commands_of_a_dry_run_work_by_hand_on_each_node_without_ssh(shell: 
         argv = [str(SCRIPTS / "node"), "exec", node, "bash", "-c", text]
         processes.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     for process in processes:
-        printed, _ = process.communicate(timeout=180)
-        assert process.returncode == 0, printed
+        said, _ = process.communicate(timeout=180)
+        assert process.returncode == 0, said
+
+
+def test_the_commands_of_a_dry_run_work_by_hand_on_each_node_without_ssh(shell: Shell) -> None:
+    (shell.folder / "app.py").write_text(APP)
+    (shell.folder / "config.yaml").write_text("defaults: [hpc, _self_]\nnote: x\nout: ???\n")
+    words = ["scheduler=ssh", TWO, "resources.nodes=2", "rendezvous=static", "rendezvous.port=29872"]
+    dry = shell.run(
+        [sys.executable, "app.py", "-m", *words, f"out={shell.folder}", "note='a b'", "launch.dry_run=true"]
+    )
+    by_hand(dry.stdout)
     seen = [eval((shell.folder / f"rank{rank}").read_text()) for rank in (0, 1)]
     assert seen[0] == seen[1]
     assert seen[0][0::2][0] == 3.0
     assert (seen[0][1], seen[0][3]) == ("a b", "29872")
     assert (Path(seen[0][2]) / ".hydra/overrides.yaml").exists()
+
+
+@pytest.mark.parametrize("program", ["train.py", "bash train.sh"])
+def test_those_of_a_plain_script_work_by_hand_too(shell: Shell, program: str) -> None:
+    (shell.folder / "train.py").write_text(PLAIN)
+    (shell.folder / "train.sh").write_text('exec python3 train.py "$@"\n')
+    words = ["scheduler=ssh", TWO, "resources.nodes=2", "rendezvous=static", "rendezvous.port=29873"]
+    argv = shell.hydra("run", *words, "launch.env.NOTE='a b'", "launch.dry_run=true", "--", *program.split(), "it's")
+    dry = shell.run(argv)
+    assert dry.returncode == 0, dry.stderr
+    by_hand(dry.stdout)
+    seen = [(shell.folder / f"rank{rank}").read_text() for rank in (0, 1)]
+    assert seen == ["2 node01 29873 a b it's"] * 2
 
 
 SMALL = ("epochs=1", "width=4")  # of the example: what is asked is that ranks meet and train

@@ -388,6 +388,15 @@ def test_rendezvous_from_the_user_else_the_system() -> None:
     assert make(rendezvous={"port": 1024}).rendezvous.port == 1024
 
 
+@pytest.mark.parametrize(("key", "value"), [("interface", "hsn0"), ("host_suffix", "i")])
+def test_on_this_machine_no_network_is_chosen_but_a_system_may_have_one(key: str, value: str) -> None:
+    here = {"name": "box", "kind": "local", "cores_per_node": 4, key: value}
+    make(here, {"name": "local"})
+    with pytest.raises(ConfigError) as error:
+        make(here, {"name": "local"}, rendezvous={key: value})
+    assert error.value.where == f"rendezvous.{key}"
+
+
 def test_only_mpi_itself_can_start_its_ranks_on_this_machine() -> None:
     here = {"name": "box", "kind": "local", "cores_per_node": 4}
     got = make(here, {"name": "local"}, rendezvous={"name": "mpi"})
