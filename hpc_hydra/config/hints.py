@@ -87,11 +87,22 @@ def _answering(function: Callable[[], Any]) -> Any:
     except Exception as error:
         from hpc_hydra.config.mistakes import explain
 
-        said = None if os.environ.get("HYDRA_FULL_ERROR") == "1" else explain(error)
+        theirs = os.environ.get("HYDRA_FULL_ERROR") == "1" or _of_the_task(error)
+        said = None if theirs else explain(error)
         if said is None:
             raise
         print(f"hpc_hydra: {said}", file=sys.stderr)
         sys.exit(said.exit_code)
+
+
+def _of_the_task(error: BaseException) -> bool:
+    """Whether the user's function raised it: whatever it is, it is told as any error of theirs."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name in ("run_job", "_run_job"):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _extend(error: Exception) -> None:

@@ -72,6 +72,15 @@ def test_the_launchers_own_configuration_cannot_follow_a_swept_key(app: App) -> 
     assert not (app.folder / "multirun").exists()
 
 
+def test_an_error_of_the_users_function_is_told_as_theirs(app: App) -> None:
+    (app.folder / "app.py").write_text(
+        "import hydra\n@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg):\n    hydra.compose('config', ['system=fronteer'])\nmain()\n"
+    )
+    done = app.start()
+    assert done.returncode == 1 and "fronteer" in done.stderr and "hpc_hydra: system" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize(
     ("overrides", "code"),
     [
