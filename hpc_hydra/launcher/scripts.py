@@ -15,7 +15,7 @@ from pathlib import Path
 
 import hpc_hydra
 from hpc_hydra.config.store import conf_dir
-from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.dry_run import by_hand as commands_by_hand
 from hpc_hydra.launcher.group import Group, Pack
 from hpc_hydra.launcher.report import say
@@ -32,9 +32,7 @@ Jobs = Sequence[tuple[Group, JobSpec, Path]]
 
 def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
     """All that a dialect needs to write the script of a group."""
-    python = group.plan.python
-    outside, inside = (sys.executable, python or container.PYTHON) if group.plan.container else (python, python)
-    outside, inside = outside or sys.executable, inside or sys.executable
+    outside, inside = _pythons(group.plan)
     node = (*program.flags, "-m", "hpc_hydra.node")
     return JobSpec(
         key=key,
@@ -53,6 +51,13 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
     )
 
 
+def _pythons(plan: Plan) -> tuple[str, str]:
+    """The interpreters on the node and of the ranks, which may be in a container."""
+    if plan.container:
+        return sys.executable, plan.python or container.PYTHON
+    return plan.python or sys.executable, plan.python or sys.executable
+
+
 def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
     """Directories that a container has to have besides the sweep and the current directory."""
     found = {str(run.dir) for run in group.runs if not run.dir.is_relative_to(root)}
@@ -66,12 +71,8 @@ def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
 def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
     """All that a dialect needs to write the script of an allocation for several runs."""
     assert group.pack is not None
-    if group.plan.container is not None:
-        raise PlanError(
-            "packed runs start on the node, outside of a container", where="launch.pack", fix="leave launch.pack out"
-        )
     made = spec(group, key, plan_key, root, program)
-    node = made.rank_command[:-1]
+    node = made.finish_command[:-1]  # on the node; the runs alone are in their containers
     return replace(
         made, rank_command=(*node, "pack"), finish_command=(*node, "pack", "--failed"), packs=group.pack.sizes
     )
@@ -82,6 +83,7 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
     node = made.rank_command[:-1]
     found = []
     for plan in dict.fromkeys(run.plan for run in group.runs):
+        _, inside = _pythons(plan)
         bare = replace(plan, request=replace(plan.request, setup_lines=()))  # the allocation has run them
         found.append(
             replace(
@@ -89,7 +91,7 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
                 plan=bare,
                 runs=tuple(run.num for run in group.runs if run.plan == plan),
                 packs=(),
-                rank_command=(*node, "rank"),
+                rank_command=(inside, *node[1:], "rank"),
                 finish_command=(*node, "finish"),
                 environ={"HPC_HYDRA_PLAN": plan_key(plan)},
             )
@@ -139,7 +141,9 @@ def write(
 
     Raises `ConfigError`.
     """
-    write_container([spec for group, spec, _ in jobs if group.plan.container])
+    alone = [spec for group, spec, _ in jobs if group.pack is None]
+    together = [step for group, spec, _ in jobs if group.pack is not None for step in steps(group, spec, plan_key)]
+    write_container([spec for spec in (*alone, *together) if spec.plan.container])
     for number, (group, spec, path) in enumerate(jobs):
         dialect = dialects[group.plan.request.scheduler]
         text = dialect.script(spec)

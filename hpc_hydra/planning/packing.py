@@ -87,11 +87,11 @@ def wanted(settings: Settings) -> Packing:
             where="launch.pack",
             fix="launch.pack=null, or rendezvous=torchrun",
         )
-    if settings.container.name != "none":
+    if settings.container.name == "edf":
         raise PlanError(
-            "packed runs in containers are not supported",
+            "the container engine takes one description a job, and packed runs may have several",
             where="launch.pack",
-            fix="container=none, or launch.pack=null",
+            fix="container=pyxis, or launch.pack=null",
         )
     system = settings.system
     return Packing(

@@ -131,10 +131,11 @@ def step_script(
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
     lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them")
     lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
-    lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec)]
+    lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec), *container.exports(spec)]
+    options, enter = container.around(spec)
     lines += [
         "",
-        *_wrapped(launch, f"{last} {command(spec.rank_command)}"),
+        *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}"),
         "code=$?",
         '[ -z "${3-}" ] || exit "$code"',
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -103,3 +104,21 @@ def test_over_two_nodes_of_slurm(slurm_probe: Probe, box, tmp_path: Path):
     assert {saw["env"]["NODE_RANK"] for saw in result.probes.values()} == {"0", "1"}
     assert {saw["env"]["RANK"] for saw in result.probes.values()} == {"0", "1", "2", "3"}
     assert all(saw["executable"].startswith("/opt/conda/") for saw in result.probes.values())
+
+
+def test_packed_runs_are_in_their_containers(slurm_probe: Probe, box, tmp_path: Path):
+    """Two of four runs at a time in one allocation, of two images; what cares for them is on the node."""
+    other = tmp_path / "other image"
+    shutil.copytree(box.image, other)
+    given = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "launch.pack=2", "launch.allocations=1")
+    result = slurm_probe.run(
+        "container=apptainer", f"container.image='{box.image}','{other}'", "note=1,2", *given,
+        f"out={tmp_path}/sweep/saw", env=box.env, path=box.bin,
+    )  # fmt: skip
+    slurm_probe.out = tmp_path / "sweep" / "saw"
+    assert result.code == 0 and "4 runs in 1 allocation" in result.text, result.text
+    saw = slurm_probe.saw()
+    assert all(saw[num, 0]["executable"].startswith("/opt/conda/") for num in range(4))
+    assert len({saw[num, 0]["env"]["SLURM_JOB_ID"] for num in range(4)}) == 1
+    steps = {path.name: path.read_text() for path in (slurm_probe.sweep / ".hpc_hydra" / "jobs").glob("job0.*.sh")}
+    assert sorted(str(other) in text for text in steps.values()) == [False, True]

@@ -220,3 +220,19 @@ def test_the_library_for_containers_is_the_package_itself(tmp_path: Path) -> Non
         cwd="/", capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.startswith(f"{tmp_path}/lib/hpc_hydra/node/"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "behind"),
+    [
+        ("pyxis", "--container-image=", "--nodelist="),
+        ("apptainer", "--nodelist=", "apptainer exec"),
+        ("podman_hpc", "--nodelist=", "podman-hpc run"),
+        ("shifter", "--nodelist=", "shifter --image="),
+    ],
+)
+def test_a_packed_run_enters_its_container_in_its_part_of_the_allocation(name: str, before: str, behind: str) -> None:
+    text = SlurmDialect().step_script(spec(planned(name))).replace(" \\\n", " ")
+    [line] = [line for line in text.splitlines() if line.lstrip().startswith("srun ")]
+    assert line.index("--exact") < line.index(before) < line.index(behind) < line.index("/lib/enter.sh")
+    assert "HPC_HYDRA_HOST_" in text
