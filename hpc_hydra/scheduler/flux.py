@@ -416,7 +416,7 @@ class FluxDialect(Dialect):
             raise ConfigError(
                 f"commands in the allocation {env['FLUX_ENCLOSING_ID']} speak to its own instance of Flux",
                 where="launch.inside",
-                fix="FLUX_URI=$(flux getattr parent-uri) before the command submits to the instance around it",
+                fix="FLUX_URI=$(flux getattr parent-uri) FLUX_ENCLOSING_ID= before the command: the instance around it",
             )
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +135,23 @@ def test_the_time_limit_and_a_cancellation_are_told_as_such(flux: Cluster | None
     for one, status in ((probe, "timeout"), (other, "cancelled")):
         if (file := one.sweep / "0" / "outcome.json").exists():  # the script had the time to write it
             assert json.loads(file.read_text())["status"] == status
+
+
+def test_from_inside_an_allocation_one_may_submit_to_the_instance_around_it(
+    flux: Cluster | None, tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path, "flux")
+    command = shlex.join(probe.argv("resources.procs_per_node=1", "ret=number", "launch.inside=submit", *SMALL))
+    (tmp_path / "inner.sh").write_text(
+        f"#!/bin/bash\n#flux: -N1 -n1\n{command} 2>refused && exit 1\n"
+        f"FLUX_URI=$(flux getattr parent-uri) FLUX_ENCLOSING_ID= {command}\n"
+    )
+    done = subprocess.run(["flux", "batch", "inner.sh"], cwd=tmp_path, env=probe.env(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert await_true((probe.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert "FLUX_URI=$(flux getattr parent-uri) FLUX_ENCLOSING_ID=" in (tmp_path / "refused").read_text()
+    outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["job_id"] != done.stdout.strip()) == ("completed", True)
 
 
 @pytest.fixture

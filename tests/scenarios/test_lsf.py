@@ -126,6 +126,22 @@ def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, f
     assert len(fake_lsf.jobs()) == 1
 
 
+def test_a_sweep_inside_a_job_that_is_held_runs_in_its_parts(
+    lsf: str, lsf_probe: Probe, fake_lsf: Cluster, tmp_path: Path
+) -> None:
+    given = ("resources.procs_per_node=2", "resources.nodes=2", "ret=number", "note=a,b", "launch.inside=step")
+    (tmp_path / "inner.sh").write_text(shlex.join(lsf_probe.argv(f"scheduler.flavour={lsf}", *SMALL, *given)))
+    size = ["-nnodes", "2"] if lsf == "csm" else ["-n", "4", "-R", "span[ptile=2]"]
+    done = subprocess.run(
+        ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=tmp_path, env=lsf_probe.env(), capture_output=True, text=True,
+        timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    ended = [json.loads((lsf_probe.sweep / str(num) / "outcome.json").read_text()) for num in (0, 1)]
+    assert [(one["status"], one["result"], one["world_size"]) for one in ended] == [("completed", 41.5, 4)] * 2
+    assert len(fake_lsf.jobs()) == 1
+
+
 def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text('#!/bin/bash\n#BSUB -J mine\n#BSUB -q standby\necho "in $LSB_QUEUE"; exit 3\n')
     words = ("run", "scheduler=lsf", "launch.batch_script=own.sh", "resources.nodes=2", *SMALL)
