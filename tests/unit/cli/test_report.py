@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,8 @@ EVIL = "</script><script>console.error('run')</script> <b>x"
 
 
 def sweep(root: Path, runs: int, *, samples: int = 30) -> Path:
-    """A sweep that has ended: every seventh run failed, every fifth was requeued; two GPUs were measured in each."""
+    """A sweep that has ended: every seventh run failed, every fifth was requeued; two GPUs of two nodes were
+    measured in each."""
     from omegaconf import OmegaConf
 
     freezer = Freezer(root, Program("script", "/w/train.py", cwd="/w"))
@@ -61,7 +64,8 @@ def sweep(root: Path, runs: int, *, samples: int = 30) -> Path:
                 for second in range(samples)
                 for gpu in range(2)
             )
-            (paths.attempt(name) / f"job0.{num}.node01.gutil.csv").write_text(HEAD + rows + "2026-")
+            for host in ("node01", "node02"):
+                (paths.attempt(name) / f"job0.{num}.{host}.gutil.csv").write_text(HEAD + rows + "2026-")
         failed = num % 7 == 6
         outcome = Outcome(
             num, "failed" if failed else "completed", int(failed), names[-1], f"job0.{num}", started=start,
@@ -121,46 +125,145 @@ def test_curves_are_thinned_to_means() -> None:
     assert history.thinned([None] * 50, 5) == [None] * 5
 
 
-@pytest.mark.needs("browser")
-def test_it_works_in_a_browser(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = made(sweep(tmp_path / "s", 12), capsys)
-    with Browser(tmp_path / "profile") as page:
-        page.load(file)
+def test_attempts_of_a_run_that_is_on_again_are_queued_requeued_queued_and_running(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    names = [time.strftime("%Y%m%d-%H%M%S-1", time.localtime(start)) for start in (1_000_010, 1_000_500)]
+    for name in names:
+        paths.attempt(name).mkdir(parents=True)
+    os.utime(paths.attempt(names[0]), (1_000_400, 1_000_400))
+    view = types.SimpleNamespace(paths=paths, word="running", outcome=None)
+    found = history.attempts(view, [1_000_000], 1_000_900.0)  # type: ignore[arg-type]
+    assert [(part["what"], part["from"], part["to"]) for part in found] == [
+        ("queued", 1_000_000, 1_000_010), ("requeued", 1_000_010, 1_000_400), ("queued", 1_000_400, 1_000_500),
+        ("running", 1_000_500, 1_000_900),
+    ]  # fmt: skip
+
+
+ROWS = "[...document.querySelectorAll('#runs tbody tr')]"
+RUNS = f"{ROWS}.map(r => Number(r.dataset.run))"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser that has loaded the report of twelve runs."""
+    folder = tmp_path_factory.mktemp("page")
+    assert main(["report", str(sweep(folder / "s", 12))]) == 0
+    with Browser(folder / "profile") as page:
+        page.load(folder / "s" / "report.html")
         page.await_true("document.documentElement?.dataset?.ready")
         assert page.ask("document.documentElement.dataset.ready") == "1"
-        rows = "[...document.querySelectorAll('#runs tbody tr')]"
-        assert page.ask(f"{rows}.map(r => r.dataset.run)") == [str(n) for n in range(12)]
-        page.ask("[...document.querySelectorAll('#runs th')].find(h => h.textContent === 'acc').click()")
-        page.ask("[...document.querySelectorAll('#runs th')].find(h => h.textContent.startsWith('acc')).click()")
-        assert page.ask(f"{rows}.map(r => r.dataset.run)") == [
-            "11",
-            "10",
-            "9",
-            "8",
-            "7",
-            "5",
-            "4",
-            "3",
-            "2",
-            "1",
-            "0",
-            "6",
-        ]
-        page.ask(
-            "const f = document.getElementById('filter'); f.value = 'opt=a failed'; f.dispatchEvent(new Event('input'))"
-        )
-        assert page.ask(f"{rows}.length") == 1
-        page.ask(f"{rows}[0].click()")
-        page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
-        widths = "[...document.querySelectorAll('.hardware')].map(b => [b, b.querySelector('svg.main-svg')]"
-        page.await_true(f"{widths}).every(([b, s]) => s.getBoundingClientRect().width <= b.clientWidth + 1)")
-        assert "GPU utilisation" in page.ask("document.getElementById('detail').innerHTML")
-        for width, dark in ((1280, False), (400, True)):
-            page.dark(dark)
-            page.size(width, 1000)
-            page.await_true(f"document.documentElement.dataset.theme === '{'dark' if dark else 'light'}'")
-            page.await_true("document.documentElement.scrollWidth <= innerWidth")
-            page.picture(tmp_path / f"{width}.png", whole=True)
-            assert (tmp_path / f"{width}.png").stat().st_size > 10_000
-        assert page.ask("document.querySelectorAll('#timeline .barlayer .point').length") > 12
-        assert page.errors == []
+        yield page
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Browser]:
+    """The page, wide, light and as it was loaded; nothing may have been complained of in its console."""
+    browser.size(1280, 900)
+    browser.dark(False)
+    browser.ask("chosen = null; $('filter').value = ''; order = [0, 1]; table(); detail(false)")
+    yield browser
+    assert browser.errors == []
+
+
+def click(page: Browser, column: str) -> None:
+    page.ask(f"[...document.querySelectorAll('#runs th')].find(h => h.textContent === '{column}').click()")
+
+
+def choose(page: Browser, run: int) -> str:
+    """Open a run; the text of what is shown of it."""
+    page.ask(f"{ROWS}.find(r => r.dataset.run === '{run}').click()")
+    return str(page.ask("document.getElementById('detail').textContent"))
+
+
+@pytest.mark.needs("browser")
+def test_table_sorts_by_numbers_and_by_words(page: Browser) -> None:
+    assert page.ask(RUNS) == list(range(12))
+    click(page, "acc")
+    assert page.ask(RUNS) == [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 6]
+    click(page, "acc")
+    assert page.ask(RUNS) == [11, 10, 9, 8, 7, 5, 4, 3, 2, 1, 0, 6]  # what has no number stays last
+    assert page.ask("document.querySelectorAll('th[aria-sort]').length") == 1
+    click(page, "state")
+    assert page.ask(f"{RUNS}.slice(-2)") == [11, 6]
+    click(page, "lr")
+    assert page.ask(f"{RUNS}.slice(0, 3)") == [3, 7, 11]
+
+
+@pytest.mark.needs("browser")
+def test_table_is_filtered_by_words(page: Browser) -> None:
+    page.ask("$('filter').value = 'opt=a failed'; $('filter').dispatchEvent(new Event('input'))")
+    assert page.ask(RUNS) == [6] and page.ask("$('number').textContent").startswith("1 of 12")
+
+
+@pytest.mark.needs("browser")
+def test_overrides_are_drawn_against_returned_values(page: Browser) -> None:
+    assert page.ask("document.querySelectorAll('#scatter .scatterlayer .point').length") == 11
+    assert page.ask("[$('x').value, $('y').value].map(v => names[v])") == ["lr", "acc"]
+    assert page.ask("$('scatter')._fullLayout.xaxis.type") == "log"
+    axes = "[...document.querySelectorAll('#parallel .xaxislayer-above text')].map(t => t.textContent)"
+    assert page.ask(axes) == ["lr", "opt", "acc"]
+    assert page.ask("document.querySelectorAll('#parallel .scatterlayer .trace').length") == 11
+    page.ask("$('x').value = 'seconds'; $('x').onchange()")
+    assert page.ask("document.querySelector('#scatter .xtitle').textContent") == "seconds"
+    page.ask("$('x').value = '0'; $('x').onchange()")
+
+
+@pytest.mark.needs("browser")
+def test_attempts_are_drawn_in_time(page: Browser) -> None:
+    legend = "[...document.querySelectorAll('#timeline .legendtext')].map(t => t.textContent)"
+    assert set(page.ask(legend)) == {"queued", "requeued", "completed", "failed"}
+    bars = "document.querySelectorAll('#timeline .barlayer .point').length"
+    assert page.ask(bars) == 12 + 12 + 2 * 3  # queued, ended; and once more for each that was requeued
+
+
+@pytest.mark.needs("browser")
+def test_a_run_shows_its_hardware_by_node_its_plan_its_script_and_its_log(page: Browser) -> None:
+    text = choose(page, 6)
+    page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
+    titles = "[...document.querySelectorAll('.hardware .gtitle')].map(t => t.textContent)"
+    assert {"GPU utilisation, %", "GPU power, W", "CPU, %"} <= set(page.ask(titles))
+    legend = "[...document.querySelector('.hardware').querySelectorAll('.legendtext')].map(t => t.textContent)"
+    assert page.ask(legend) == [f"{node} GPU {gpu}" for node in ("node01", "node02") for gpu in (0, 1)]
+    for part in ("Run 6: failed, boom", "lr=0.001", '"nodes": 1', "#!/bin/bash", "/w/train.py", EVIL):
+        assert part in text + page.ask("$('launched').textContent"), part
+
+    log = "document.querySelector('#detail details[open] + details[open] pre')"
+    assert page.ask(f"(pre => pre.scrollHeight - pre.scrollTop - pre.clientHeight)({log})") < 2, "shown from its end"
+
+
+@pytest.mark.needs("browser")
+def test_failures_come_with_the_ends_of_their_logs_and_launches_with_commit_and_packages(page: Browser) -> None:
+    failures = page.ask("[...document.querySelectorAll('#failed details')].map(d => d.textContent)")
+    assert len(failures) == 1 and failures[0].startswith("run 6 failed: boom") and failures[0].endswith(EVIL)
+    launched = page.ask("$('launched').textContent")
+    for part in ("train.py -m", "on login", "f00baa", '"torch": "2.13.0"', "script /w/train.py"):
+        assert part in launched
+
+
+@pytest.mark.needs("browser")
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False), (400, True)])
+def test_it_is_good_in_windows_large_and_small_light_and_dark(
+    page: Browser, width: int, dark: bool, tmp_path: Path
+) -> None:
+    choose(page, 6)
+    page.dark(dark)
+    page.size(width, 900)
+    page.await_true(f"document.documentElement.dataset.theme === '{'dark' if dark else 'light'}'")
+    page.await_true("document.documentElement.scrollWidth <= innerWidth")
+    page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
+    light = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0) / 765"
+    assert page.ask(f"{light} > 0.5") is not dark
+    inside = """[...document.querySelectorAll('.plot, #timeline')].every(box => { const b = box.getBoundingClientRect();
+      return [...box.querySelectorAll('svg.main-svg')].every(svg => { const s = svg.getBoundingClientRect();
+        return s.bottom <= b.bottom + 1 && s.right <= b.right + 1; }); })"""
+    page.await_true(inside, 30)  # no plot covers what is below or beside it
+    page.picture(tmp_path / "page.png", whole=True)
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+
+
+@pytest.mark.needs("browser")
+def test_a_button_turns_light_to_dark(page: Browser) -> None:
+    page.ask("$('theme').click()")
+    assert page.ask("document.documentElement.dataset.theme") == "dark"
+    page.ask("$('theme').click()")
+    assert page.ask("document.documentElement.dataset.theme") == "light"
