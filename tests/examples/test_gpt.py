@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,91 @@ def test_ddp_and_fsdp_learn_alike_and_the_best_run_is_named(sweep: tuple[Path, s
     assert losses(fsdp) == pytest.approx(curve, rel=1e-3)
     assert held_out(ddp) < curve[4]
     assert re.search(r"^best: run [01] \[parallel=(ddp|fsdp)\], loss [\d.]+$", said, re.M), said
+
+
+def test_training_by_torchrun_is_the_same_bit_for_bit_also_with_activations_recomputed(
+    sweep: tuple[Path, str, list[str]], tmp_path: Path, start: Start
+) -> None:
+    """The launcher changes nothing in training, `recompute` neither; the MFU is what the speed says."""
+    words = ("recompute=true", "peak_tflops=0.001", "keep=9", "checkpoint_dir=kept", "hydra.run.dir=out")
+    output = start(tmp_path, *TORCHRUN, EXAMPLE / "train.py", *TINY, *words)
+    assert losses(output) == losses(sweep[2][0]) and held_out(output) == held_out(sweep[2][0])
+    mine, ours = (path / "step_000024" for path in (tmp_path / "kept", sweep[0] / "0/checkpoints"))
+    names = sorted(path.name for path in mine.iterdir())
+    assert names == [".metadata", "__0_0.distcp", "__1_0.distcp", "facts.json"]
+    assert tensors(mine) == tensors(ours)
+    flops = 6 * (4 * 32 * 32 + 3 * 32 * 96 + 256 * 32) + 12 * 32 * 32  # of a token: matrices, attention
+    for speed, mfu in re.findall(r"(\d+) tokens/s, MFU ([\d.]+)%", output):
+        assert float(mfu) / 100 == pytest.approx(int(speed) * flops / 2 / 1e9, abs=6e-4, rel=2e-3)
+    assert "MFU" not in sweep[2][0]  # nobody knows the peak of this CPU
+
+
+def tensors(checkpoint: Path) -> dict[str, list]:
+    """All that a checkpoint holds, bit for bit."""
+    code = """
+import hashlib, json, sys, torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+dcp_to_torch_save(sys.argv[1], sys.argv[2])
+def flat(name, value):
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from flat(f"{name}/{key}", part)
+    elif isinstance(value, torch.Tensor):
+        yield name, [list(value.shape), hashlib.sha256(value.numpy().tobytes()).hexdigest()]
+    else:
+        yield name, [repr(value)]
+print(json.dumps(dict(flat("", torch.load(sys.argv[2], weights_only=False)))))
+"""
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        done = subprocess.run([sys.executable, "-c", code, checkpoint, file.name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.needs("compiler")
+def test_compiled_blocks_learn_as_those_that_are_not(tmp_path: Path, start: Start) -> None:
+    code = """
+import json, sys, torch
+sys.path.insert(0, sys.argv[1])
+from model import GPT
+tokens = torch.randint(256, (4, 33), generator=torch.Generator().manual_seed(1))
+def losses(compiled, recompute):
+    torch.manual_seed(0)
+    model = GPT(256, 32, 1, 2, 32, recompute=recompute)
+    if compiled:
+        for block in model.blocks:
+            block.compile()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(3):
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.item()
+print(json.dumps([list(losses(*how)) for how in ((False, False), (False, True), (True, False))]))
+"""
+    fast = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    plain, recomputed, compiled = json.loads(start(tmp_path, "-c", code, EXAMPLE, **fast).splitlines()[-1])
+    assert recomputed == plain and plain[0] > plain[-1]
+    assert compiled == pytest.approx(plain, rel=1e-5)
+    assert any((tmp_path / "cache").rglob("*.so")), "nothing was compiled"
+
+
+@pytest.mark.cluster
+def test_run_that_slurm_warns_saves_its_place(tmp_path: Path) -> None:
+    """By SLURM's own signal before a time limit of a minute: sent up to half a minute early, when all ranks train."""
+    sizes = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
+    limit = ("resources.time_limit=1m", "launch.signal_before_end=10s", f"hydra.sweep.dir={tmp_path}/sweep")
+    tiny = [word for word in TINY if not word.startswith(("steps", "save_every"))]
+    words = ("-m", "scheduler=slurm", *sizes, *limit, *tiny, "steps=1000000", "save_every=1000000")
+    command = [sys.executable, EXAMPLE / "train.py", *words]
+    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = tmp_path / "sweep" / "0"
+    saved = re.search(r"time is up: saved after step (\d+)", next(run.glob("logs/*/rank_0.log")).read_text())
+    assert saved, done.stdout + done.stderr
+    kept = [json.loads(file.read_text()) for file in run.glob("checkpoints/step_*/facts.json")]
+    assert kept == [{"step": int(saved[1]), "position": 8 * int(saved[1])}]
 
 
 def test_same_ranks_go_on_as_if_unbroken(sweep: tuple[Path, str, list[str]], tmp_path: Path, start: Start) -> None:

@@ -24,12 +24,12 @@ def losses(output: str) -> list[float]:
 
 def test_script_with_torch_alone_learns_and_goes_on_as_if_unbroken(tmp_path: Path, start: Start) -> None:
     script = EXAMPLE / "train.py"
-    whole = losses(start(tmp_path, *HERE, "--", script, "--epochs", "3"))
-    assert whole[0] > whole[1] > whole[2]
+    whole = losses(start(tmp_path, *HERE, "--", script, "--epochs", "2"))
+    assert whole[0] > whole[1]
     broken = ("--checkpoint", tmp_path / "digits.pt", "--epochs")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     first = losses(start(tmp_path, *torchrun, script, *broken, "1"))
-    rest = losses(start(tmp_path, *HERE, "--", script, *broken, "3"))
+    rest = losses(start(tmp_path, *HERE, "--", script, *broken, "2"))
     assert first + rest == whole
 
 

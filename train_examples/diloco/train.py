@@ -115,7 +115,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         else:
             replicas.round += 1
         step = replicas.round * every
-        sums[1] = len(warned)
+        sums[1] = bool(warned) or dist.warned
         torch.distributed.all_reduce(sums)
         loss, warnings = (sums / torch.distributed.get_world_size()).tolist()
         speed = every * cfg.batch_size / replicas.count * shape.context / (time.perf_counter() - start)

@@ -87,7 +87,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         last = step == cfg.steps
         save = step % cfg.save_every == 0 or last
         if step % cfg.log_every == 0 or save:
-            sums[2] = len(warned)
+            sums[2] = bool(warned) or dist.warned  # also a warning that came before this program could listen
             torch.distributed.all_reduce(sums)
             total, count, warnings = sums.tolist()  # waits for the GPU
             sums.zero_()
