@@ -188,7 +188,7 @@ class Reporter:
 def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
-    if outcome is not None and outcome.status != "completed" and outcome.reason:
+    if outcome is not None and outcome.reason:  # of a completed run: what it lost on the way
         text += f", {printable(outcome.reason)}"
     elif outcome is None and status.reason and status.reason != "None":
         text += f" ({printable(status.reason)})"
