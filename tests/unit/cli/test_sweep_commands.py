@@ -392,6 +392,8 @@ def test_a_launcher_killed_before_its_first_submission_is_completed(sweeps: Swee
     (meta / "manifest.jsonl").write_text(first)  # as it was then, its launcher gone
     for num in (0, 1):
         (sweeps.sweep / str(num) / "outcome.json").unlink()
+    for noted in (meta / "ended").glob("*"):
+        noted.unlink()
     assert sweeps.states() == {0: "unsubmitted", 1: "unsubmitted"}
     sweeps.hpc("resume")
     assert sweeps.states() == {0: "completed", 1: "completed"}
