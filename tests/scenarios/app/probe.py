@@ -108,6 +108,8 @@ def main(cfg: DictConfig):
     end = time.monotonic() + cfg.sleep
     while time.monotonic() < end:
         time.sleep(0.1)
+    while cfg.gate is not None and not Path(cfg.gate).exists():
+        time.sleep(0.1)
     return RETURNS[cfg.ret]()
 
 
