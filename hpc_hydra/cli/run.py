@@ -141,6 +141,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     from hydra.types import RunMode
 
     from hpc_hydra.config import kept
+    from hpc_hydra.sweep.frozen import parse_overrides
 
     if call.config_dir and not Path(call.config_dir).is_dir():
         raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
@@ -154,7 +155,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     overrides = list(call.overrides)
     if not call.multirun:  # one run: its directory is the launch directory itself
         overrides.append("hydra.sweep.subdir=.")
-    with kept.compositions(hydra.config_loader) if config_name == PRIMARY else nullcontext():
+    with kept.compositions(hydra.config_loader, parse_overrides) if config_name == PRIMARY else nullcontext():
         master = hydra.compose_config(
             config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
         )
@@ -167,11 +168,10 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
 
 def _check_overrides(call: Call) -> list[Any]:
     """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.sweep.frozen import parse_overrides
 
-    parsed = OverridesParser.create().parse_overrides(list(call.overrides))
+    parsed = parse_overrides(call.overrides)
     for one in parsed:
         if one.is_sweep_override() and not call.multirun:
             line = str(one.input_line)

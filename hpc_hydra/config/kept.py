@@ -12,13 +12,14 @@ Must not know: the command line, plans.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import os
 import pickle
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -34,15 +35,20 @@ _PROVIDERS = {"hydra", "hpc_hydra", "schema"}  # of configuration files: Hydra, 
 
 
 @contextlib.contextmanager
-def compositions(loader: Any) -> Iterator[None]:
+def compositions(loader: Any, parse: Callable[[Sequence[str]], list[Any]]) -> Iterator[None]:
     """Within this, `loader` takes the composition of the chosen groups from the cache, or puts it there.
 
     For a primary configuration that never changes. Does nothing where Hydra is not built as it is known here.
+
+    Args:
+        loader: Hydra's.
+        parse: gives Hydra's reading of overrides, which may be an earlier one.
     """
     module: Any = import_module("hydra._internal.config_loader_impl")
-    create = getattr(module, "create_defaults_list", None)
-    compose = getattr(loader, "_compose_config_from_defaults_list", None)
-    if create is None or compose is None or type(loader) is not module.ConfigLoaderImpl:
+    create: Any = getattr(module, "create_defaults_list", None)
+    compose: Any = getattr(loader, "_compose_config_from_defaults_list", None)
+    parser = getattr(module, "OverridesParser", None)
+    if None in (create, compose, parser) or type(loader) is not module.ConfigLoaderImpl:
         yield
         return
     key: bytes | None = None
@@ -75,12 +81,27 @@ def compositions(loader: Any) -> Iterator[None]:
         return cfg
 
     module.create_defaults_list = creating
+    module.OverridesParser = _Parser(parser, parse)
     loader._compose_config_from_defaults_list = composing
     try:
         yield
     finally:
         module.create_defaults_list = create
+        module.OverridesParser = parser
         del loader._compose_config_from_defaults_list
+
+
+class _Parser:
+    """Stands for Hydra's class of parsers."""
+
+    def __init__(self, kind: Any, parse: Callable[[Sequence[str]], list[Any]]) -> None:
+        self._kind, self._parse = kind, parse
+
+    def create(self, config_loader: Any = None) -> Any:
+        return self._kind.create(config_loader) if config_loader is not None else self
+
+    def parse_overrides(self, overrides: Sequence[str]) -> list[Any]:
+        return [copy.copy(parsed) for parsed in self._parse(overrides)]
 
 
 def _key(asked: dict[str, Any]) -> tuple[bytes | None, Any]:

@@ -234,6 +234,16 @@ def parse_override(override: str) -> Any:
     return OverridesParser.create().parse_overrides([override])[0]
 
 
+def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+    """The same of a command line's. Raises Hydra's error, which may tell of the whole list."""
+    try:
+        return [parse_override(override) for override in overrides]
+    except Exception:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        return list(OverridesParser.create().parse_overrides(list(overrides)))
+
+
 def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Write a run's task overrides into ``cfg.hydra``, in place of those of its base."""
     from hydra._internal import config_loader_impl
