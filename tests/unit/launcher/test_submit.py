@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher import submit
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.scheduler.base import JobStatus, SchedulerError, State, SubmitError
+from hpc_hydra.scheduler.base import JobStatus, State, SubmitError
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest, read_manifest
 from hpc_hydra.sweep.types import Outcome

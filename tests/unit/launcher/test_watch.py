@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher.watch import LOST_AFTER, SLOWEST, Watcher
-from hpc_hydra.scheduler.base import JobStatus, SchedulerError, State
+from hpc_hydra.scheduler.base import JobStatus, State
 from hpc_hydra.sweep.layout import RunPaths
 
 from .fakes import Clock, FakeSubmitter, finish, runs
