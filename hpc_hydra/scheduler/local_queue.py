@@ -22,7 +22,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter
 from hpc_hydra.scheduler.devices import Machine, this_machine
 from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.scheduler.local import run_id
+from hpc_hydra.scheduler.unqueued import run_id
 
 log = logging.getLogger(__name__)
 

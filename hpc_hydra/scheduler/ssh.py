@@ -12,12 +12,14 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
-from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, Submitter
-from hpc_hydra.scheduler.local import RANK, SIZE, run_id
+from hpc_hydra.scheduler.base import JobSpec, Submitter
+from hpc_hydra.scheduler.local import RANK, SIZE
 from hpc_hydra.scheduler.shell import job_script, quote
+from hpc_hydra.scheduler.unqueued import Unqueued, number, run_id
 
 NODE, HOSTS, LIFELINE = "HPC_HYDRA_SSH_NODE", "HPC_HYDRA_SSH_HOSTS", "HPC_HYDRA_SSH_LIFELINE"
 """What tells a rank its node and the hosts of its run; and that the end of standard input is the launcher's end."""
@@ -31,21 +33,21 @@ LAST = (
 
 STATIC_PORT = 29500  # torchrun's own
 _VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
-_WITHOUT = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
-_WITHOUT_MEANING = {
-    "mail_type": "scheduler.mail_type",
-    "mail_user": "scheduler.mail_user",
-    "gpu_bind": "system.gpu_bind",
-    "cpu_bind": "system.cpu_bind",
-}
 
 
-class SshDialect(Dialect):
+class SshDialect(Unqueued):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
     program = "ssh"
-    has_queue = False
+    place = "hosts without a scheduler"
+    refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
+    without_meaning: ClassVar[Mapping[str, str]] = {
+        "mail_type": "scheduler.mail_type",
+        "mail_user": "scheduler.mail_user",
+        "gpu_bind": "system.gpu_bind",
+        "cpu_bind": "system.cpu_bind",
+    }
 
     def check(self, request: Request) -> None:
         self.check_warning(request)
@@ -57,23 +59,8 @@ class SshDialect(Dialect):
                 where="resources.nodes",
                 fix=f"resources.nodes={len(request.hosts)} or less, or more scheduler.hosts",
             )
-        for name in _WITHOUT:
-            if getattr(request, name) is not None:
-                raise PlanError(
-                    "hosts without a scheduler have no such thing",
-                    where=f"scheduler.{name}",
-                    fix=f"scheduler.{name}=null",
-                )
-        if request.array_parallelism is not None and request.array_parallelism < 1:
-            raise PlanError(f"{request.array_parallelism} runs at a time", where="scheduler.array_parallelism", fix="1")
+        self.check_fields(request)
         options(request)
-
-    def notes(self, request: Request) -> tuple[str, ...]:
-        given = [key for name, key in _WITHOUT_MEANING.items() if getattr(request, name)]
-        return (f"without meaning on hosts without a scheduler: {', '.join(given)}",) if given else ()
-
-    def directives(self, request: Request) -> list[tuple[str, str | None]]:
-        return []
 
     def launch(self, request: Request, python: str = sys.executable) -> list[str]:
         argv = [python, "-m", "hpc_hydra.node", "ssh", "--procs", str(request.procs_per_node)]
@@ -95,13 +82,6 @@ class SshDialect(Dialect):
             before=_hosts_of_the_run(request),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )
-
-    def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
-        (run,) = spec.runs
-        return ["bash", str(script), str(run)]
-
-    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        return self.submit_command(script, spec)
 
     def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
         request, python = spec.plan.request, spec.python
@@ -129,22 +109,10 @@ class SshDialect(Dialect):
             commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
         return commands
 
-    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        return tuple(run_id(spec.key, run) for run in spec.runs)
-
-    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        return []  # only the queue of this launcher knows
-
-    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
-        return {}
-
-    def cancel_command(self, ids: Sequence[str]) -> list[str]:
-        raise SchedulerError("runs over ssh are cancelled by the launcher that started them")
-
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         if NODE not in env or RANK not in env:
             return None
-        node, local, size = (_number(env, name) for name in (NODE, RANK, SIZE))
+        node, local, size = (number(env, name) for name in (NODE, RANK, SIZE))
         hosts = tuple(host for host in env.get(HOSTS, "").split(",") if host)
         if node >= len(hosts) or local >= size:
             raise RendezvousError(
@@ -243,10 +211,3 @@ def _hosts_of_the_run(request: Request) -> Iterator[str]:
     yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(request.hosts[: request.nodes]))}'
     yield f"export {HOSTS}"
     yield f'[ "${{3-}}" != lifeline ] || export {LIFELINE}=1'
-
-
-def _number(env: Mapping[str, str], name: str) -> int:
-    value = env.get(name, "")
-    if not (value.isascii() and value.isdigit()):
-        raise RendezvousError(f"{value!r} is no number", where=name, fix="start the ranks by the job script")
-    return int(value)
