@@ -19,8 +19,8 @@ from hpc_hydra.launcher.inspect import RunView
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.layout import attempt_began
 
-_ATTEMPT = re.compile(r"(\d{8}-\d{6})-(.*)")
 _FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
 POINTS = 250_000  # numbers of all curves together
 MOST, LEAST = 300, 12  # points of one curve
@@ -45,7 +45,7 @@ def attempts(view: RunView, submitted: Sequence[float], now: float) -> list[dict
     waiting = sorted(submitted)
     free = waiting[0] if waiting else None
     for folder in _attempts(view):
-        started = _started(folder.name)
+        started = attempt_began(folder.name)
         if started is None:
             continue
         ended, word = _end(view, folder, now)
@@ -64,13 +64,6 @@ def _attempts(view: RunView) -> list[Path]:
     with suppress(OSError):
         return sorted(path for path in view.paths.logs.iterdir() if path.is_dir())
     return []
-
-
-def _started(name: str) -> float | None:
-    match = _ATTEMPT.match(name)
-    with suppress(ValueError):
-        return datetime.strptime(match[1], "%Y%m%d-%H%M%S").timestamp() if match else None
-    return None
 
 
 def _end(view: RunView, folder: Path, now: float) -> tuple[float, str]:

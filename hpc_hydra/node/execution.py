@@ -24,7 +24,7 @@ class Execution:
     sweep: Path
     run: int
     job: str
-    attempt: str  # YYYYmmdd-HHMMSS-<job id>, made by the job script: the same for all ranks
+    attempt: str  # YYYYmmdd-HHMMSS-<job id>, in UTC, made by the job script: the same for all ranks
     scheduler: str
     launch: str | None = None  # whose records the script belongs to
     attached: bool = False  # a console shows the output of the ranks

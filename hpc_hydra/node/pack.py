@@ -30,7 +30,7 @@ from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import append_line, read_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
 from hpc_hydra.sweep.index import forget_outcome, note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
 from hpc_hydra.sweep.types import Outcome
 
 LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
@@ -169,7 +169,7 @@ class Pack:
         task.hosts = hosts
 
     def _start(self, task: Task, signals: Signals) -> None:
-        task.attempt = f"{time.strftime('%Y%m%d-%H%M%S')}-{self.id}"
+        task.attempt = attempt_name(self.id, time.time())
         os.umask(task.record.program.umask)
         task.paths.attempt(task.attempt).mkdir(parents=True, exist_ok=True)
         forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)

@@ -16,6 +16,7 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.scheduler import container
 from hpc_hydra.scheduler.base import JobSpec
 from hpc_hydra.scheduler.environment import RANK_VARIABLES
+from hpc_hydra.sweep.layout import ATTEMPT_TIME
 
 LINGER = "HPC_HYDRA_LINGER"
 """Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
@@ -215,7 +216,7 @@ def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[st
     yield '  *" ${HPC_HYDRA_RUN//[!0-9]/x} "*) ;;'
     yield "  *) echo \"hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${runs[*]}\" >&2; exit 2 ;;"
     yield "esac"
-    yield f'export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-{job_id}"'
+    yield f'export HPC_HYDRA_ATTEMPT="$(date -u +{ATTEMPT_TIME})-{job_id}"'
 
 
 _EACH_LINE = """\

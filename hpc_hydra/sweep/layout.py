@@ -40,11 +40,28 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 META = ".hpc_hydra"
+ATTEMPT_TIME = "%Y%m%d-%H%M%S"  # begins the name of an attempt; in UTC, so that names sort where a clock is set back
 FORMAT = 1  # of everything below META; a reader refuses what it does not know
+
+
+def attempt_name(job_id: str, now: float) -> str:
+    """The name of an attempt that begins at ``now`` (Unix time, seconds), as job scripts make it."""
+    return f"{time.strftime(ATTEMPT_TIME, time.gmtime(now))}-{job_id}"
+
+
+def attempt_began(name: str) -> float | None:
+    """When an attempt of this name began, Unix time, seconds; None where the name says nothing of it."""
+    import calendar  # the start of a rank does without
+
+    try:
+        return calendar.timegm(time.strptime("-".join(name.split("-")[:2]), ATTEMPT_TIME))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

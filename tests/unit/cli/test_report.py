@@ -16,7 +16,7 @@ from hpc_hydra.launcher import history
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Job, Outcome
 from tests.browser import Browser
@@ -53,7 +53,7 @@ def sweep(root: Path, runs: int, *, samples: int = 30) -> Path:
     begin = time.time() + 2
     for num in range(runs):
         paths, start = RunPaths(root / str(num)), begin + num
-        names = [time.strftime("%Y%m%d-%H%M%S-", time.localtime(start + 300 * n)) + f"job0.{num}" for n in range(2)]
+        names = [attempt_name(f"job0.{num}", start + 300 * n) for n in range(2)]
         names = names if num % 5 == 0 else names[:1]
         for name in names:
             paths.attempt(name).mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_curves_are_thinned_to_means() -> None:
 
 def test_attempts_of_a_run_that_is_on_again_are_queued_requeued_queued_and_running(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
-    names = [time.strftime("%Y%m%d-%H%M%S-1", time.localtime(start)) for start in (1_000_010, 1_000_500)]
+    names = [attempt_name("1", start) for start in (1_000_010, 1_000_500)]
     for name in names:
         paths.attempt(name).mkdir(parents=True)
     os.utime(paths.attempt(names[0]), (1_000_400, 1_000_400))

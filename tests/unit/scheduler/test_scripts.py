@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hpc_hydra.scheduler.base import JobSpec
 from hpc_hydra.scheduler.local import LocalDialect
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.scheduler.slurm import SlurmDialect
+from hpc_hydra.sweep.layout import attempt_began, attempt_name
 from tests.unit.scheduler.specs import request, spec
 
 UNSET = (
@@ -46,7 +48,7 @@ case " ${{runs[*]}} " in
   *" ${{HPC_HYDRA_RUN//[!0-9]/x}} "*) ;;
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
 esac
-export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-{JOB_ID}"
+export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-{JOB_ID}"
 
 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 --export=ALL \\
   /venv/bin/python -m hpc_hydra.node rank
@@ -108,7 +110,7 @@ case " ${{runs[*]}} " in
   *" ${{HPC_HYDRA_RUN//[!0-9]/x}} "*) ;;
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
 esac
-export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-{JOB_ID}"
+export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-{JOB_ID}"
 
 # once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)
 hpc_hydra_setup=(
@@ -182,7 +184,7 @@ case " ${{runs[*]}} " in
   *" ${{HPC_HYDRA_RUN//[!0-9]/x}} "*) ;;
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
 esac
-export HPC_HYDRA_ATTEMPT="$(date +%Y%m%d-%H%M%S)-$$"
+export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-$$"
 
 /venv/bin/python -m hpc_hydra.node spawn --procs 2 --gpus-per-proc 1 --cpus-per-proc 3 -- \\
   /venv/bin/python -m hpc_hydra.node rank
@@ -367,3 +369,34 @@ def test_a_missing_working_directory_stops_the_job(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "gone" in done.stderr
     assert "started" not in done.stdout
+
+
+ZONES = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/Los_Angeles", "Pacific/Pago_Pago")
+
+
+@pytest.mark.parametrize("name", ["slurm", "flux", "lsf", "local", "ssh"])
+def test_attempts_are_named_by_one_clock_wherever_a_job_runs(name: str) -> None:
+    """Else a resume from the west is older than what it repeats, and the hour when a clock is set back comes twice."""
+    script = dialect(name).script(spec(request()))
+    (line,) = [line for line in script.splitlines() if "date " in line]
+    clock = line.partition("$(")[2].partition(")")[0]
+    begin = int(time.time())
+    for zone in ZONES:
+        said = subprocess.run(["bash", "-c", clock], env={"TZ": zone, "PATH": "/bin:/usr/bin"}, capture_output=True)
+        began = attempt_began(f"{said.stdout.decode().strip()}-7")
+        assert began is not None and begin <= began < time.time() + 1
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_the_time_in_the_name_of_an_attempt_is_read_as_it_was_written(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert attempt_name("7_3-a", 1_000_000_000.9) == "20010909-014640-7_3-a"
+        assert attempt_began("20010909-014640-7_3-a") == 1_000_000_000
+        assert [attempt_began(name) for name in ("", "7", "20010909-7", "20019909-014640-7")] == [None] * 4
+    finally:
+        monkeypatch.undo()
+        time.tzset()
