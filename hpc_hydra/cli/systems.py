@@ -16,7 +16,7 @@ from hpc_hydra.cli.scan import Option, UsageError, named, scan_among
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.system import defaults, detect, index
 from hpc_hydra.system.probe import Probe, here
 
@@ -80,10 +80,16 @@ def _config_dir(text: str) -> Path:
 def _overview(probe: Probe, folders: index.Folders) -> dict[str, Any]:
     found = detect.machine(probe)
     auto = {"name": "auto", "kind": "auto"}
-    taken_as = None if found.name else detect.resolve(from_mapping({"system": auto, "scheduler": auto}), probe=probe)
+    taken_as, wrong = None, None
+    if found.name is None:
+        try:
+            taken_as = detect.resolve(from_mapping({"system": auto, "scheduler": auto}), probe=probe)
+        except SchedulerError as error:
+            wrong = str(error)
     return {
         "this": found.name,
         "taken_as": taken_as and {key: getattr(taken_as.system, key) for key in ("name", "scheduler", *_HARDWARE)},
+        "error": wrong,
         "why": [dataclasses.asdict(step) for step in detect.explain(probe)],
         "defaults": str(defaults.path(probe.env)),
         "systems": [_summary(name, folders) for name in index.names(folders)],
@@ -148,7 +154,9 @@ def _print_overview(probe: Probe, folders: index.Folders) -> None:
     print()
     print(f"This machine: {data['this'] or 'none of these'}")
     _print_steps(detect.explain(probe))
-    if data["this"] is None:
+    if data["error"]:
+        print(data["error"])
+    elif data["this"] is None:
         seen = data["taken_as"]
         facts = ", ".join(f"{key.replace('_', ' ')} {_cell(seen[key])}" for key in _HARDWARE)
         print(f"It is taken as: scheduler {seen['scheduler']}, {facts}")

@@ -9,7 +9,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,11 @@ class Preparer:
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
-            settings = detect.resolve(load.settings(cfg if "launch" in cfg else self._bundle))
-            self._plans[key] = (settings, make_plan(settings))
+            asked = load.settings(cfg if "launch" in cfg else self._bundle)
+            settings = detect.resolve(asked)
+            plan = make_plan(settings)
+            notes = detect.notes(asked, settings)
+            self._plans[key] = (settings, replace(plan, notes=(*plan.notes, *notes)) if notes else plan)
         return self._plans[key]
 
     @cached_property

@@ -16,15 +16,18 @@ USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | monitor â
 
 def main(argv: list[str]) -> int:
     what = argv[0] if argv else ""
-    if what == "rank":
-        from hpc_hydra.node.supervisor import supervise
+    if what in ("rank", "worker"):
+        from hpc_hydra.node.processes import Signals
 
-        done = supervise()
-        return done if isinstance(done, int) else done()
-    if what == "worker":
-        from hpc_hydra.node.worker import supervise_worker
+        signals = Signals()  # before all else: a warning may come at once
+        if what == "rank":
+            from hpc_hydra.node.supervisor import supervise
 
-        done = supervise_worker()
+            done = supervise(signals)
+        else:
+            from hpc_hydra.node.worker import supervise_worker
+
+            done = supervise_worker(signals)
         return done if isinstance(done, int) else done()
     if what == "program":
         from hpc_hydra.node.become import resume

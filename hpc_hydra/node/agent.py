@@ -82,7 +82,7 @@ def supervise_agent(case: Case, signals: Signals) -> int | Child:
                 with monitored(seat):
                     return _outlive(seat, agent, signals)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(None, error, case.host)
+        return ended_early(None, error, case.host, signals)
 
 
 def settled(plan: Plan) -> Plan:

@@ -65,8 +65,10 @@ def become(
 
 def play(part: Part) -> int:
     """Run the program in this process, with streams that lose nothing in a crash."""
-    from hpc_hydra.node import program
+    from hpc_hydra.node import program, warned
 
+    if part.record.program.kind != "command":
+        warned.begin()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -67,7 +67,7 @@ def supervise_forked(case: Case, signals: Signals) -> int | Child:
             finally:
                 kill_children()
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(None, error, case.host)
+        return ended_early(None, error, case.host, signals)
 
 
 def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
@@ -117,13 +117,15 @@ def _become(case: Case, info: RankInfo, meeting: Meeting, server: int, *, new_im
         seat = dataclasses.replace(sit(case, info, os.environ), agent=Agent(server, server))
         return start(seat, meeting, None, signals, new_image=new_image)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, case.host)
+        return ended_early(seat, error, case.host, signals)
 
 
 def _watch(running: dict[int, int], signals: Signals) -> int:
     """Wait for all ranks; the first that fails ends the others. Returns its code."""
     code = 0
     kill_at: float | None = None
+    for signum in dict.fromkeys(signals.seen):  # before there were ranks
+        _tell(running, signum)
     while running:
         signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
         if signum in STOP or signum in WARN:

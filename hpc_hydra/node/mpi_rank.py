@@ -23,7 +23,7 @@ from hpc_hydra.node.mpi import Channel
 from hpc_hydra.node.processes import Signals, Stopped, die_with_parent, exit_code, name_of
 from hpc_hydra.node.program import Part
 from hpc_hydra.node.seat import Case, Seat, announce, check_world, prepare_run, sit, told_of_nobody
-from hpc_hydra.node.supervisor import ended_early, environment_of, open_logs, outlive
+from hpc_hydra.node.supervisor import ended_early, environment_of, held_for, open_logs, outlive
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 
 _PAUSE = 0.01  # seconds between two looks at what the program says, while MPI is initialised
@@ -37,16 +37,19 @@ def supervise_by_mpi(case: Case, signals: Signals) -> int | Child:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore()
+        signals.restore(held_for(case.record.program, case.plan))
         ours.close()
         os.close(reader)
         return _program(case, Channel(theirs), writer)
     theirs.close()
     os.close(writer)
+    signals.hand_on(child)
     seat: Seat | None = None
     talk = _Talk(Channel(ours), child, signals, case)
     with contextlib.ExitStack() as stack:
         try:
+            if signals.stop is not None:
+                raise Stopped(signals.stop)
             with told_of_nobody(case):
                 info = _with_job(case, from_json(RankInfo, talk.hear("info")))
                 check_world(info, case.plan.request, case.host, info.source)
@@ -59,7 +62,7 @@ def supervise_by_mpi(case: Case, signals: Signals) -> int | Child:
             rendezvous.check(meeting, info, case.execution.attempt)
         except (Stopped, HpcHydraError, OSError) as error:
             talk.end()
-            return ended_early(seat, error, case.host)
+            return ended_early(seat, error, case.host, signals)
         return outlive(seat, child, reader, signals)
 
 

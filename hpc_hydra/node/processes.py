@@ -78,9 +78,21 @@ class Signals:
         """Forget that this process was started with blocked signals: those of `restore`."""
         self._old = {s for s in self._old if s not in self._watched}
 
-    def restore(self) -> None:
-        """Give a forked child the signal mask that this process was started with."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._old)
+    def restore(self, held: int | None = None) -> None:
+        """Give a forked child the signal mask that this process was started with.
+
+        Args:
+            held: a signal that stays blocked until the child listens to it.
+        """
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._old if held is None else {*self._old, held})
+
+    def hand_on(self, child: int) -> None:
+        """Give a child that was just forked what came before it was there, and could reach this process only."""
+        while self.wait(0) is not None:
+            pass
+        for signum in dict.fromkeys(self.seen):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signum)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:

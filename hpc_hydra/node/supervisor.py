@@ -26,20 +26,23 @@ from hpc_hydra.node.logs import Stamps, open_log
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of, number_of
 from hpc_hydra.node.seat import Seat, find_case, identify, meeting_of, prepare_run, sit, told_of_nobody
-from hpc_hydra.planning.types import to_json
+from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler.shell import LINGER
 from hpc_hydra.sweep.again import TIME_IS_UP
 from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.frozen import Program
 from hpc_hydra.sweep.types import RankEnd
 
 
-def supervise() -> int | Child:
+def supervise(signals: Signals) -> int | Child:
     """Start this process's rank and wait for it.
+
+    Args:
+        signals: held back since this process began.
 
     Returns the exit code; in the forked child, what is to be called to run the program (from the outermost frame, so
     that nothing of the supervisor's is on the way of its exceptions).
     """
-    signals = Signals()
     host = socket.gethostname()
     seat: Seat | None = None
     try:
@@ -63,7 +66,7 @@ def supervise() -> int | Child:
         with meeting_of(seat, signals) as (meeting, held):
             return start(seat, meeting, held, signals)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, host)
+        return ended_early(seat, error, host, signals)
 
 
 def start(
@@ -91,7 +94,7 @@ def start(
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore()
+        signals.restore(held_for(seat.record.program, seat.plan))
         os.close(reader)
         if held is not None:
             held.close()
@@ -101,6 +104,7 @@ def start(
         if carried:
             out, err = (lines.writer for lines in carried)
         return become(seat, env, out, err, writer, new_image=new_image)
+    signals.hand_on(child)
     for descriptor in {writer} if carried else {out, err, writer}:
         os.close(descriptor)
     for lines in dict.fromkeys(carried):
@@ -109,6 +113,11 @@ def start(
     for lines in carried:
         lines.end()
     return code
+
+
+def held_for(program: Program, plan: Plan) -> int | None:
+    """The warning that waits until the program's process listens (`warned.begin`); a command gets it at once."""
+    return None if program.kind == "command" else number_of(plan.request.warn_signal)
 
 
 def prefixed(seat: Seat, out: int, err: int) -> list[Lines]:
@@ -148,7 +157,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
     if failed_before and signum in signals.seen:
         code, signum = 1, None  # it was on its way out with its exception
-    warned = number_of(seat.plan.request.warn_signal) in signals.seen
+    warned = is_warned(seat, signals)
     _write_end(
         seat,
         RankEnd(
@@ -213,7 +222,7 @@ def _wait(
         relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
         stamps: what writes the time into the log now and then.
     """
-    kill_at: float | None = None
+    kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -258,7 +267,7 @@ def _read_report(reader: int) -> dict[str, Any]:
     return found
 
 
-def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, host: str) -> int:
+def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, host: str, signals: Signals) -> int:
     """The program was not started: say why, leave the reason where it is looked for; returns the exit code."""
     stopped = isinstance(error, Stopped)
     if isinstance(error, Stopped):
@@ -287,9 +296,15 @@ def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, hos
                 error=" ".join(why.split()),
                 log=str(seat.err) if seat.err else None,
                 replica=seat.execution.replica,
+                warned=is_warned(seat, signals),
             ),
         )
     return code
+
+
+def is_warned(seat: Seat, signals: Signals) -> bool:
+    """Whether this rank was warned that its time is up."""
+    return number_of(seat.plan.request.warn_signal) in signals.seen
 
 
 def _write_end(seat: Seat, end: RankEnd) -> None:

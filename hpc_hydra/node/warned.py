@@ -32,6 +32,14 @@ def listen() -> None:
         signal.signal(number, _note)
 
 
+def begin() -> None:
+    """`listen`, and let come what was held back until now: once, before the program that may be warned."""
+    listen()
+    number = number_of(os.environ.get(WARNING) or None)
+    if number is not None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+
+
 def warned() -> bool:
     """Whether the warning came."""
     return _came

@@ -25,9 +25,8 @@ AGENT, SUPERVISOR, HOSTS = "HPC_HYDRA_AGENT_PID", "HPC_HYDRA_AGENT_SUPERVISOR_PI
 """What the agent sets for its workers; `ROUND` comes on top."""
 
 
-def supervise_worker() -> int | Child:
+def supervise_worker(signals: Signals) -> int | Child:
     """As `supervisor.supervise`. The agent's end, whatever it was, ends this process and the program."""
-    signals = Signals()
     signals.start_with_none_blocked()  # the agent blocks warnings for itself, and its children inherit that
     host = socket.gethostname()
     seat: Seat | None = None
@@ -51,7 +50,7 @@ def supervise_worker() -> int | Child:
         )
         return start(seat, meeting, None, signals)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, host)
+        return ended_early(seat, error, host, signals)
 
 
 def worker_info(env: Mapping[str, str]) -> RankInfo:

@@ -58,7 +58,7 @@ def _ask(dialect: Dialect, probe: Probe) -> Allocation | None:
     command = dialect.allocation_command(probe.env)
     if command is None:
         return None
-    answer = probe.run(command)
+    answer = probe.told(command)
     try:
         return dialect.parse_allocation(answer, probe.env) if answer is not None else None
     except (HpcHydraError, ValueError):  # half of the variables, or a job that nobody can describe

@@ -9,6 +9,7 @@ Must not know: torch, Hydra, sizes of jobs.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,10 @@ from typing import Any
 
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
-from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.system import allocation, defaults, hostfile, index, sinfo
-from hpc_hydra.system.probe import Probe, here
+from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
 # A scheduler, the command that asks it, and what the answer holds.
@@ -46,6 +47,8 @@ class Detection:
 
     name: str | None
     steps: tuple[Step, ...]
+    late: tuple[tuple[str, str], ...] = ()  # schedulers and their commands that are there and did not answer in time
+    failed: tuple[tuple[str, str, str], ...] = ()  # those that failed at once, and what they said
 
 
 DEBUG_ON = ("1", "on", "y", "yes", "t", "true")
@@ -60,6 +63,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     Raises:
         PlanError: the machine's scheduler has no adapter.
         ConfigError: the person's defaults, or machines of their own, cannot be used.
+        SchedulerError: `scheduler=auto`, and a scheduler's command is there but does not answer in time.
     """
     probe = probe or here()
     if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
@@ -69,7 +73,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
         found = machine(probe).name
         system = _over(index.preset(found, index.own(probe.env)), system) if found else system
     if scheduler.kind == "auto":
-        name = system.scheduler or answering(probe).name or "local"
+        name = system.scheduler or _answering_or_local(probe)
         scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
     is_probed = system.kind != "known"
     if is_probed:
@@ -92,6 +96,32 @@ def answering(probe: Probe | None = None) -> Detection:
     """Which scheduler, among those there is an adapter for, answers on this machine."""
     probe = probe or here()
     return probe.once("scheduler", lambda: _answering(probe))
+
+
+def notes(asked: Settings, resolved: Settings, probe: Probe | None = None) -> tuple[str, ...]:
+    """What is said of a scheduler whose command has failed, where ``asked`` left the choice to detection."""
+    probe = probe or here()
+    if asked.scheduler.kind != "auto" or resolved.scheduler.name != "local" or resolved.system.kind == "known":
+        return ()
+    if probe.env.get("SLURM_CONF") == os.devnull:  # says that there is none
+        return ()
+    return tuple(
+        f"{command} is here but fails ({said}): this runs on this machine; scheduler={name} to submit anyway"
+        for name, command, said in answering(probe).failed
+    )
+
+
+def _answering_or_local(probe: Probe) -> str:
+    """Raises `SchedulerError` rather than run here what was meant for a scheduler that is slow to answer."""
+    found = answering(probe)
+    if found.name is None and found.late:
+        name, command = found.late[0]
+        raise SchedulerError(
+            f"{command} is here but does not answer ({COMMAND_S:g} s)",
+            where="scheduler=auto",
+            fix=f"scheduler={name} to submit anyway, scheduler=local to run here",
+        )
+    return found.name or "local"
 
 
 def explain(probe: Probe | None = None) -> tuple[Step, ...]:
@@ -143,16 +173,27 @@ def _by_host(name: str, signs: Iterable[index.Signs]) -> str | None:
 
 def _answering(probe: Probe) -> Detection:
     steps: list[Step] = []
+    late: list[tuple[str, str]] = []
+    failed: list[tuple[str, str, str]] = []
     for name, command, sign in ASKED:
         if name not in shipped("scheduler"):
             continue
-        answer = probe.run(command)
+        try:
+            answer = probe.run(command)
+        except Unanswered as error:
+            steps.append(Step(f"command {' '.join(command)}", error.said))
+            if error.late:
+                late.append((name, command[0]))
+            else:
+                failed.append((name, command[0], error.said))
+            continue
         up = answer is not None and re.search(sign, answer) is not None
         first = (answer or "").strip().partition("\n")[0]
         steps.append(Step(f"command {' '.join(command)}", first or "no answer", up))
         if up:
             return Detection(name, tuple(steps))
-    return Detection(None, (*steps, Step("no scheduler", "local", True)))
+    end = Step("no scheduler answers in time", "none is chosen") if late else Step("no scheduler", "local", True)
+    return Detection(None, (*steps, end), tuple(late), tuple(failed))
 
 
 def _adapter(name: str, system: SystemConfig) -> str:
@@ -215,7 +256,7 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
         }
     elif settings.scheduler.name == "slurm":
         held = allocation.held(dialect("slurm"), settings.launch.inside, probe)
-        kinds = probe.once("sinfo", lambda: sinfo.parse(probe.run(sinfo.COMMAND) or ""))
+        kinds = probe.once("sinfo", lambda: sinfo.parse(probe.told(sinfo.COMMAND) or ""))
         with_gpus = settings.resources.gpus_per_proc != 0
         facts = sinfo.facts(kinds, _partition(settings), with_gpus=with_gpus)
         if held is not None:  # what there is, is what the allocation has

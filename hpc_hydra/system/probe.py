@@ -45,15 +45,30 @@ def read_file(path: str) -> str | None:
         return None
 
 
+class Unanswered(Exception):
+    """A command that is there has failed, or (``late``) has not answered within `COMMAND_S`; ``said`` is its error."""
+
+    def __init__(self, said: str, *, late: bool = False) -> None:
+        super().__init__(said)
+        self.said, self.late = said, late
+
+
 def run_command(argv: Sequence[str]) -> str | None:
-    """What a command prints; None where it is missing, fails, or does not answer within a few seconds."""
+    """What a command prints; None where there is no such command. Raises `Unanswered`."""
     # SINFO_PARTITION and the like of the user's own would narrow what sinfo tells
     env = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")} | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
             argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, env=env, check=True
         )
-    except (OSError, subprocess.SubprocessError):
+    except subprocess.TimeoutExpired as error:
+        raise Unanswered(f"no answer in {COMMAND_S:g} s", late=True) from error
+    except subprocess.CalledProcessError as error:
+        words = (error.stdout or error.stderr).decode("utf-8", "replace").split("\n")
+        raise Unanswered(
+            next((line.strip() for line in words if line.strip()), f"exit code {error.returncode}")
+        ) from error
+    except OSError:
         return None
     return done.stdout.decode("utf-8", "replace")
 
@@ -69,6 +84,13 @@ class Probe:
     run: Callable[[Sequence[str]], str | None] = run_command
     hardware: Callable[[], Hardware] = look
     _answers: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def told(self, argv: Sequence[str]) -> str | None:
+        """What a command prints; None where it is missing, fails, or does not answer in time."""
+        try:
+            return self.run(argv)
+        except Unanswered:
+            return None
 
     def once(self, question: object, ask: Callable[[], T]) -> T:
         """The answer to a question, asked only the first time."""

@@ -12,7 +12,7 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.system.hardware import Hardware
-from hpc_hydra.system.probe import Probe
+from hpc_hydra.system.probe import Probe, Unanswered
 
 AUTO = {"name": "auto", "kind": "auto"}
 SLURM_IS_UP = {"scontrol ping": "Slurmctld(primary) at adm1 is UP\n"}
@@ -24,7 +24,7 @@ def machine(
     full: str | None = None,
     env: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
-    commands: Mapping[str, str] | None = None,
+    commands: Mapping[str, str | Unanswered] | None = None,
     hardware: Hardware = LAPTOP,
 ) -> Probe:
     """A machine where nothing is but what is told; ``commands`` is keyed by the beginning of the command line."""
@@ -32,7 +32,10 @@ def machine(
 
     def run(argv: Any) -> str | None:
         line = " ".join(argv)
-        return next((text for start, text in commands.items() if line.startswith(start)), None)
+        answer = next((text for start, text in commands.items() if line.startswith(start)), None)
+        if isinstance(answer, Unanswered):
+            raise answer
+        return answer
 
     return Probe(
         env=env if env is not None else {"HOME": "/nowhere"},

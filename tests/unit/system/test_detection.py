@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from hpc_hydra.errors import PlanError
+from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.plan import plan
 from hpc_hydra.system import detect, index
 from hpc_hydra.system.hardware import Hardware
-from hpc_hydra.system.probe import Probe
+from hpc_hydra.system.probe import Probe, Unanswered
 from tests.unit.system.conftest import SLURM_IS_UP, Composed, auto, machine
 
 BY_NAME = [
@@ -205,6 +205,43 @@ def test_what_was_given_is_left_alone() -> None:
 def test_scheduler_is_one_that_answers(answer: str | None, name: str) -> None:
     commands = {} if answer is None else {"scontrol ping": answer}
     assert detect.resolve(auto(), probe=machine(commands=commands)).scheduler.name == name
+
+
+LATE = Unanswered("no answer in 5 s", late=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("scontrol ping", "slurm"), ("flux queue status", "flux"), ("lsid", "lsf")]
+)
+def test_scheduler_that_is_slow_to_answer_is_not_taken_for_none(command: str, name: str) -> None:
+    probe = machine(commands={command: LATE})
+    with pytest.raises(SchedulerError) as caught:
+        detect.resolve(auto(), probe=probe)
+    first = command.partition(" ")[0]
+    assert f"{first} is here but does not answer (5 s)" in str(caught.value)
+    assert f"scheduler={name} to submit anyway, scheduler=local to run here" in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert not any(step.found == "local" for step in detect.explain(probe))
+    local = auto(scheduler={"name": "local", "kind": "known"})
+    assert detect.resolve(local, probe=probe).scheduler.name == "local"
+
+
+def test_another_scheduler_that_answers_is_taken_beside_a_slow_one() -> None:
+    assert detect.resolve(auto(), probe=machine(commands={"scontrol": LATE, "lsid": LSID})).scheduler.name == "lsf"
+
+
+def test_scheduler_whose_command_fails_at_once_is_none_and_that_is_noted() -> None:
+    failed = {"scontrol ping": Unanswered("Slurmctld(primary) at adm1 is DOWN")}
+    probe = machine(commands=failed)
+    done = detect.resolve(auto(), probe=probe)
+    assert done.scheduler.name == "local"
+    (note,) = detect.notes(auto(), done, probe)
+    assert "scontrol is here but fails (Slurmctld(primary) at adm1 is DOWN): this runs on this machine" in note
+    assert "scheduler=slurm to submit anyway" in note
+    by_hand = auto(scheduler={"name": "local", "kind": "known"})
+    assert detect.notes(by_hand, detect.resolve(by_hand, probe=probe), probe) == ()
+    assert detect.notes(auto(), done, machine(env={"SLURM_CONF": "/dev/null"}, commands=failed)) == ()
+    assert detect.notes(auto(), done, machine()) == ()
 
 
 def test_variables_of_a_job_around_us_say_nothing_about_the_scheduler() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.system import probe
-from hpc_hydra.system.probe import Probe, full_name, read_file, run_command
+from hpc_hydra.system.probe import Probe, Unanswered, full_name, read_file, run_command
 
 
 @pytest.fixture
@@ -24,13 +24,22 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_command_that_is_missing_or_fails_has_no_answer(command: Path) -> None:
     assert run_command(["no-such-command"]) is None
     command.write_text("#!/bin/sh\necho half an answer\nexit 1\n")
-    assert run_command(["ask"]) is None
+    assert Probe().told(["ask"]) is None
+    with pytest.raises(Unanswered, match="half an answer") as caught:
+        run_command(["ask"])
+    assert not caught.value.late
+    command.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(Unanswered, match="exit code 3"):
+        run_command(["ask"])
 
 
 def test_command_that_does_not_answer_is_given_up(command: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "COMMAND_S", 0.1)
     command.write_text("#!/bin/sh\nexec sleep 600\n")
-    assert run_command(["ask"]) is None
+    assert Probe().told(["ask"]) is None
+    with pytest.raises(Unanswered) as caught:
+        run_command(["ask"])
+    assert caught.value.late
 
 
 def test_commands_are_not_narrowed_by_the_users_own_variables(command: Path, monkeypatch: pytest.MonkeyPatch) -> None:
