@@ -15,7 +15,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,11 +151,16 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
     guardian = os.getppid()
     told = False
+    warned: set[tuple[int, int]] = set()  # which worker was given which warning
     while True:
         pid, status = os.waitpid(agent, os.WNOHANG)
         if pid:
             break
-        signum = signals.wait(_LOOK if seat.plan.is_elastic else None)
+        is_warned = any(signum in WARN for signum in signals.seen)
+        if is_warned:
+            hand_on_warnings(signals, _workers(agent), warned)
+        waits = is_warned and len(warned) < seat.plan.procs_per_agent
+        signum = signals.wait(_LOOK if seat.plan.is_elastic or waits else None)
         if seat.plan.is_elastic and not told and is_in_vain(seat):
             os.kill(agent, STOP_BY + signal.SIGTERM)
             told = True
@@ -166,10 +171,7 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
             told = True
         elif signum in WARN:
             time.sleep(_MEANWHILE)
-            for worker in children(agent):
-                if _is_worker(worker):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker, signum)
+            warned = {(worker, given) for worker, given in warned if given != signum}
     code, killed = exit_code(status)
     if code == 0:
         return 0
@@ -188,6 +190,16 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     return code
 
 
+def hand_on_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
+    """Give each worker once each warning that came, also to one that was started after it came."""
+    for signum in dict.fromkeys(signals.seen):
+        for worker in workers if signum in WARN else ():
+            if (worker, signum) not in given:
+                given.add((worker, signum))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signum)
+
+
 def is_in_vain(seat: Seat) -> bool:
     """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
 
@@ -202,6 +214,10 @@ def is_in_vain(seat: Seat) -> bool:
                     return True
                 lost += 1
     return seat.info.world_size - lost < (seat.plan.rendezvous.min_nodes or 0)
+
+
+def _workers(agent: int) -> list[int]:
+    return [pid for pid in children(agent) if _is_worker(pid)]
 
 
 def _is_worker(pid: int) -> bool:

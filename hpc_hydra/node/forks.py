@@ -124,8 +124,8 @@ def _watch(running: dict[int, int], signals: Signals) -> int:
     """Wait for all ranks; the first that fails ends the others. Returns its code."""
     code = 0
     kill_at: float | None = None
-    for signum in dict.fromkeys(signals.seen):  # before there were ranks
-        _tell(running, signum)
+    for early in dict.fromkeys(signals.seen):  # before there were ranks
+        _tell(running, early)
     while running:
         signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
         if signum in STOP or signum in WARN:
