@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -92,6 +93,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"hpc-hydra {name}: {NO_DIRECTORY}", file=sys.stderr)
             return NO_DIRECTORY.exit_code
         raise
+    except PermissionError as error:
+        place = error.filename2 or error.filename
+        if place is None:
+            raise
+        print(f"hpc-hydra {name}: {os.fsdecode(place)}: {error.strerror}", file=sys.stderr)
+        return USAGE_EXIT
     except BrokenPipeError:
         sys.stderr.close()  # the reader has left; the interpreter would complain once more
         return 141

@@ -27,6 +27,7 @@ COLOURS = {
     "cancelled": "magenta",
     "unsubmitted": "yellow",
     "unknown": "yellow",
+    "unreadable": "red",
 }
 _COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
 
@@ -40,7 +41,10 @@ def of_interest(views: Sequence[RunView]) -> list[RunView]:
     """Of many runs those that are neither done nor waiting, the failed ones first; all of a few."""
     if len(views) <= MANY:
         return list(views)
-    order = {word: at for at, word in enumerate(("failed", "timeout", "lost", "unknown", "cancelled", "unsubmitted"))}
+    order = {
+        word: at
+        for at, word in enumerate(("failed", "timeout", "lost", "unreadable", "unknown", "cancelled", "unsubmitted"))
+    }
     chosen = [view for view in views if view.word not in _QUIET]
     return sorted(sorted(chosen, key=lambda v: order.get(v.word, 9))[:_OF_INTEREST], key=lambda v: v.run.num)
 

@@ -35,7 +35,7 @@ class Result:
 
     num: int
     overrides: tuple[str, ...]
-    state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown
+    state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown, unreadable
     value: Any = None  # what the task function returned, on rank 0
     reason: str = ""
     job_id: str = ""

@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.launcher.inspect import RunView
 from hpc_hydra.launcher.opened import Sweep
+from hpc_hydra.sweep.checked import readable
 from hpc_hydra.sweep.collect import last_lines
-from hpc_hydra.sweep.files import read_json
 from hpc_hydra.sweep.layout import attempt_began
+from hpc_hydra.sweep.types import Outcome
 
 _FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
 POINTS = 250_000  # numbers of all curves together
@@ -70,10 +70,9 @@ def _end(view: RunView, folder: Path, now: float) -> tuple[float, str]:
     outcome = view.outcome
     if outcome is not None and outcome.attempt == folder.name:
         return outcome.ended or _newest(folder), outcome.status
-    with suppress(HpcHydraError):
-        closed = read_json(folder / "outcome.json")
-        if closed:
-            return closed.get("ended") or _newest(folder), str(closed.get("status", "failed"))
+    closed = readable(Outcome, folder / "outcome.json")
+    if closed is not None:
+        return closed.ended or _newest(folder), closed.status
     if view.word == "running" and folder == _attempts(view)[-1]:
         return now, "running"
     return _newest(folder), "requeued"

@@ -17,18 +17,20 @@ from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.launcher.watch import AT_A_TIME, Watched, log_of
-from hpc_hydra.planning.types import from_json, to_json
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import JobStatus, State, in_queue, is_packed
+from hpc_hydra.sweep.checked import read_outcome
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.manifest import SweepState, current
 from hpc_hydra.sweep.types import Outcome
 
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
-WORDS = ("pending", "running", *ENDED, "unsubmitted", "unknown")
+UNREADABLE = "unreadable"  # its directory gives nothing to this user
+WORDS = ("pending", "running", *ENDED, "unsubmitted", "unknown", UNREADABLE)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bo
             continue
         if view.id:
             asked.setdefault(view.scheduler, {})[view.run.num] = found
-        else:
+        elif found.word != UNREADABLE:
             views[view.run.num] = _not_queued(sweep, found)
     views.update(_corrected(sweep, views.values()))
     for scheduler, several in asked.items():
@@ -160,12 +162,13 @@ def _tries(state: SweepState) -> dict[int, int]:
 
 def _from_outcome(view: RunView) -> RunView:
     try:
-        data = read_json(view.paths.outcome)
+        outcome = read_outcome(view.paths.outcome, view.run.num)
     except SweepError as error:
-        return replace(view, reason=error.what)
-    if data is None:
-        return view
-    return _written(view, from_json(Outcome, data))
+        return replace(view, reason=f"{view.paths.outcome.name} is {error.what}")
+    except OSError as error:
+        why = f"{error.filename or view.paths.outcome}: {error.strerror}"
+        return replace(view, word=UNREADABLE, reason=why)
+    return view if outcome is None else _written(view, outcome)
 
 
 def _written(view: RunView, outcome: Outcome) -> RunView:
@@ -229,7 +232,11 @@ def _ask(sweep: Sweep, scheduler: str, views: dict[int, RunView]) -> dict[int, R
         ended = is_packed(view.id) and num in journals.of(view.job, view.id).ended
         runs_on = status.state in (State.PENDING, State.RUNNING)
         again = view if runs_on and not ended else _from_outcome(view)
-        found[num] = again if again.written else _as_said(sweep, again, status, silent)
+        found[num] = (
+            again
+            if again.written or (again.word == UNREADABLE and not runs_on)
+            else _as_said(sweep, again, status, silent)
+        )
     return found
 
 
@@ -242,7 +249,7 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
     if status.state is State.RUNNING:
         return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
     if status.state is State.UNKNOWN and silent:
-        return replace(view, word="unknown", reason=status.reason or silent)
+        return replace(view, word="unknown", reason="; ".join(filter(None, (status.reason or silent, view.reason))))
     if (now := current(sweep.root, view.job, view.id)) != view.id:
         return replace(view, word="pending", id=now, status=JobStatus(State.PENDING))
     if status.native == "LOST" and view.id in sweep.state.cancelled:  # its launcher ended it, and left at once
@@ -264,7 +271,7 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
         said = log_of(sweep.paths.jobs, view.watched())
         if said is not None:
             outcome = replace(outcome, log=str(said), last_lines=last_lines(said))
-    reason = outcome.reason or ""
+    reason = "; ".join(filter(None, (outcome.reason, view.reason)))  # the latter: that outcome.json is damaged
     if is_packed(view.id) and not outcome.attempt and status.state.is_finished:
         reason = f"{NEVER} ({status.native or status.state.value})"
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:

@@ -20,6 +20,7 @@ from hpc_hydra.launcher.local_outside import LocalOutside
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import JobSpec, Submitter
+from hpc_hydra.sweep.files import from_disk
 from hpc_hydra.sweep.frozen import Program, RunRecord, read_plans, read_program, read_runs
 from hpc_hydra.sweep.layout import META, SweepPaths
 from hpc_hydra.sweep.manifest import SweepState, read_manifest
@@ -108,6 +109,11 @@ class Sweep:
 def find_sweep(given: str | None = None, here: Path | None = None) -> Path:
     """The directory of a sweep: the one given (or a folder in it), else the newest here. Raises `SweepError`."""
     here = here or Path.cwd()
+    with from_disk(here):
+        return _find(given, here)
+
+
+def _find(given: str | None, here: Path) -> Path:
     if given is not None:
         path = Path(os.path.normpath(here / Path(given).expanduser()))
         if not path.is_dir():
@@ -140,12 +146,19 @@ def _newest(folder: Path) -> Path | None:
     return max(_below(folder, DEPTH), key=begun, default=None)
 
 
+def _is_sweep(folder: Path) -> bool:
+    try:
+        return SweepPaths(folder).program.exists()
+    except PermissionError:
+        return True  # nothing else has a folder of this name; opening it says what is wrong
+
+
 def _below(folder: Path, depth: int) -> Iterator[Path]:
     try:
         inside = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return
-    if any(entry.name == META for entry in inside) and SweepPaths(folder).program.exists():
+    if any(entry.name == META for entry in inside) and _is_sweep(folder):
         yield folder
     elif depth:
         for entry in inside:
@@ -155,6 +168,11 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 def open_sweep(root: Path) -> Sweep:
     """Read a sweep. Raises `SweepError` where it is none, damaged, or was never completely written."""
+    with from_disk(root):
+        return _open(root)
+
+
+def _open(root: Path) -> Sweep:
     program = read_program(root)
     paths = SweepPaths(root)
     if not paths.plans.exists() or not (paths.manifest.exists() or any(paths.jobs.glob("*.sh"))):

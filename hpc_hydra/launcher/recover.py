@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.scheduler import registry
@@ -54,7 +54,7 @@ def recover(sweep: Sweep, *, patient: bool = False) -> None:
 
 def _found(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
     taken = replace(job, runs=job.runs[: len(ids)], ids=ids)
-    with suppress(OSError):  # somebody else's sweep may be looked at
+    with suppress(OSError, SweepError):  # somebody else's sweep may be looked at
         Manifest(sweep.root).submitted(taken)
     sweep.state.pending.pop(job.key, None)
     sweep.state.jobs[job.key] = taken

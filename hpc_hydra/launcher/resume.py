@@ -21,7 +21,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, cost, processes, scripts
 from hpc_hydra.launcher.choose import select
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
-from hpc_hydra.launcher.inspect import RunView, look
+from hpc_hydra.launcher.inspect import UNREADABLE, RunView, look
 from hpc_hydra.launcher.opened import Sweep, open_sweep
 from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, hushed, say, shown_overrides
@@ -30,7 +30,7 @@ from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Allocation, JobSpec, Submitter
-from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.files import on_disk, write_json
 from hpc_hydra.sweep.frozen import Freezer, read_program
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
@@ -40,6 +40,7 @@ from hpc_hydra.system import allocation
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
 _ANYWAY = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
+_RIGHTS = "as a user who may write there: resume adds to the sweep's own directory"
 JUST_NOW = 30.0  # seconds between a launcher's last script and its first line in the manifest, at most
 
 
@@ -164,7 +165,7 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
             fix="the same command later; submitting now might run them twice",
         )
     for view in meant:
-        if wanted.runs and view.word not in OPEN:
+        if (wanted.runs and view.word not in OPEN) or view.word == UNREADABLE:
             complain(f"run {view.run.num} is {view.word}: it is not submitted")
     never = [view for view in chosen if view.word == "unsubmitted"]
     lives = sweep.launcher_lives
@@ -344,7 +345,8 @@ def _lock(root: Path) -> Iterator[Callable[[], None]]:
     read_program(root)  # a sweep at all?
     path = SweepPaths(root).meta / "resume.lock"
     mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": _began()})
-    _take(path, mine)
+    with on_disk(path, _RIGHTS):
+        _take(path, mine)
     held = True
 
     def release() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.launcher import ending
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.inspect import RunView, look
+from hpc_hydra.launcher.inspect import UNREADABLE, RunView, look
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.launcher.recover import recover
 from hpc_hydra.launcher.report import command, common_overrides, complain, log_hint, summary
@@ -106,6 +106,8 @@ class _Waiting(Session):
             num = view.run.num
             if view.written and view.outcome is not None:
                 self.outcomes[num] = view.outcome
+            elif view.word == UNREADABLE:
+                self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=f"unreadable: {view.reason}")
             elif view.id and view.scheduler:
                 if view.scheduler not in self.watchers:
                     submitter = self.sweep.submitter(view.scheduler)

@@ -15,10 +15,11 @@ from pathlib import Path
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.journal import NEVER, Journals
-from hpc_hydra.planning.types import from_json, to_json
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.base import JobStatus, State, Submitter, in_queue, is_packed
+from hpc_hydra.sweep.checked import read_outcome, readable
 from hpc_hydra.sweep.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.index import Index
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.manifest import current
@@ -214,11 +215,10 @@ class Watcher:
 
     def _look(self, watched: Watched, now: float) -> None:
         try:
-            data = read_json(watched.paths.outcome)
-        except SweepError:
-            data = None
-        if data is not None:
-            outcome = from_json(Outcome, data)
+            outcome = read_outcome(watched.paths.outcome, watched.run.num)
+        except (SweepError, OSError):
+            outcome = None
+        if outcome is not None:
             if self._awaits_a_word(watched, outcome, now):
                 return
             told = corrected(outcome, watched.status)
@@ -274,11 +274,8 @@ class Watcher:
 def _why_again(watched: Watched) -> str | None:
     """Why a run that has begun is in the queue again, in the words of its own last attempt."""
     attempt = latest_attempt(watched.paths)
-    try:
-        ended = read_json(watched.paths.closed(attempt)) if attempt else None
-    except SweepError:
-        return None
-    return f"again: {ended['reason']}" if ended and ended.get("reason") else None
+    ended = readable(Outcome, watched.paths.closed(attempt)) if attempt else None
+    return f"again: {ended.reason}" if ended and ended.reason else None
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

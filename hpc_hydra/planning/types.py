@@ -281,17 +281,17 @@ def to_json(value: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def hints(kind: type[Any]) -> dict[str, Any]:
     """Types of a dataclass's fields by name: working them out takes longer than all the rest."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+    found = get_type_hints(kind)
+    return {f.name: found[f.name] for f in dataclasses.fields(kind)}
 
 
 def from_json(kind: type[Any], data: Any) -> Any:
     """Inverse of :func:`to_json`: rebuild ``kind`` (lists become tuples). Unknown keys are ignored."""
     if dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{k: from_json(hints[k], v) for k, v in data.items() if k in hints})
+        types = hints(kind)
+        return kind(**{k: from_json(types[k], v) for k, v in data.items() if k in types})
     if get_origin(kind) is tuple:
         args = get_args(kind)
         inner = args[:1] * len(data) if len(args) == 2 and args[1] is Ellipsis else args

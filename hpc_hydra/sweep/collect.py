@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpc_hydra.planning.types import from_json
-from hpc_hydra.sweep.files import read_json
+from hpc_hydra.sweep.checked import hint, readable
+from hpc_hydra.sweep.files import is_there
 from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
+from hpc_hydra.sweep.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
 
 LAST_LINES = 20
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -73,7 +73,8 @@ def collect(
     attempt = attempt or _open_attempt(paths) or ""
     groups = read_replicas(paths, attempt) if attempt else None
     ends = read_ends(paths, attempt) if attempt else []
-    started = (read_json(paths.rendezvous(attempt)) or {}).get("published") if attempt else None
+    started = (hint(paths.rendezvous(attempt)).get("published") or None) if attempt else None
+    started = started if isinstance(started, (int, float)) else None
     ended = max((end.ended for end in ends), default=None)
     common: dict[str, Any] = {
         "num": num, "attempt": attempt, "job_id": job_id, "world_size": world_size, "started": started,
@@ -162,9 +163,8 @@ def _lost(lost: Sequence[Replica]) -> str | None:
 
 def read_nodes(paths: RunPaths, attempt: str) -> list[NodeRound]:
     """When each node last started ranks; empty where a run does not go on without one."""
-    found = (read_json(path) for path in paths.attempt(attempt).glob("torchrun_*.round.json"))
-    nodes: list[NodeRound] = [from_json(NodeRound, data) for data in found if data is not None]
-    return sorted(nodes, key=lambda each: each.node)
+    found = (readable(NodeRound, path) for path in paths.attempt(attempt).glob("torchrun_*.round.json"))
+    return sorted((each for each in found if each is not None), key=lambda each: each.node)
 
 
 def _gone(lost: Sequence[str], nodes: int) -> str | None:
@@ -177,8 +177,7 @@ def _gone(lost: Sequence[str], nodes: int) -> str | None:
 
 def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:
     """What became of the replica groups of an attempt; None where it has none."""
-    data = read_json(paths.replicas(attempt))
-    return None if data is None else from_json(Replicas, data)
+    return readable(Replicas, paths.replicas(attempt))
 
 
 def is_doubtful(outcome: Outcome) -> bool:
@@ -212,7 +211,7 @@ def latest_attempt(paths: RunPaths) -> str | None:
 def _open_attempt(paths: RunPaths) -> str | None:
     """The newest attempt, unless the run was submitted again since."""
     attempt = latest_attempt(paths)
-    return attempt if attempt and read_json(paths.closed(attempt)) is None else None
+    return attempt if attempt and not is_there(paths.closed(attempt)) else None
 
 
 def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
@@ -220,9 +219,9 @@ def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
     found: list[RankEnd] = []
     folder = paths.attempt(attempt)
     for path in [*folder.glob("*.end.json"), *folder.glob("replica_*/*.end.json")]:
-        data = read_json(path)
-        if data is not None:
-            found.append(from_json(RankEnd, data))
+        end = readable(RankEnd, path)
+        if end is not None:
+            found.append(end)
     last = max((end.round for end in found), default=0)
     return sorted((e for e in found if e.round == last or e.rank < 0), key=lambda end: (end.ended, end.rank))
 
@@ -324,7 +323,8 @@ def _code(exit_code: int | None, status: SchedulerSays | None, stopped: Sequence
 
 
 def _restarts(paths: RunPaths, attempt: str) -> int:
-    return int((read_json(paths.rounds(attempt)) or {}).get("number", 0)) if attempt else 0
+    number = hint(paths.rounds(attempt)).get("number", 0) if attempt else 0
+    return number if isinstance(number, int) else 0
 
 
 def _missing(ends: Sequence[RankEnd], world_size: int | None) -> list[int]:
@@ -351,10 +351,10 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
 
 
 def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
-    data = read_json(paths.returned(attempt)) if attempt else None
+    data = readable(Returned, paths.returned(attempt)) if attempt else None
     if data is None:
         return {}
-    return {"result_kind": data["kind"], "result": data.get("value"), "result_note": data.get("note")}
+    return {"result_kind": data.kind, "result": data.value, "result_note": data.note}
 
 
 def _in_its_words(status: SchedulerSays | None) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,19 @@ def on_disk(root: Path, fix: str = "make room there, or another directory") -> I
         where = error.filename2 or error.filename or root
         raise SweepError(
             f"cannot be written: {error.strerror or type(error).__name__}", where=os.fsdecode(where), fix=fix
+        ) from error
+
+
+@contextmanager
+def from_disk(root: Path) -> Iterator[None]:
+    """What may not be read is a `SweepError` that names the file."""
+    try:
+        yield
+    except PermissionError as error:
+        raise SweepError(
+            f"cannot be read: {error.strerror}",
+            where=os.fsdecode(error.filename or root),
+            fix="as the user who owns it, or have its modes changed (chmod u+rwX)",
         ) from error
 
 
@@ -52,21 +66,43 @@ def write_json(path: Path, data: Any) -> None:
     write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
 
 
+def read_bytes(path: Path, start: int = 0) -> bytes:
+    """The content of a regular file from a byte on: a pipe would wait, a device may never end. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(start)
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None where there is no such file. Raises `SweepError` where it is damaged.
 
     Opens and reads, and never asks for the file's attributes: those are cached for seconds on NFS.
     """
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
             return None
         raise
     try:
         return json.loads(text.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SweepError(f"not valid JSON: {error}", where=str(path)) from None
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, be it damaged. By opening it, as `read_json` does."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+    return True
 
 
 def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
@@ -90,13 +126,13 @@ def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
 def read_lines(path: Path) -> Iterator[Any]:
     """The records that `append_line` wrote; unfinished ones are left out. Nothing where there is no such file."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path)
     except FileNotFoundError:
         return
     for line in text.split(b"\n"):
         try:
             yield json.loads(line.decode("utf-8", "surrogatepass"))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
 
 

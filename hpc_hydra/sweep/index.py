@@ -12,10 +12,12 @@ import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_hydra.planning.types import from_json, to_json
-from hpc_hydra.sweep.files import append_line
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.sweep.checked import checked
+from hpc_hydra.sweep.files import append_line, read_bytes
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.types import Outcome
 
@@ -63,6 +65,14 @@ def _machine() -> str:
 
 def _base(job: str) -> str:
     return job.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A line that says: what is noted of earlier attempts of the run does not count."""
+
+    run: int
+    again: str  # the attempt
 
 
 class Index:
@@ -119,21 +129,19 @@ class Index:
 
     def _take_in(self, name: str) -> None:
         try:
-            with (SweepPaths(self.sweep).ended / name).open("rb") as file:
-                file.seek(self._read.get(name, 0))
-                data = file.read()
+            data = read_bytes(SweepPaths(self.sweep).ended / name, self._read.get(name, 0))
         except OSError:
             return
         whole = data[: data.rfind(b"\n") + 1]
         self._read[name] = self._read.get(name, 0) + len(whole)
         for line in whole.splitlines():
-            with suppress(ValueError, KeyError, TypeError, AttributeError):  # damaged: it is as if it were not there
+            with suppress(ValueError, KeyError, TypeError, RecursionError):  # damaged: it is as if it were not there
                 told = json.loads(line.decode("utf-8", "surrogatepass"))
                 if "again" in told:
-                    num, attempt = int(told["run"]), str(told["again"])
-                    self._again[num] = max(self._again.get(num, ""), attempt)
+                    again = checked(_Again, told)
+                    self._again[again.run] = max(self._again.get(again.run, ""), again.again)
                 else:
-                    self._keep(str(told["job"]), from_json(Outcome, told["outcome"]))
+                    self._keep(str(told["job"]), checked(Outcome, told["outcome"]))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
         """Of two that speak of the same attempt, the one that knows why it was stopped."""

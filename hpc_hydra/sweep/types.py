@@ -65,6 +65,15 @@ class Replicas:
 
 
 @dataclass(frozen=True)
+class Returned:
+    """What rank 0's task function returned: `returned.json`."""
+
+    kind: Literal["json", "pickle", "none", "unserialisable"]
+    value: Any = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a run ended: `outcome.json`."""
 
