@@ -177,9 +177,10 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
         print(f"Your defaults: no file {file}")
         return
     print(f"Your defaults ({file}): {', '.join(found)}")
-    strange = [name for name in found if name not in (*index.names(folders), *index.NOT_MACHINES, defaults.EVERYWHERE)]
+    strange = defaults.strange(probe, (*index.names(folders), *index.NOT_MACHINES, detect.UNKNOWN))
     if strange:
-        print(f"  used only with a system of your own of that name: {', '.join(strange)}")
+        words = [name + (f" (did you mean {' or '.join(near)}?)" if near else "") for name, near in strange.items()]
+        print(f"  used only with a system of your own of that name: {', '.join(words)}")
 
 
 def _show(table: Any) -> None:

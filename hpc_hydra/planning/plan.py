@@ -46,6 +46,8 @@ def plan(settings: Settings) -> Plan:
             fix="rendezvous=tcp, or logging.out='rank_{rank}.log' for a file each",
         )
     strange = queues.unknown(settings.system, queue) if _names_a_queue(settings) else None
+    if settings.scheduler.queue is None:
+        strange = queues.check_default(settings.system)
     if strange is not None:
         notes += (strange,)
     if settings.logging.debug:

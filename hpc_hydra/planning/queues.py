@@ -45,8 +45,16 @@ def unknown(system: SystemConfig, queue: Queue) -> str | None:
 
     Raises `ConfigError` where the list is said to be whole (`system.all_queues`).
     """
-    partitions = {profile.partition for profile in system.queues.values()}
-    if not system.queues or queue.name is None or queue.name in system.queues or queue.name in partitions:
+    if not system.queues or queue.name is None or queue.name in system.queues:
+        return None
+    behind = [name for name, profile in system.queues.items() if profile.partition == queue.name]
+    if behind and system.all_queues:
+        raise ConfigError(
+            f"{queue.name!r} is the partition behind {' and '.join(behind)}, whose limits it would go round",
+            where="scheduler.queue",
+            fix=" or ".join(f"scheduler.queue={name}" for name in behind),
+        )
+    if behind:
         return None
     near = nearest(queue.name, system.queues)
     known = ", ".join(system.queues)
@@ -59,6 +67,21 @@ def unknown(system: SystemConfig, queue: Queue) -> str | None:
         )
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"scheduler.queue={queue.name} is none of those known of {system.name} ({known}): passed on as it is{meant}"
+
+
+def check_default(system: SystemConfig) -> str | None:
+    """What to say about a `default_queue` that is none of the system's; raises where `unknown` would."""
+    queue = choose(system, None)
+    try:
+        said = unknown(system, queue)
+    except ConfigError:
+        near = nearest(str(queue.name), system.queues)
+        raise ConfigError(
+            f"{system.name} has no queue {queue.name!r}; it has {', '.join(system.queues)}",
+            where="system.default_queue",
+            fix=" or ".join(f"default_queue: {name}" for name in near or system.queues),
+        ) from None
+    return said and said.replace("scheduler.queue=", "system.default_queue=", 1)
 
 
 def with_hardware(system: SystemConfig, queue: Queue) -> SystemConfig:

@@ -7,20 +7,21 @@
     "*":
       launch: {env: {WANDB_MODE: offline}}
 
-They fill what is still at its default; whatever a configuration or the command line says stays.
+They fill what is still at its default; whatever a configuration or the command line says stays, and what the profile
+of a queue that was chosen there says.
 Must not know: detection, schedulers' command lines.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
-from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.config.schema import GROUPS, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.system.probe import Probe
@@ -50,19 +51,35 @@ def sections(probe: Probe) -> Mapping[str, Section]:
 def apply(settings: Settings, probe: Probe) -> Settings:
     """Fill what is still at its default: the machine's section first, then that of every machine."""
     found = sections(probe)
+    profile = settings.system.queues.get(settings.scheduler.queue or "", QueueConfig())
+    of_the_queue = {field.name for field in dataclasses.fields(profile) if getattr(profile, field.name) is not None}
     for name in (settings.system.name, EVERYWHERE):
         if name in found:
-            settings = _filled(settings, found[name])
+            settings = _filled(settings, found[name], of_the_queue)
     return settings
 
 
-def _filled(settings: Settings, section: Section) -> Settings:
+def strange(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
+    """Names of sections that are none of the ``known`` machines, and those that each was meant to be, if any is near.
+
+    A name made of a machine's (``my_frontier``) is that of a system of one's own.
+    """
+    found = [name for name in sections(probe) if name not in (*known, EVERYWHERE)]
+    meant = {name: nearest(name, known) for name in found}
+    return {
+        name: [one for one in near if f"_{one}_" not in f"_{name.replace('-', '_')}_"] for name, near in meant.items()
+    }
+
+
+def _filled(settings: Settings, section: Section, of_the_queue: Collection[str]) -> Settings:
     changes: dict[str, Any] = {}
     for group, values in section.items():
         config = getattr(settings, group)
         fresh = {field.name: _default(field) for field in dataclasses.fields(config)}
         done: dict[str, Any] = {}
         for key, value in values.items():
+            if group in ("scheduler", "resources") and key in of_the_queue:
+                continue
             now = getattr(config, key)
             if isinstance(now, dict):
                 done[key] = {**value, **now}

@@ -99,8 +99,21 @@ def answering(probe: Probe | None = None) -> Detection:
 
 
 def notes(asked: Settings, resolved: Settings, probe: Probe | None = None) -> tuple[str, ...]:
-    """What is said of a scheduler whose command has failed, where ``asked`` left the choice to detection."""
+    """What is said of sections of the person's defaults that no machine has, and of a scheduler whose command fails.
+
+    ``asked``: the settings before `resolve`, which may have left the choice to it.
+    """
     probe = probe or here()
+    known = (*index.names(index.own(probe.env)), *index.NOT_MACHINES, UNKNOWN, resolved.system.name)
+    strange = tuple(
+        f"{defaults.path(probe.env)}: there is no machine {name!r}; did you mean {' or '.join(near)}?"
+        for name, near in defaults.strange(probe, known).items()
+        if near
+    )
+    return (*strange, *_failed(asked, resolved, probe))
+
+
+def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
     if asked.scheduler.kind != "auto" or resolved.scheduler.name != "local" or resolved.system.kind == "known":
         return ()
     if probe.env.get("SLURM_CONF") == os.devnull:  # says that there is none

@@ -151,6 +151,27 @@ def test_a_queue_is_refused_where_the_list_is_whole() -> None:
     assert refused(whole, {"extra": {"partition": "elsewhere"}}).where == "scheduler.queue"
 
 
+@pytest.mark.parametrize("partition", ["fast", "slow"])
+def test_the_partition_behind_a_profile_does_not_go_round_its_limits(partition: str) -> None:
+    queues = {"short": {"partition": "fast", "max_time": "30m"}, "long": {"partition": "slow", "qos": "l"}}
+    box = {**BOX, "queues": {**queues, "other": {"partition": "slow"}}, "default_queue": "long"}
+    error = refused({**box, "all_queues": True}, {"queue": partition})
+    assert error.where == "scheduler.queue" and "partition behind" in error.what
+    assert (
+        error.fix
+        == {"fast": "scheduler.queue=short", "slow": "scheduler.queue=long or scheduler.queue=other"}[partition]
+    )
+    assert make(box, {"queue": partition}).request.queue == partition
+
+
+def test_a_default_queue_that_is_none_of_the_list_is_told() -> None:
+    box = {**BOX, **QUEUES, "default_queue": "bacth"}
+    error = refused({**box, "all_queues": True}, {})
+    assert (error.where, error.fix) == ("system.default_queue", "default_queue: batch")
+    assert make(box, {}).notes[0].startswith("system.default_queue=bacth is none of those known of box")
+    assert make({**box, "all_queues": True}, {"queue": "batch"}).notes == ()
+
+
 def test_a_queue_may_have_nodes_of_its_own() -> None:
     got = make({**BOX, **QUEUES}, {"queue": "cpu"}, resources={"procs_per_node": 128})
     assert (got.request.gpus_per_proc, got.request.cpus_per_proc, got.gpus_on_node) == (0, 1, 0)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.plan import plan
 from hpc_hydra.system import defaults
+from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve
 from hpc_hydra.system.probe import Probe
 from tests.unit.system.conftest import SLURM_IS_UP, Composed, auto, machine
@@ -37,6 +41,53 @@ def test_machine_goes_before_every_machine(composed: Composed) -> None:
     assert done.launch.env == {"WANDB_MODE": "offline", "A": "1", "B": "3"}
     assert done.launch.python == "/opt/py/bin/python"
     assert done.resources.time_limit == "1:30:00"  # not the number YAML makes of it
+
+
+NIGHTLY = ("system=my_frontier", "system.queues.nightly.partition=batch", "system.queues.nightly.account=abc123_night")
+
+
+@pytest.mark.parametrize("section", ["my_frontier", '"*"'])
+@pytest.mark.parametrize(
+    ("asked", "account"),
+    [
+        ((*NIGHTLY, "scheduler.queue=nightly", "scheduler.account=mine"), "mine"),
+        ((*NIGHTLY, "scheduler.queue=nightly"), "abc123_night"),
+        (NIGHTLY, "abc123"),  # of the person
+        ((*NIGHTLY, "scheduler.queue=extended"), "abc123"),  # whose profile says nothing of it
+    ],
+)
+def test_command_line_then_the_chosen_queue_then_the_persons_own_defaults(
+    section: str, asked: tuple[str, ...], account: str, composed: Composed
+) -> None:
+    text = f"{section}: {{scheduler: {{account: abc123, mail_user: me@example.org}}}}"
+    request = plan(resolve(composed(*asked, "resources.nodes=1"), probe=me(text))).request
+    assert (request.account, request.mail_user) == (account, "me@example.org")
+
+
+@pytest.mark.parametrize("key", ["time_limit", "mem_per_node", "cpus_per_proc"])
+def test_each_value_of_a_chosen_queue_goes_before_the_persons_own(key: str, composed: Composed) -> None:
+    values = {"time_limit": ("20m", 1200), "mem_per_node": ("20G", 20480), "cpus_per_proc": ("5", 5)}
+    text, wanted = values[key]
+    own = me("frontier: {resources: {time_limit: 1h, mem_per_node: 1G, cpus_per_proc: 1}}")
+    overrides = ("system=frontier", f"system.queues.mine.{key}={text}", "scheduler.queue=mine", "resources.nodes=1")
+    assert getattr(plan(resolve(composed(*overrides), probe=own)).request, key) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fronteir", ["fronteir.*did you mean frontier"]),
+        ("Frontier", ["Frontier.*did you mean frontier"]),
+        ("my_frontier", []),
+        ("atlas", []),
+        ("unknown", []),
+    ],
+)
+def test_a_misspelt_machine_is_told(name: str, said: list[str], composed: Composed) -> None:
+    asked, probe = composed("system=lumi"), me(f"{name}: {{scheduler: {{account: a}}}}")
+    notes = notes_of(asked, resolve(asked, probe=probe), probe)
+    assert len(notes) == len(said)
+    assert all(re.search(one, note) for one, note in zip(said, notes, strict=True))
 
 
 def test_other_machines_get_what_is_for_all(composed: Composed) -> None:
