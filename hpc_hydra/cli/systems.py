@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.system import defaults, detect, index
+from hpc_hydra.system import checked, defaults, detect, index
 from hpc_hydra.system.probe import Probe, here
 
 USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--json]
@@ -54,8 +55,11 @@ def main(argv: Sequence[str], probe: Probe | None = None) -> int:
         folders = (_config_dir(given["config_dir"]), *folders)
     as_json = "json" in given
     if not names:
-        _print_json(_overview(probe, folders)) if as_json else _print_overview(probe, folders)
-        return 0
+        data = _overview(probe, folders)
+        _print_json(data) if as_json else _print_overview(data, probe, folders)
+        for error in data["broken"]:
+            print(f"hpc-hydra systems: {error}", file=sys.stderr)
+        return 2 if data["broken"] else 0
     name = names[0]
     known = index.names(folders)
     if name not in known:
@@ -78,7 +82,8 @@ def _config_dir(text: str) -> Path:
 
 
 def _overview(probe: Probe, folders: index.Folders) -> dict[str, Any]:
-    found = detect.machine(probe)
+    broken = _broken(folders)
+    found = detect.machine(probe, without=tuple(broken))
     auto = {"name": "auto", "kind": "auto"}
     taken_as, wrong = None, None
     if found.name is None:
@@ -92,8 +97,25 @@ def _overview(probe: Probe, folders: index.Folders) -> dict[str, Any]:
         "error": wrong,
         "why": [dataclasses.asdict(step) for step in detect.explain(probe)],
         "defaults": str(defaults.path(probe.env)),
-        "systems": [_summary(name, folders) for name in index.names(folders)],
+        "systems": [_summary(name, folders) for name in index.names(folders) if name not in broken],
+        "broken": list(broken.values()),
     }
+
+
+def _broken(folders: index.Folders) -> dict[str, str]:
+    """Machines of a person's own whose files a launch could not use, and why, in one line each."""
+    found: dict[str, str] = {}
+    for name in index.names(folders):
+        if _is_own(name, folders):
+            try:
+                checked.system(name, folders)
+            except ConfigError as error:
+                found[name] = str(error).replace("\n ", ";")
+    return found
+
+
+def _is_own(name: str, folders: index.Folders) -> bool:
+    return any((folder / "system" / f"{name}.yaml").exists() for folder in folders)
 
 
 def _summary(name: str, folders: index.Folders) -> dict[str, Any]:
@@ -102,7 +124,7 @@ def _summary(name: str, folders: index.Folders) -> dict[str, Any]:
     return {key: getattr(system, key) for key in keys} | {
         "name": name,
         "adapter": _has_adapter(system),
-        "own": any((folder / "system" / f"{name}.yaml").is_file() for folder in folders),
+        "own": _is_own(name, folders),
     }
 
 
@@ -111,7 +133,7 @@ def _has_adapter(system: SystemConfig) -> bool:
 
 
 def _machine(name: str, probe: Probe, folders: index.Folders) -> dict[str, Any]:
-    system = index.preset(name, folders)
+    system = checked.system(name, folders)
     return {
         **{key: value for key, value in dataclasses.asdict(system).items() if key != "kind"},
         "adapter": _has_adapter(system),
@@ -133,10 +155,9 @@ def _print_json(data: Mapping[str, Any]) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
-def _print_overview(probe: Probe, folders: index.Folders) -> None:
+def _print_overview(data: Mapping[str, Any], probe: Probe, folders: index.Folders) -> None:
     from rich.table import Table
 
-    data = _overview(probe, folders)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in (
         ("", "left"), ("system", "left"), ("scheduler", "left"), ("cores", "right"), ("GPUs", "right"),
@@ -196,7 +217,7 @@ def _show(table: Any) -> None:
 
 
 def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
-    system = index.preset(name, folders)
+    system = checked.system(name, folders)
     print(f"{name}: {system.description or ''}")
     if system.scheduler is not None and not _has_adapter(system):
         print(f"  There is no adapter for its scheduler ({system.scheduler}) yet.")
@@ -224,7 +245,12 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
         print("  none")
 
 
-def _print_variable(name: str, preset: Mapping[str, Any]) -> None:
+def _print_variable(name: str, preset: Any) -> None:
+    if preset is None:
+        print(f"  {name}: taken away")
+        return
+    if not isinstance(preset, Mapping):
+        preset = {"value": preset}
     mode = {"prepend": "put before what is there", "force": "even over what you export"}.get(preset.get("mode", ""))
     when = [f"{kind} {argument}" for kind, argument in (preset.get("when") or {}).items()]
     print(f"  {name}={preset.get('value')}{f'   [{mode}]' if mode else ''}")

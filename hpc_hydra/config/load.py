@@ -132,6 +132,30 @@ def check_value(key: str, value: Any) -> Any:
     return _convert(value, _fields(GROUPS[group])[name], key)
 
 
+def misspelt_group(name: str, value: Any) -> str | None:
+    """The group of ours that a top-level key was meant to be: almost its name, with its keys or one of its choices."""
+    if name in GROUPS:
+        return None
+    import difflib  # only for keys that are not ours
+
+    near = difflib.get_close_matches(name.lower(), GROUPS, n=1, cutoff=0.88)
+    if not near:
+        return None
+    ours = isinstance(value, Mapping) and value and set(value) <= set(_fields(GROUPS[near[0]]))
+    return near[0] if ours or (isinstance(value, str) and value in shipped(near[0])) else None
+
+
+def misspelt_groups(cfg: DictConfig) -> dict[str, str]:
+    """Top-level keys of a composed configuration that were meant to be groups of ours, as `misspelt_group` tells."""
+    nodes = {str(key): cfg._get_node(key) for key in cfg if key not in GROUPS}
+    plain = {key: node for key, node in nodes.items() if isinstance(node, Mapping) and not _has_no_keys(node)}
+    return {key: meant for key, node in plain.items() if (meant := misspelt_group(key, node))}
+
+
+def _has_no_keys(node: Any) -> bool:
+    return bool(node._is_none() or node._is_missing() or node._is_interpolation())
+
+
 _FIELDS: dict[type[Any], dict[str, Any]] = {}
 
 

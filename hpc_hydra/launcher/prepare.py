@@ -171,7 +171,11 @@ class Preparer:
             asked = load.settings(cfg if "launch" in cfg else self._bundle)
             settings = detect.resolve(asked)
             plan = make_plan(settings)
+            misspelt = load.misspelt_groups(cfg).items()
             notes = detect.notes(asked, settings)
+            notes += tuple(
+                f"{key!r} in the configuration is no group of hpc_hydra: did you mean {near}?" for key, near in misspelt
+            )
             self._plans[key] = (settings, replace(plan, notes=(*plan.notes, *notes)) if notes else plan)
         return self._plans[key]
 

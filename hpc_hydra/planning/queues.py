@@ -130,6 +130,11 @@ def _broken(queue: Queue, nodes: int, time_limit: int | None) -> tuple[str, str,
     return None
 
 
+def check_written(queue: Queue) -> None:
+    """Raises `ConfigError` where a limit of the queue is no time, or no range of nodes."""
+    _time_limits(queue, 1)
+
+
 def _time_limits(queue: Queue, nodes: int) -> list[tuple[int, str]]:
     limits = []
     for written, value in queue.profile.time_by_nodes.items():

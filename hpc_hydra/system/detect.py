@@ -86,10 +86,10 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
 
 
-def machine(probe: Probe | None = None) -> Detection:
-    """Which known machine this is, and how it was recognised."""
+def machine(probe: Probe | None = None, without: tuple[str, ...] = ()) -> Detection:
+    """Which known machine this is, and how it was recognised. ``without``: machines whose files cannot be used."""
     probe = probe or here()
-    return probe.once("machine", lambda: _machine(probe))
+    return probe.once("machine", lambda: _machine(probe, without))
 
 
 def answering(probe: Probe | None = None) -> Detection:
@@ -147,9 +147,9 @@ def explain(probe: Probe | None = None) -> tuple[Step, ...]:
     return (*found.steps, Step(f"scheduler of {found.name}", own or "not known", own is not None))
 
 
-def _machine(probe: Probe) -> Detection:
+def _machine(probe: Probe, without: tuple[str, ...]) -> Detection:
     steps: list[Step] = []
-    signs = index.signs(index.own(probe.env))
+    signs = index.signs(index.own(probe.env), without)
     for name in sorted({name for sign in signs for name, _ in sign.site_env}):
         value = probe.env.get(name)
         found = next((sign.name for sign in signs if value and (name, value) in sign.site_env), None)

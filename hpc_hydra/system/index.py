@@ -74,9 +74,9 @@ def names(folders: Folders = ()) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def signs(folders: Folders = ()) -> tuple[Signs, ...]:
-    """What every machine is recognised by. Costs a few milliseconds the first time."""
-    return tuple(_signs(name, folders) for name in names(folders))
+def signs(folders: Folders = (), without: tuple[str, ...] = ()) -> tuple[Signs, ...]:
+    """What every machine is recognised by, but those ``without``. Costs a few milliseconds the first time."""
+    return tuple(_signs(name, folders) for name in names(folders) if name not in without)
 
 
 @lru_cache(maxsize=8)
@@ -98,7 +98,7 @@ def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict
         ways = " → ".join((*below, name))
         raise ConfigError(
             f"its defaults list leads back to itself ({ways})",
-            where=str(_file(name, folders)),
+            where=str(file(name, folders)),
             fix="another name for a system of your own than that of the one it starts from",
         )
     data = _load(name, folders, _text(name, folders))
@@ -123,7 +123,7 @@ def _signs(name: str, folders: Folders) -> Signs:
 
 def _load(name: str, folders: Folders, text: str) -> dict[str, Any]:
     """A file's content; ``system`` holds what is of the machine, whatever package the file is of."""
-    where = str(_file(name, folders))
+    where = str(file(name, folders))
     try:
         data = yaml.load(text, Loader) or {}
     except yaml.YAMLError as error:
@@ -139,13 +139,24 @@ def _load(name: str, folders: Folders, text: str) -> dict[str, Any]:
     return data
 
 
-def _file(name: str, folders: Folders) -> Path:
+def file(name: str, folders: Folders) -> Path:
+    """Where a machine is described; it may not be there."""
     files = [Path(folder, "system", f"{name}.yaml") for folder in (*folders, conf_dir())]
-    return next((file for file in files if file.is_file()), files[-1])
+    return next((one for one in files if one.exists()), files[-1])
 
 
 def _text(name: str, folders: Folders) -> str:
-    return _file(name, folders).read_text(encoding="utf-8")
+    path = file(name, folders)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = "is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+        raise ConfigError(what, where=str(path), fix="a file of YAML, or move it away") from error
+
+
+def content(name: str, folders: Folders = ()) -> dict[str, Any]:
+    """All that a machine's own file says, the groups beside ``system`` too. Raises `ConfigError`."""
+    return _load(name, folders, _text(name, folders))
 
 
 def _own(data: Mapping[str, Any]) -> Mapping[str, Any]:

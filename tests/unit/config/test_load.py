@@ -217,3 +217,21 @@ def test_a_users_group_of_the_same_name_gets_the_cure(composed: Compose) -> None
         composed(primary=primary, **{"scheduler/cosine.yaml": "gamma: 0.1\n"})
     cfg = composed(primary=primary.replace("scheduler:", "scheduler@lr_scheduler:"))
     assert cfg.lr_scheduler.gamma == 0.1 and set(GROUPS) <= set(cfg)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("schedulr: {account: a}", {"schedulr": "scheduler"}),
+        ("sytem: {cores_per_node: 4}", {"sytem": "system"}),
+        ("resource: {nodes: 2}", {"resource": "resources"}),
+        ("schedular: {lr: 2}\nlogger: {verbose: true}\nlauncher: {env: {}}\nsystems: 3\nscheduler_: ${x}\nx: {}", {}),
+        ("schedulr: null\nlaunch: {dry_run: true}", {}),
+    ],
+)
+def test_a_top_level_key_that_was_meant_to_be_a_group_is_told(text: str, meant: dict[str, str]) -> None:
+    from omegaconf import OmegaConf
+
+    from hpc_hydra.config.load import misspelt_groups
+
+    assert misspelt_groups(OmegaConf.create(text)) == meant

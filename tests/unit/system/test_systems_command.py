@@ -163,3 +163,59 @@ def test_a_file_of_ones_own_that_is_wrong_is_named(tmp_path: Path, text: str, sa
     with pytest.raises(ConfigError) as error:
         main(["mine", "--config-dir", str(tmp_path)], machine())
     assert said in str(error.value)
+
+
+GLOBAL = "# @package _global_\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("7", "=7"), ('"7"', "=7"), ("null", ": taken away"), ("[1, {value: a}]", "=1"), ("a b", "=a b")],
+)
+def test_a_variable_with_a_plain_value_is_explained(
+    tmp_path: Path, value: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "system").mkdir()
+    (tmp_path / "system" / "mine.yaml").write_text(f"{GLOBAL}system: {{name: mine, env: {{PLAIN: {value}}}}}\n")
+    assert main(["mine", "--config-dir", str(tmp_path)], machine()) == 0
+    assert f"  PLAIN{shown}\n" in capsys.readouterr().out
+
+
+UNUSABLE = {
+    "time": (GLOBAL + "system: {name: x, queues: {a: {max_time: 20 mins}}}", "system.queues.a.max_time"),
+    "times": (GLOBAL + 'system: {name: x, queues: {a: {time_by_nodes: {"1-4": soon}}}}', "time_by_nodes.1-4"),
+    "nodes": (GLOBAL + "system: {name: x, queues: {a: {time_by_nodes: {few: 1h}}}}", "time_by_nodes.few"),
+    "memory": (GLOBAL + "system: {name: x, mem_per_node: much}", "system.mem_per_node"),
+    "scheduler": (GLOBAL + "system: {name: x, scheduler: slrum}", "system.scheduler"),
+    "variable": (GLOBAL + "system: {name: x, env: {A: 1.5}}", "system.env.A"),
+    "default": (GLOBAL + "system: {name: x, all_queues: true, default_queue: b, queues: {a: {}}}", "default_queue"),
+    "lines": (GLOBAL + "system: {name: x}\nscheduler: {setup_lines: module load x}", "scheduler.setup_lines"),
+    "group": (GLOBAL + "system: {name: x}\nschedulr: {account: a}", "schedulr"),
+    "key": (GLOBAL + "system: {name: x, core: 4}", "system.core"),
+    "bytes": (b"system: {name: \xff\xfe}", "UTF-8"),
+    "folder": (None, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_a_file_that_a_launch_could_not_use_is_named_and_the_others_are_listed(
+    conf: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, key = UNUSABLE[kind]
+    file = conf / "system" / "bad.yaml"
+    file.mkdir() if text is None else file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    me = machine(env={"XDG_CONFIG_HOME": str(conf.parent)})
+    assert main([], me) == 2
+    out, err = capsys.readouterr()
+    assert "atlas (yours)" in out and "frontier" in out and "bad" not in out
+    assert len(err.splitlines()) == 1 and str(file) in err and key in err
+    with pytest.raises(ConfigError) as caught:
+        main(["bad"], me)
+    assert str(file) in str(caught.value) and key in str(caught.value)
+    assert main(["atlas"], me) == 0
+
+
+def test_a_key_of_ones_own_beside_the_groups_is_left_alone(conf: Path) -> None:
+    text = GLOBAL + "system: {name: x}\nlogger: {verbose: true}\nlauncher: {env: {}}\nresource: {path: a}\n"
+    (conf / "system" / "good.yaml").write_text(text)
+    assert main(["good"], machine(env={"XDG_CONFIG_HOME": str(conf.parent)})) == 0

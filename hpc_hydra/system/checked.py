@@ -1,0 +1,59 @@
+"""A machine's file, checked as a launch would check it: times, memory, variables, queues, and the other groups in it.
+
+Must not know: this machine, Hydra.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpc_hydra.config.hints import nearest
+from hpc_hydra.config.load import from_mapping, misspelt_group
+from hpc_hydra.config.schema import GROUPS, Settings, SystemConfig
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning import env, queues
+from hpc_hydra.planning.units import mebibytes, seconds
+from hpc_hydra.system import index
+
+SCHEDULERS = ("slurm", "flux", "lsf", "pbs", "local", "ssh")  # pbs: its machines are known, and refused in plain words
+
+
+def system(name: str, folders: index.Folders = ()) -> SystemConfig:
+    """The facts of a machine. Raises `ConfigError` naming its file and the key where a launch could not use them."""
+    file = str(index.file(name, folders))
+    try:
+        data = index.content(name, folders)
+        for key, value in data.items():
+            if meant := misspelt_group(str(key), value):
+                raise ConfigError(f"there is no group {key!r}", where=str(key), fix=f"{meant}:")
+        groups = {key: value for key, value in data.items() if key in GROUPS and key != "system"}
+        if isinstance(groups.get("scheduler", {}), dict):
+            groups["scheduler"] = {"name": "local", **groups.get("scheduler", {})}
+        done = from_mapping({**groups, "system": index.facts(name, folders)})
+        _check(done)
+    except ConfigError as error:
+        where = error.where or ""
+        raise ConfigError(error.what, where=where if file in where else f"{file}: {where}", fix=error.fix) from error
+    return done.system
+
+
+def _check(settings: Settings) -> None:
+    facts = settings.system
+    if facts.scheduler is not None and facts.scheduler not in SCHEDULERS:
+        from hpc_hydra.config.store import plugged
+
+        if facts.scheduler not in plugged():
+            near = nearest(facts.scheduler, SCHEDULERS) or SCHEDULERS
+            what = f"{facts.scheduler!r} is no scheduler that is known"
+            raise ConfigError(what, where="system.scheduler", fix="scheduler: " + " or ".join(near))
+    mebibytes(facts.mem_per_node, "system.mem_per_node")
+    for name in facts.queues:
+        queue = queues.choose(facts, name)
+        seconds(queue.profile.time_limit, f"{queue.key}.time_limit")
+        mebibytes(queue.profile.mem_per_node, f"{queue.key}.mem_per_node")
+        queues.check_written(queue)
+    queues.check_default(facts)
+    seconds(settings.resources.time_limit, "resources.time_limit")
+    mebibytes(settings.resources.mem_per_node, "resources.mem_per_node")
+    bare = dataclasses.replace(settings, launch=dataclasses.replace(settings.launch, env={}))
+    env.environment(bare, env.Situation(1, frozenset(), None), None, [])
