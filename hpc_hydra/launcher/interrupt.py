@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while a launcher works: noted the first time, obeyed at once the second time.
+"""Ctrl-C, Ctrl-\\, SIGTERM and SIGHUP while a launcher works: noted the first time, obeyed at once the second time.
 
 Must not know: what is to be done about them.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.processes import name_of, number_of
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.scheduler.shell import INTERRUPTED
+from hpc_hydra.sweep.again import is_warned_early
 from hpc_hydra.sweep.collect import collect
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
@@ -37,11 +39,15 @@ def finish(code: str) -> int:
         outcome = _in_its_words(execution, gathered(execution, record, plan, launched))
         if INTERRUPTED in os.environ:
             outcome = _interrupted(outcome)
+        signum = number_of(plan.request.warn_signal) if plan is not None else None
+        early = is_warned_early(outcome, launched, signum)
+        if early:
+            outcome = _warned_early(outcome, signum)
         if plan is not None and plan.request.max_requeues and not execution.attached:
             from hpc_hydra.node.requeue import requeued
 
             by_exit = dialect(execution.scheduler).requeue_exit
-            told = requeued(execution, record, plan.request.max_requeues, outcome)
+            told = requeued(execution, record, plan.request.max_requeues, outcome, early=early)
             if told is None:
                 return by_exit or outcome.exit_code
             outcome = told
@@ -78,6 +84,12 @@ def _interrupted(outcome: Outcome) -> Outcome:
     why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
     code = 128 + signal.SIGINT
     return replace(outcome, status="cancelled", exit_code=code, signal=int(signal.SIGINT), reason=why)
+
+
+def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
+    """An outcome that says so, where the scheduler does not say more."""
+    why = f"warned by {name_of(signum or 0)} before its ranks began: its time limit is too short for the warning"
+    return outcome if outcome.status != "failed" else replace(outcome, status="cancelled", signal=signum, reason=why)
 
 
 def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:

@@ -29,11 +29,14 @@ from hpc_hydra.sweep.types import Outcome, RankEnd
 _ASK = 30  # seconds that the scheduler may take to answer
 
 
-def requeued(execution: Execution, record: RunRecord, most: int, outcome: Outcome) -> Outcome | None:
+def requeued(
+    execution: Execution, record: RunRecord, most: int, outcome: Outcome, *, early: bool = False
+) -> Outcome | None:
     """Queue the run again, where it is to be gone on with.
 
     Args:
         most: how often.
+        early: it was warned before its ranks could note it.
 
     Returns the outcome to write where it is not, with the reason; None: it is queued again, and this attempt's outcome
     lies with its logs.
@@ -47,7 +50,7 @@ def requeued(execution: Execution, record: RunRecord, most: int, outcome: Outcom
     ends = read_ends(paths, execution.attempt)
     standing = standing_of(scheduler, ends)
     preempted = standing is not None and standing.is_preempted
-    why = why_again(outcome, ends, preempted=preempted)
+    why = why_again(outcome, ends, preempted=preempted, early=early)
     if why is None:
         return outcome
     if standing is None:

@@ -44,6 +44,7 @@ _OF_THE_JOB = (  # what srun would take for options of a step
 _NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
 
 
+_EARLY = 60  # seconds by which a warning may come too soon
 _SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
 
 
@@ -59,6 +60,16 @@ class SlurmDialect(SlurmOptions, SlurmAnswers):
     can_lose_nodes = True
     steps_side_by_side = True
     kills_ranks = "srun"
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        """sbatch(1): a signal may be sent up to 60 s before it is asked for."""
+        left = (request.time_limit or 0) - request.warn_before
+        if not request.warn_before or request.time_limit is None or left >= _EARLY:
+            return ()
+        note = (
+            f"the warning may come before the run begins: {left} s after its start, and SLURM may be {_EARLY} s early"
+        )
+        return (f"{note} (launch.signal_before_end, resources.time_limit)",)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))

@@ -13,7 +13,17 @@ from hpc_hydra.sweep.types import Outcome, RankEnd
 TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "I was warned, have saved, and am to be gone on with"
 
 
-def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False) -> str | None:
+def is_warned_early(outcome: Outcome, code: int, signum: int | None) -> bool:
+    """Whether the warning ended a rank that could not hear it yet: it died by it, and left no record.
+
+    Args:
+        code: exit code of the command that started the ranks.
+        signum: what warns them; None: nobody does.
+    """
+    return signum is not None and code == 128 + signum and outcome.status != "completed" and outcome.rank is None
+
+
+def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False, early: bool = False) -> str | None:
     """Why a run is to be queued again; None: it has come to its end.
 
     A program that was warned and then fails by itself has failed: only exit code 75, and an end by a signal or the time
@@ -22,13 +32,14 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
     Args:
         ends: of the ranks of its attempt.
         preempted: the scheduler says that the job gives way to another one.
+        early: it was warned before its ranks could note it.
     """
     if outcome.status == "completed":
         return None
     stopped = outcome.status in ("cancelled", "timeout")
     if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"preempted; {outcome.reason}" if outcome.reason else "preempted"
-    if any(end.warned for end in ends) and (stopped or outcome.exit_code == TIME_IS_UP):
+    if (early or any(end.warned for end in ends)) and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
     return None
 

@@ -24,7 +24,7 @@ with Interrupts(lambda: print("leaving", flush=True)) as interrupts:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_wait_ends_early_and_the_old_handler_comes_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with Interrupts() as interrupts:

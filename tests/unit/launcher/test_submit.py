@@ -205,7 +205,7 @@ def test_on_failure_stop_cancels_the_rest_in_one_call(tmp_path: Path) -> None:
     assert bench.submitter.cancelled == [["1_1", "1_2", "2_0", "2_1"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     bench.leave = set(range(5))
     later(lambda: os.kill(os.getpid(), number))

@@ -142,6 +142,28 @@ def test_lsf_requeues_by_the_exit_code_and_counts_by_the_attempts(bench: Bench) 
     assert found is not None and "launch.max_requeues=1" in str(found.reason)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_warning_before_the_ranks_began_is_told_or_queues_the_run_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    (bench.attempt / "rank_0.end.json").unlink()
+    program = Program(kind="command", target="", argv=("x",), cwd=str(bench.folder))
+    record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=bench.folder / "0", program=program)
+    plan = Plan("slurm", Request("slurm", 1, 1, warning="USR1@15", max_requeues=most))
+    monkeypatch.setattr(Execution, "record", lambda _: record)
+    monkeypatch.setattr(finish, "read_plans", lambda _: {"plan0": plan})
+    for name, value in (("SWEEP", str(bench.folder)), ("RUN", "0"), ("JOB", "job0"), ("ATTEMPT", ATTEMPT)):
+        monkeypatch.setenv(f"HPC_HYDRA_{name}", value)
+    monkeypatch.setenv("HPC_HYDRA_SCHEDULER", "slurm")
+    code = finish.finish("138")
+    if most:
+        assert bench.asked == ["requeue 70_3"] and bench.closed is not None
+        assert "warned by SIGUSR1 before" in bench.closed["reason"]
+    else:
+        outcome = json.loads((bench.folder / "0" / "outcome.json").read_text())
+        assert (code, outcome["status"]) == (138, "cancelled") and "warned by SIGUSR1 before" in outcome["reason"]
+
+
 @pytest.mark.parametrize(("end", "goes_on"), [({"signal": 10}, True), ({"signal": 15}, False), ({}, False)])
 def test_on_lsf_the_ranks_know_whether_somebody_ended_the_job(bench: Bench, end: dict[str, int], goes_on: bool) -> None:
     bench.scheduler = "lsf"
@@ -187,6 +209,6 @@ def test_only_a_run_that_is_to_go_on_ends_with_the_code_that_is_requeued(
     monkeypatch.setattr(Execution, "read", lambda env: execution)
     monkeypatch.setattr(Execution, "record", lambda self: record)
     monkeypatch.setattr(finish, "read_plans", lambda sweep: {"plan0": asked})
-    monkeypatch.setattr(finish, "gathered", lambda *_: ended)
-    monkeypatch.setattr(requeue, "requeued", lambda *_: None if by_exit else ended)
+    monkeypatch.setattr(finish, "gathered", lambda *_, **__: ended)
+    monkeypatch.setattr(requeue, "requeued", lambda *_, **__: None if by_exit else ended)
     assert finish.finish(str(exit_code)) == code

@@ -104,3 +104,10 @@ def test_keys_that_mean_nothing_to_a_step_are_named(scheduler: dict[str, Any], t
     notes = allocation.notes(settings, Allocation("7", ("a",), (8,)), me)
     assert len(notes) == bool(told) and all(f"steps of the allocation 7: {told} (" in note for note in notes)
     assert allocation.notes(settings, None, me) == ()
+
+
+@pytest.mark.parametrize(("limit", "noted"), [(119, True), (120, False), (None, False)])
+def test_a_warning_that_slurm_may_send_before_the_run_begins_is_noted(limit: int | None, noted: bool) -> None:
+    found = dialect("slurm").notes(Request("slurm", 1, 1, time_limit=limit, warning="USR1@60"))
+    assert bool(found) is noted and all("launch.signal_before_end" in note for note in found)
+    assert dialect("slurm").notes(Request("slurm", 1, 1, time_limit=limit)) == ()
