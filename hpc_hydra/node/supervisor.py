@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
@@ -24,6 +24,7 @@ from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
 from hpc_hydra.node.logs import Stamps, open_log
 from hpc_hydra.node.monitor import monitored
+from hpc_hydra.node.overdue import Overdue
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of, number_of
 from hpc_hydra.node.seat import Seat, find_case, identify, meeting_of, prepare_run, sit, told_of_nobody
 from hpc_hydra.planning.types import Plan, to_json
@@ -151,8 +152,9 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
     guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
     relay = seat.agent.relay(child) if seat.agent else None
+    overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
     with monitored(seat):
-        code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat))
+        code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), overdue)
     report = _read_report(reader)
     failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
     if failed_before and signum in signals.seen:
@@ -165,7 +167,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             host=seat.host,
             exit_code=code,
             signal=signum,
-            told_to_stop=not failed_before and (signals.stop is not None or signum in signals.seen),
+            told_to_stop=overdue.told or (not failed_before and (signals.stop is not None or signum in signals.seen)),
             ended=time.time(),
             error=report.get("error"),
             traceback=report.get("traceback"),
@@ -175,7 +177,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             warned=warned,
         ),
     )
-    if warned and code == TIME_IS_UP and seat.execution.replica is None:
+    if warned and (code == TIME_IS_UP or overdue.told) and seat.execution.replica is None:
         return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
     if code and seat.execution.attached:
         with contextlib.suppress(Stopped):
@@ -211,6 +213,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
+    overdue: Overdue,
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -221,6 +224,7 @@ def _wait(
         guardian: the parent, without which nothing of this rank may go on.
         relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
         stamps: what writes the time into the log now and then.
+        overdue: ends what was warned and hangs.
     """
     kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:
@@ -229,6 +233,7 @@ def _wait(
             return exit_code(status)
         left = [] if kill_at is None else [kill_at - time.monotonic()]
         left += [stamps.left()] if stamps else []
+        left += [seconds for seconds in [overdue.left()] if seconds is not None]
         signum = signals.wait(min(left, default=None))
         if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
             os.kill(child, signal.SIGKILL)
@@ -239,6 +244,9 @@ def _wait(
                 os.killpg(0, signal.SIGKILL)
         if relay is not None and signum is not None and signum != signal.SIGCHLD:
             relay(signum, signals.sender)
+        ended_by = overdue.due()
+        if ended_by is not None:
+            os.kill(child, ended_by)
         if signum in STOP and kill_at is None:
             kill_at = time.monotonic() + GRACE
         if kill_at is not None and time.monotonic() >= kill_at:
@@ -248,14 +256,22 @@ def _wait(
 
 
 def _another_failed(seat: Seat) -> bool:
+    return any(end["exit_code"] and not end["told_to_stop"] for end in _others(seat))
+
+
+def _another_saved(seat: Seat) -> bool:
+    return any(end["exit_code"] == TIME_IS_UP and end.get("warned") for end in _others(seat))
+
+
+def _others(seat: Seat) -> Iterator[dict[str, Any]]:
+    """How other ranks, started together with this one, have ended."""
     directory = seat.paths.attempt(seat.execution.place)
     for path in directory.glob("*.end.json"):
         if path != seat.end:
             with contextlib.suppress(HpcHydraError, OSError):
                 end = read_json(path)
-                if end and end["exit_code"] and not end["told_to_stop"] and end.get("round", 0) == seat.round:
-                    return True
-    return False
+                if end and end.get("round", 0) == seat.round:
+                    yield end
 
 
 def _read_report(reader: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hpc_hydra.sweep.layout import RunPaths
 ROOT = Path(__file__).parents[3]
 ATTEMPT = "20260101-000000-77"
 CONFIG = "note: x\nhydra:\n  job:\n    name: app\n"
+RANK = "import sys; from hpc_hydra.node.__main__ import main; sys.exit(main(['rank']))"
 HEAD = """
     import os, sys, time, signal, json
     import hydra
@@ -74,10 +75,11 @@ class Frozen:
             argv, env=self.environ(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def rank(self, rank: int, size: int, **env: str) -> subprocess.Popen[str]:
+    def rank(self, rank: int, size: int, code: str = "", **env: str) -> subprocess.Popen[str]:
+        """The supervisor of one rank; ``code`` is run before it begins."""
         variables = {"HPC_HYDRA_SPAWN_RANK": str(rank), "HPC_HYDRA_SPAWN_SIZE": str(size), "HPC_HYDRA_SPAWN_HOST": "h"}
         return subprocess.Popen(
-            [sys.executable, "-m", "hpc_hydra.node", "rank"],
+            [sys.executable, *(["-c", f"{code}\n{RANK}"] if code else ["-m", "hpc_hydra.node", "rank"])],
             env=self.environ(**variables, **env),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
 
 from hpc_hydra.node import agent
-from hpc_hydra.node.processes import Signals
+from hpc_hydra.node.overdue import Overdue
+from hpc_hydra.node.processes import GRACE, Signals
 from hpc_hydra.sweep.frozen import Program
 
 from .conftest import ATTEMPT, await_true
@@ -77,3 +80,42 @@ def test_workers_that_start_after_a_warning_are_given_it_once(monkeypatch: Any, 
     for workers in ([], [1, 2], [1, 2], [2, 3]):
         agent.hand_on_warnings(signals, workers, given)
     assert sent == [(1, 10), (2, 10), (3, 10)]
+
+
+def test_a_warned_rank_that_hangs_is_ended_once_another_has_saved() -> None:
+    now, is_warned, saved, sent = [0.0], [False], [False], []
+    overdue = Overdue(lambda: is_warned[0], lambda: saved[0], lambda: now[0])
+
+    def until(seconds: float) -> list[tuple[float, int]]:
+        while now[0] < seconds:
+            overdue.left()
+            signum = overdue.due()
+            sent.extend([(now[0], int(signum))] if signum else [])
+            now[0] += 1
+        return sent
+
+    saved[0] = True
+    assert until(100) == [] and overdue.left() is None  # nobody has warned
+    is_warned[0], saved[0] = True, False
+    assert until(300) == [] and not overdue.told  # it may take what it needs
+    saved[0] = True
+    assert [number for _, number in until(390)] == [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL]
+    assert 360 <= sent[0][0] <= 366 and sent[1][0] - sent[0][0] == GRACE and overdue.told
+
+
+def test_the_end_of_a_rank_that_hangs_is_recorded_and_not_the_cause(freeze: Freeze) -> None:
+    """With a program that does not end, as a supervisor that is not told to stop sees it."""
+    body = "Path('here').touch()\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\ntime.sleep(600)"
+    quick = "import hpc_hydra.node.overdue as o; o.PATIENCE = o._LOOK = 0.1"
+    frozen = freeze(body, procs=2, warning="USR1@60")
+    with frozen.rank(0, 2, code=quick) as rank:
+        await_true((frozen.root.parent / "here").exists, timeout=60)
+        rank.send_signal(signal.SIGUSR1)
+        end = {"rank": 1, "host": "x", "exit_code": 75, "warned": True, "told_to_stop": False, "ended": time.time()}
+        frozen.paths.rank_end(ATTEMPT, 1).write_text(json.dumps(end))
+        rank.communicate(timeout=60)
+    assert rank.returncode == 0
+    found = frozen.end(0)
+    assert (found["exit_code"], found["told_to_stop"], found["warned"]) == (143, True, True)
+    frozen.finish(0)
+    assert (frozen.outcome()["exit_code"], frozen.outcome()["rank"]) == (75, 1)
