@@ -22,6 +22,16 @@ BACKENDS = {"nccl": "nccl", "rccl": "nccl", "*ccl": "nccl", "mpi": "mpi", "gloo"
 QUEUE_HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
 _ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")  # schedulers have no such options; LSF's -UF, -XF are shorter
 
+_ALONE = "leave it out: ranks find each other, and each learns its own number"
+OF_TORCHRUN = {
+    "nnodes": "-N NODES (--nodes)",
+    "nproc_per_node": "-n PROCS (--procs-per-node)",
+    "standalone": "--local",
+    "max_restarts": "hpc-hydra run rendezvous=torchrun rendezvous.max_restarts=3",
+    **dict.fromkeys(("node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend", "rdzv_endpoint"), _ALONE),
+}
+"""Options of torchrun itself, which torchrun-hpc does not have."""
+
 USAGE = "hpc-hydra torchrun [options] [--] command [args...]"
 ABOUT = (
     "Launch a distributed PyTorch script with torchrun-hpc's options."
@@ -79,7 +89,13 @@ def parse(argv: Sequence[str]) -> Arguments:
     Raises:
         UsageError: an unknown option, a wrong value, options that exclude each other, or no command.
     """
-    scanned = scan(OPTIONS, argv)
+    try:
+        scanned = scan(OPTIONS, argv)
+    except UsageError as error:
+        fix = OF_TORCHRUN.get((error.where or "").lstrip("-").replace("-", "_"))
+        if fix is None or error.what != "unknown option":
+            raise
+        raise UsageError("an option of torchrun, not of torchrun-hpc", where=error.where, fix=fix) from None
     values: dict[str, Any] = {"command": scanned.command}
     for option in OPTIONS:
         if not scanned.has(option.name):

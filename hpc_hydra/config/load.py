@@ -64,6 +64,25 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "launch.snapshot": ("none", "copy", "git"),
     "launch.on_failure": ("continue", "stop"),
 }
+OF_SBATCH = {
+    "partition": "scheduler.queue",
+    "time": "resources.time_limit",
+    "timeout_min": "resources.time_limit",
+    "nodes": "resources.nodes",
+    "ntasks": "resources.nodes and resources.procs_per_node",
+    "ntasks_per_node": "resources.procs_per_node",
+    "tasks_per_node": "resources.procs_per_node",
+    "gpus": "resources.gpus_at_least",
+    "gpus_per_node": "resources.procs_per_node and resources.gpus_per_proc (GPUs of each rank)",
+    "gpus_per_task": "resources.gpus_per_proc",
+    "cpus_per_task": "resources.cpus_per_proc",
+    "mem": "resources.mem_per_node",
+    "mem_gb": "resources.mem_per_node",
+    "gres": "resources.gpus_per_proc (GPUs of each rank), or scheduler.extra.gres",
+    "output": "logging.out",
+    "error": "logging.err",
+}
+"""Names that sbatch, srun and submitit give, and our keys for them."""
 BEST = re.compile(r"(min|max)( \S.*)?")
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -188,6 +207,9 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
 def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: bool) -> ConfigError:
     """A slip of the pen, or (``foreign`` for certain) a configuration of the user's own merged into ours."""
     key = unknown[0]
+    theirs = OF_SBATCH.get(key.replace("-", "_"))
+    if theirs is not None and group in ("scheduler", "resources", "launch") and not foreign:
+        return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=theirs)
     elsewhere = _all_keys().get(key, [])
     near = [f"{group}.{name}" for name in nearest(key, valid)]
     near = [*elsewhere, *(name for name in near if name not in elsewhere)]

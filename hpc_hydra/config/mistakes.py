@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, get_origin
 
 from hpc_hydra.config import hints, load
 from hpc_hydra.config.schema import GROUPS
@@ -31,6 +31,14 @@ _OTHER_TYPE = re.compile(
     r"Merge error: \w+ is not a subclass of (?P<kind>\w+?)(?:Config|Schema)\. value: (?P<value>.*)"
 )
 _VALUE = re.compile(r"Value '(?P<value>[^']*)'")
+_NOT_THERE = re.compile(
+    r"Could not override '(?P<group>\w+)'\. No match in the defaults list\.\s.*\+\w+=(?P<choice>\S+)", re.S
+)
+_BUNDLE = re.compile(r"Could not (?:find|load) '/?(?P<name>(?:hpc[-_]hydra|hpc)(?:/hpc(?:[-_]hydra)?)?)'")
+_SEVERAL = re.compile(r"Ambiguous value for argument '(?P<key>[^=']+)=(?P<value>[^\n]*)'")
+_MERGED = re.compile(r"Error merging override (?P<key>[^=\s]+)=(?P<value>[^\n]*)")
+_THERE = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
+_ADD = "`- hpc` before `_self_` in the defaults list of the primary configuration: `defaults: [hpc, _self_]`"
 _WORDS = 12  # choices that are listed where none is near
 
 
@@ -68,6 +76,10 @@ def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "")
 
 
 def _missing(error: Any) -> ConfigError | None:
+    if bundle := _BUNDLE.search(str(error)):
+        parent = re.match(_FILE, str(error))
+        where = f"defaults list of {parent['file']}.yaml" if parent else "defaults list"
+        return ConfigError(f"there is no {bundle['name']!r}: the bundle is called hpc", where=where, fix="- hpc")
     found = _MISSING.search(str(error))
     if found is None or found["group"] not in GROUPS:
         return None
@@ -87,6 +99,17 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
             fix=f"{group}=CHOICE on the command line, `- override /{group}: CHOICE` in a defaults list; "
             + hints.clash_cure(group),
         )
+    if (found := _NOT_THERE.search(text)) and found["group"] in GROUPS:
+        return _no_bundle(found["group"]) if found["choice"] in shipped(found["group"]) else None
+    if found := _SEVERAL.match(text) or _MERGED.match(text):
+        said = _collection(found["key"].lstrip("+"), found["value"])
+        if said is not None:
+            return said
+    if (found := _THERE.match(text)) and found["key"].partition(".")[0] in GROUPS:
+        key = found["key"]
+        value = re.search(r"Either remove \+ prefix: '[^=]+=([^\n]*)'", text)
+        fix = f"{key}={value[1] if value else 'VALUE'}, without the +"
+        return _collection(key, value[1] if value else "") or ConfigError("is there already", where=key, fix=fix)
     where = re.match(_FILE, text)
     file = where["file"] if where else ""
     below = f"{cause or ''}\n{text}"
@@ -108,11 +131,30 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
     return None
 
 
+def _no_bundle(where: str) -> ConfigError:
+    return ConfigError("hpc_hydra's groups are not in the configuration", where=where, fix=_ADD)
+
+
+def _collection(key: str, value: str) -> ConfigError | None:
+    """A plain value for a key of ours that takes a list or a mapping."""
+    group, _, name = key.partition(".")
+    kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
+    if kind is list:
+        return ConfigError(f"{value!r} is not a list", where=key, fix=f"'{key}=[{value}]'")
+    if kind is dict:
+        inner, equals, rest = value.partition("=")
+        shown = f"{inner}={rest}" if equals else f"{inner if inner.isidentifier() else 'NAME'}=VALUE"
+        return ConfigError(f"{value!r} is not a mapping", where=key, fix=f"{key}.{shown}")
+    return None
+
+
 def _unparsed(override: str, text: str) -> ConfigError | None:
     """A value with characters that are signs of Hydra's own grammar, such as braces."""
     key, equals, value = override.partition("=")
     if re.split(r"[.@]", key.lstrip("+~"))[0] not in GROUPS:
         return None
+    if (said := _collection(key.lstrip("+"), value)) and re.fullmatch(r"\w+=[^{}]*", value):
+        return said
     why = (text.splitlines() or [""])[0].rstrip(".")
     shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
     quoted = shlex.quote(shown) if re.search(r"[$`!]", shown) else f'"{shown}"'
@@ -143,6 +185,8 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         near = [f"{name}.{rest}" if rest else name for name in hints.nearest(group, map(str, root))]
         return ConfigError("no key of the configuration", where=key, fix=" or ".join(near))
     name = rest.partition(".")[0]
+    if getattr(cause, "full_key", None) == group and not file and name in load._fields(GROUPS[group]):
+        return _no_bundle(key)
     if name == group and file.startswith(f"{group}/"):
         return _wrong_package(file, "", group, group)
     if rest != name or name in load._fields(GROUPS[group]):  # deeper, in a queue or a variable

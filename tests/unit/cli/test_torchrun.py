@@ -255,3 +255,21 @@ def test_help_loads_neither_hydra_nor_torch(words: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("--nnodes=2", "-N NODES"),
+        ("--nproc-per-node", "-n PROCS"),
+        ("--nproc_per_node=4", "-n PROCS"),
+        ("--standalone", "--local"),
+        ("--rdzv-endpoint=a:1", "leave it out"),
+        ("--master_port=1", "leave it out"),
+    ],
+)
+def test_options_of_torchrun_itself_are_told_as_ours(option: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse([option, "2", "train.py"])
+    assert (caught.value.fix or "").startswith(fix) and "torchrun" in caught.value.what
+    assert parse(["train.py", option]).command == ("train.py", option)

@@ -36,6 +36,30 @@ def explained(composed: Compose, *overrides: str, primary: str = BUNDLE, **files
         ("launch.dry_run=maybe", "launch.dry_run", "launch.dry_run=true"),
         ("+system=frontier", "system", "system=CHOICE"),
         ("logging.out=o.{rank}", "logging.out=o.{rank}", "Hydra's quotes"),
+        ("scheduler.partition=gpu", "scheduler.partition", "scheduler.queue"),
+        ("scheduler.time=10", "scheduler.time", "resources.time_limit"),
+        ("resources.time=10", "resources.time", "resources.time_limit"),
+        ("scheduler.nodes=2", "scheduler.nodes", "resources.nodes"),
+        ("scheduler.ntasks=2", "scheduler.ntasks", "resources.nodes and resources.procs_per_node"),
+        ("scheduler.ntasks_per_node=2", "scheduler.ntasks_per_node", "resources.procs_per_node"),
+        (
+            "scheduler.gpus_per_node=2",
+            "scheduler.gpus_per_node",
+            "resources.procs_per_node and resources.gpus_per_proc",
+        ),
+        (
+            "resources.gpus_per_node=2",
+            "resources.gpus_per_node",
+            "resources.procs_per_node and resources.gpus_per_proc",
+        ),
+        ("scheduler.cpus_per_task=2", "scheduler.cpus_per_task", "resources.cpus_per_proc"),
+        ("scheduler.mem=2G", "scheduler.mem", "resources.mem_per_node"),
+        ("scheduler.hosts=node01,node02", "scheduler.hosts", "'scheduler.hosts=[node01,node02]'"),
+        ("scheduler.hosts=node01", "scheduler.hosts", "'scheduler.hosts=[node01]'"),
+        ("scheduler.setup_lines=ls", "scheduler.setup_lines", "'scheduler.setup_lines=[ls]'"),
+        ("launch.env=A", "launch.env", "launch.env.A=VALUE"),
+        ("launch.env=A=1", "launch.env", "launch.env.A=1"),
+        ("+launch.env=A", "launch.env", "launch.env.A=VALUE"),
         ("scheduler.comment=a'b", "scheduler.comment=a'b", "Hydra's quotes"),
     ],
 )
@@ -43,6 +67,29 @@ def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, wher
     said = explained(composed, override)
     assert said is not None and said.where == where
     assert (said.fix or "").startswith(fix), said.fix
+
+
+@pytest.mark.parametrize(
+    ("override", "where"),
+    [("scheduler=local", "scheduler"), ("system=frontier", "system"), ("resources.nodes=1", "resources.nodes")],
+)
+def test_a_group_of_ours_where_the_bundle_is_not_in_the_defaults_list(
+    composed: Compose, override: str, where: str
+) -> None:
+    said = explained(composed, override, primary="defaults: [_self_]\nx: 1\n")
+    assert said is not None and said.where == where and "`- hpc` before `_self_`" in (said.fix or "")
+
+
+@pytest.mark.parametrize("override", ["scheduler=cosine", "scheduler.gamma=1"])
+def test_a_group_of_the_users_own_with_the_name_of_ours_stays_hydras(composed: Compose, override: str) -> None:
+    said = explained(composed, override, primary="defaults: [_self_]\nx: 1\n")
+    assert said is None or "- hpc" not in (said.fix or "")
+
+
+@pytest.mark.parametrize("name", ["hpc_hydra", "hpc-hydra"])
+def test_another_name_for_the_bundle(composed: Compose, name: str) -> None:
+    said = explained(composed, primary=f"defaults: [{name}, _self_]\n")
+    assert said is not None and (said.where, said.fix) == ("defaults list of config.yaml", "- hpc")
 
 
 @pytest.mark.parametrize("override", ["model=b", "modl=a", "model.x=1", "hydra/launcher=none", "+model=a", "x={y"])
