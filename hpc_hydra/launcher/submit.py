@@ -20,13 +20,14 @@ from hpc_hydra.launcher.report import Reporter, command, common_overrides, compl
 from hpc_hydra.launcher.scripts import retag, tag
 from hpc_hydra.launcher.watch import Watched, Watcher
 from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter, in_queue
+from hpc_hydra.sweep.files import GONE, is_gone
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Job, Outcome
 
 NO_ROOM = 120.0  # seconds for which "no room in the queue" is borne while none of our own jobs could make room
 RETRY = (1.0, 30.0)  # seconds between two tries while there is no room: at first, and at most
-GONE = 60.0  # seconds that cancelled jobs may need to leave the queue
+LEAVING = 60.0  # seconds that cancelled jobs may need to leave the queue
 
 
 @dataclass
@@ -86,6 +87,9 @@ class Session:
                 self._close()
                 raise
             self.reporter.stop()
+        if is_gone(self.root):
+            complain(f"hpc_hydra: {self.root}: {GONE}; what follows is what was known before, or the scheduler says")
+            return self.outcomes
         failed = sum(outcome.status != "completed" for outcome in self.outcomes.values())
         self.manifest.finished(failed=failed)
         return self.outcomes
@@ -325,7 +329,7 @@ class Session:
                 watcher.abandoned = True
 
     def _await_gone(self, among: Iterable[Watcher] | None = None) -> None:
-        end = time.monotonic() + GONE
+        end = time.monotonic() + LEAVING
         watchers = [w for w in (self.watchers.values() if among is None else among) if w.active and not w.abandoned]
         for watcher in watchers:
             watcher.grace = 1.0
@@ -336,7 +340,7 @@ class Session:
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
         left = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
         if left:
-            complain(f"cancelled, but still there after {int(GONE)} s: {self._shown_ids(left)}")
+            complain(f"cancelled, but still there after {int(LEAVING)} s: {self._shown_ids(left)}")
 
     def _close(self) -> None:
         for submitter in self.submitters.values():

@@ -257,8 +257,9 @@ class Watcher:
         if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
             found = replace(found, reason=f"{NEVER} ({watched.status.native or watched.status.state.value})")
         found = self._with_log(watched, found)
-        with suppress(OSError):  # for those who look later
-            watched.run.dir.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # for those who look later; what was deleted meanwhile is not made again
+            if self.jobs.parent.is_dir():
+                watched.run.dir.mkdir(parents=True, exist_ok=True)
             write_json(watched.paths.outcome, to_json(found))
             self.index.learn(watched.job, found)
         return found

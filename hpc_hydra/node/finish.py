@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.execution import Execution
@@ -18,7 +19,7 @@ from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.scheduler.shell import INTERRUPTED
 from hpc_hydra.sweep.again import is_warned_early
 from hpc_hydra.sweep.collect import collect
-from hpc_hydra.sweep.files import write_json
+from hpc_hydra.sweep.files import make_below, write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
 from hpc_hydra.sweep.index import note_end
 from hpc_hydra.sweep.layout import RunPaths
@@ -51,7 +52,7 @@ def finish(code: str) -> int:
             if told is None:
                 return by_exit or outcome.exit_code
             outcome = told
-        write(execution.paths(record), record, outcome)
+        write(execution.sweep, execution.paths(record), record, outcome)
         if not execution.attached:
             note_end(execution.sweep, execution.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
@@ -108,10 +109,10 @@ def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
     return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
 
 
-def write(paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:
+def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:
     """Put it into outcome.json, in a directory with the modes that the user's shell gives. Raises `OSError`."""
     os.umask(record.program.umask)
-    paths.root.mkdir(parents=True, exist_ok=True)
+    make_below(sweep, paths.root)
     write_json(paths.outcome, to_json(outcome))
 
 

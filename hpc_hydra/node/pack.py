@@ -27,7 +27,7 @@ from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, from_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import last_lines
-from hpc_hydra.sweep.files import append_line, read_json
+from hpc_hydra.sweep.files import append_line, make_below, read_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
 from hpc_hydra.sweep.index import forget_outcome, note_end
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
@@ -171,7 +171,8 @@ class Pack:
     def _start(self, task: Task, signals: Signals) -> None:
         task.attempt = attempt_name(self.id, time.time())
         os.umask(task.record.program.umask)
-        task.paths.attempt(task.attempt).mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # of the sweep itself: other runs may go on
+            make_below(self.sweep, task.paths.attempt(task.attempt))
         forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)
         names = ",".join(self.hosts[index].name for index in task.hosts)
         argv = ["bash", str(task.script), str(task.record.num), names, task.attempt]
@@ -220,7 +221,7 @@ class Pack:
     def _write(self, task: Task, outcome: Outcome) -> None:
         self.failed += outcome.status != "completed"
         try:
-            write(task.paths, task.record, outcome)
+            write(self.sweep, task.paths, task.record, outcome)
             note_end(self.sweep, self.job, outcome)
         except OSError as error:
             print(f"hpc_hydra: run {task.record.num}: the outcome could not be written: {error}", file=sys.stderr)

@@ -30,7 +30,7 @@ from hpc_hydra.node.seat import Seat, find_case, identify, meeting_of, prepare_r
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler.shell import LINGER
 from hpc_hydra.sweep.again import TIME_IS_UP
-from hpc_hydra.sweep.files import read_json, write_json
+from hpc_hydra.sweep.files import make_below, read_json, write_json
 from hpc_hydra.sweep.frozen import Program
 from hpc_hydra.sweep.types import RankEnd
 
@@ -325,7 +325,7 @@ def is_warned(seat: Seat, signals: Signals) -> bool:
 
 def _write_end(seat: Seat, end: RankEnd) -> None:
     try:
-        seat.end.parent.mkdir(parents=True, exist_ok=True)
+        make_below(seat.execution.sweep, seat.end.parent)
         write_json(seat.end, to_json(end))
     except OSError as error:
         how = name_of(end.signal) if end.signal else f"exit code {end.exit_code}"

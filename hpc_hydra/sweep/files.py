@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.sweep.layout import SweepPaths
+
+GONE = "the directory of the sweep is gone (deleted or moved)"
 
 
 @contextmanager
@@ -40,6 +43,19 @@ def from_disk(root: Path) -> Iterator[None]:
             where=os.fsdecode(error.filename or root),
             fix="as the user who owns it, or have its modes changed (chmod u+rwX)",
         ) from error
+
+
+def is_gone(sweep: Path) -> bool:
+    """Whether the directory of a sweep was deleted or moved since it was written."""
+    return not SweepPaths(sweep).meta.is_dir()
+
+
+def make_below(sweep: Path, folder: Path) -> None:
+    """Make a directory of a run. Raises `OSError`, also where the sweep's own is gone: that is not made again."""
+    if not folder.is_dir():
+        if is_gone(sweep):
+            raise FileNotFoundError(errno.ENOENT, GONE, str(sweep))
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.sweep.files import append_line, on_disk, read_json, read_lines, write_json
+from hpc_hydra.errors import SweepError
+from hpc_hydra.sweep.files import GONE, append_line, is_gone, on_disk, read_json, read_lines, write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 from hpc_hydra.sweep.types import Job
 
@@ -44,7 +45,7 @@ class Manifest:
     """Appends to the manifest of a sweep; each line is on disk when the method returns."""
 
     def __init__(self, sweep: Path) -> None:
-        self.path = SweepPaths(sweep).manifest
+        self.sweep, self.path = sweep, SweepPaths(sweep).manifest
 
     def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int) -> None:
         """A launcher begins to submit ``runs`` runs."""
@@ -82,6 +83,8 @@ class Manifest:
         self._write("finished", failed=failed)
 
     def _write(self, event: str, **data: Any) -> None:
+        if is_gone(self.sweep):
+            raise SweepError(GONE, where=str(self.sweep), fix="where it was moved to: hpc-hydra status NEW_DIRECTORY")
         with on_disk(self.path):
             append_line(self.path, {"event": event, "time": round(time.time(), 3), **data}, sync=True)
 

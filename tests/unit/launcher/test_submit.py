@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpc_hydra.config.schema import LaunchConfig
-from hpc_hydra.errors import SchedulerError
+from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher import submit
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.scheduler.base import JobStatus, State, SubmitError
@@ -286,3 +287,41 @@ def test_another_try_has_its_tag_in_script_and_manifest(bench: Bench, kind: str)
     tags = [event["tag"] for event in bench.manifest.events if event["event"] == "submitting"]
     assert tags[0] == "tag-job0" != tags[1]
     assert script.read_text() == f"#SBATCH --comment={tags[1]}\n"
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_directory_that_is_gone_is_told_and_not_made_again(
+    bench: Bench, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.leave = {2, 4}
+
+    def go() -> None:
+        if how == "deleted":
+            shutil.rmtree(bench.root)
+        else:
+            bench.root.rename(bench.root.with_name("elsewhere"))
+        bench.submitter.states.update({id_: JobStatus(State.FAILED, "FAILED") for id_ in bench.submitter.states})
+
+    real = bench.submitter.poll
+
+    def poll(ids: Sequence[str]) -> dict[str, JobStatus]:
+        if bench.root.exists() and {0, 1, 3} <= bench.session.outcomes.keys():
+            go()
+        return real(ids)
+
+    bench.submitter.poll = poll  # type: ignore[method-assign]
+    outcomes = bench.run()
+    assert {num: outcome.status for num, outcome in outcomes.items() if num not in bench.leave} == dict.fromkeys(
+        (0, 1, 3), "completed"
+    )
+    assert {outcomes[num].status for num in bench.leave} == {"failed"}
+    assert not bench.root.exists()
+    assert "is gone (deleted or moved)" in capsys.readouterr().err
+
+
+def test_submitting_from_a_directory_that_is_gone_is_one_error(bench: Bench) -> None:
+    bench.before = lambda: shutil.rmtree(bench.root)
+    bench.leave = set(range(5))
+    with pytest.raises(SweepError, match=r"is gone \(deleted or moved\)"):
+        bench.run()
+    assert not bench.root.exists()
