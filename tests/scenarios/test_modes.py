@@ -104,6 +104,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, m
     assert outcome["ended"] - outcome["started"] < 60
 
 
+SMALL = ("epochs=2", "width=4")
 DIGITS = ROOT / "train_examples" / "digits_ddp" / "train.py"
 
 
@@ -118,7 +119,7 @@ def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, 
         own = [*TWO_BY_TWO, "scheduler.mpi=pmi2"]
     argv = [sys.executable, str(DIGITS), "-m", f"scheduler={scheduler}", "rendezvous=tcp,torchrun,static,mpi", *own]
     done = subprocess.run(
-        [*argv, "launch.seed=7", "epochs=2", "width=4", f"hydra.sweep.dir={tmp_path}/sweep"],
+        [*argv, "launch.seed=7", *SMALL, f"hydra.sweep.dir={tmp_path}/sweep"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True,
         text=True, timeout=280,
     )  # fmt: skip
@@ -128,6 +129,22 @@ def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, 
         ("completed", 4 if scheduler == "slurm" else 2)
     }
     assert len({each["result"] for each in outcomes}) == 1 and outcomes[0]["result"] > 0.3
+
+
+@pytest.mark.torch
+def test_the_digits_example_trains_in_replica_groups(slurm_cluster: object, tmp_path: Path) -> None:
+    """A group of two ranks on each node; the example knows of no other group, so each trains the whole."""
+    groups = ["rendezvous=torchft", "rendezvous.replicas_per_node=1", *TWO_BY_TWO, "launch.seed=7"]
+    done = subprocess.run(
+        [sys.executable, str(DIGITS), "-m", "scheduler=slurm", *groups, *SMALL, f"hydra.sweep.dir={tmp_path}/sweep"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 4) and outcome["result"] > 0.3
+    logs = [path.read_text() for path in (tmp_path / "sweep" / "0").glob("logs/*/replica_*/rank_0.log")]
+    assert sum("on 2 ranks" in text for text in logs) == 2, logs
 
 
 @needs_mpi
