@@ -178,6 +178,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     if command is None:
         return None
     notes = (*prepared.notes, *dialect.notes(plan.request), *allocation.notes(prepared.settings, held))
+    if plan.request.time_limit is not None and (held is not None or not dialect.has_queue):
+        notes += ("resources.time_limit: nobody ends a run at this console (under -m its launcher does)",)
     return Attached(
         dialect, run, spec, dialect.script(spec), command, env, _streams(plan.logging, root, keep, per_rank), notes
     )

@@ -64,6 +64,16 @@ def hosts(scheduler: SchedulerConfig) -> tuple[Host, ...]:
     return found
 
 
+def notes(asked: ResourcesConfig, hosts: Iterable[Host]) -> tuple[str, ...]:
+    """What is said of slots that differ, where they are what decides the ranks of a node."""
+    slots = {host.name: host.slots for host in hosts if host.slots is not None}
+    if len(set(slots.values())) < 2 or filled(asked, [Host("", min(slots.values()))]) == asked:
+        return ()
+    least, idle = min(slots.values()), sum(slots.values()) - min(slots.values()) * len(slots)
+    words = ", ".join(f"{name} {count}" for name, count in slots.items())
+    return (f"slots differ ({words}): every host of a run takes {least} ranks; {idle} slots are not used",)
+
+
 def filled(asked: ResourcesConfig, hosts: Iterable[Host]) -> ResourcesConfig:
     """``resources`` with as many ranks a node as its hosts have slots, where the user says nothing.
 

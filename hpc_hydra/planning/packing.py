@@ -133,6 +133,22 @@ def share(plan: Plan) -> Share:
     )
 
 
+def notes(plan: Plan) -> tuple[str, ...]:
+    """What is said where runs of this plan cannot go side by side as ``launch.pack`` means them to."""
+    fit = _fit(share(plan), plan.cores_on_node, plan.gpus_on_node, plan.mem_on_node)
+    if plan.pack is None or plan.pack == 1:
+        return ()
+    if plan.request.scheduler == "local":
+        if plan.pack == "auto" or fit >= int(plan.pack):
+            return ()
+        some = "one run goes" if fit == 1 else f"{fit} runs go"
+        return (f"launch.pack={plan.pack}: this machine has room for fewer of this size, {some} at a time",)
+    if fit > 1:
+        return ()
+    fix = "launch.pack=null, or fewer resources.cpus_per_proc or GPUs"
+    return (f"launch.pack={plan.pack}: a run fills a node, so packing saves nothing ({fix})",)
+
+
 def together(plan: Plan) -> Request:
     """What must be equal for runs to share an allocation: all of the request but its size."""
     return replace(

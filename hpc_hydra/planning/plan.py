@@ -38,6 +38,7 @@ def plan(settings: Settings) -> Plan:
     elif meet.by_agents and (settings.system.gpu_bind or settings.system.cpu_bind):
         notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
     listed = hosts.hosts(settings.scheduler)
+    notes += hosts.notes(settings.resources, listed)
     settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
     if settings.logging.rank_prefix and meet.name == "mpi":
         raise PlanError(
@@ -69,7 +70,7 @@ def plan(settings: Settings) -> Plan:
         allocation=_with_helpers(request, helpers, settings.system.cores_per_node),
     )
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
-    return Plan(
+    done = Plan(
         system=settings.system.name,
         request=request,
         rendezvous=meet,
@@ -89,6 +90,7 @@ def plan(settings: Settings) -> Plan:
         cores_on_node=packed.cores_on_node,
         mem_on_node=packed.mem_on_node,
     )
+    return dataclasses.replace(done, notes=(*done.notes, *packing.notes(done)))
 
 
 def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[int, int | None] | None:

@@ -104,3 +104,29 @@ def _resources(**values: object):  # type: ignore[no-untyped-def]
     from hpc_hydra.config.schema import ResourcesConfig
 
     return ResourcesConfig(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"pack": 3, "cores": 2, "gpus": 0, "scheduler": "local", "cpus_per_proc": 1, "gpus_per_proc": 0},
+            "2 runs go at a time",
+        ),
+        (
+            {"pack": 2, "cores": 2, "gpus": 0, "scheduler": "local", "cpus_per_proc": 2, "gpus_per_proc": 0},
+            "one run goes at a time",
+        ),
+        ({"pack": 2, "cores": 2, "gpus": 0, "scheduler": "local", "cpus_per_proc": 1, "gpus_per_proc": 0}, None),
+        ({"pack": "auto", "cores": 2, "scheduler": "local", "cpus_per_proc": 2}, None),
+        ({"pack": 4, "procs_per_node": 8}, "saves nothing"),
+        ({"pack": "auto", "cpus_per_proc": 33}, "saves nothing"),
+        ({"pack": "auto", "cpus_per_proc": 32}, None),
+        ({"pack": 4, "cores": None, "gpus": None}, None),
+        ({"pack": 1, "procs_per_node": 8}, None),
+    ],
+)
+def test_runs_that_cannot_go_side_by_side_are_told(fields: dict[str, object], said: str | None) -> None:
+    notes = packing.notes(plan(**fields))  # type: ignore[arg-type]
+    assert len(notes) == (said is not None) and all(str(said) in note for note in notes)
+    assert packing.notes(dataclasses.replace(plan(procs_per_node=8), pack=None)) == ()

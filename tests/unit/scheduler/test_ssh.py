@@ -71,6 +71,20 @@ def test_slots_are_ranks_of_a_host() -> None:
         planned({"procs_per_node": 8}, hosts=slots)
 
 
+@pytest.mark.parametrize(
+    ("slots", "resources", "said"),
+    [
+        (["a slots=3", "b slots=4", "c"], {}, "(a 3, b 4): every host of a run takes 3 ranks; 1 slots are not used"),
+        (["a slots=3", "b slots=3"], {}, None),
+        (["a slots=3", "b"], {}, None),
+        (["a slots=3", "b slots=4"], {"procs_per_node": 3}, None),
+    ],
+)
+def test_slots_that_differ_are_told(slots: list[str], resources: dict[str, object], said: str | None) -> None:
+    notes = [note for note in planned(resources, hosts=slots).notes if "slots" in note]
+    assert len(notes) == (said is not None) and all(str(said) in note for note in notes)
+
+
 @pytest.mark.parametrize("name", ["slurm", "local", "flux"])
 def test_other_schedulers_choose_hosts_themselves(name: str) -> None:
     with pytest.raises(ConfigError, match="chooses hosts itself") as error:

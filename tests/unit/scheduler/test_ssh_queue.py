@@ -82,3 +82,9 @@ def test_an_exit_code_of_255_of_its_own_costs_no_host(bench: Bench) -> None:
     bench.answer = lambda host, words: None  # type: ignore[method-assign]
     bench.ended(bench.submit(9))
     assert bench.ended(bench.submit(10, nodes=3))[0].exit_code == 255  # it had all three
+
+
+def test_a_time_limit_ends_a_run(bench: Bench) -> None:
+    bench.script.write_text("exec sleep 600\n")
+    (status,) = bench.ended(bench.submit(0, nodes=1, time_limit=1))
+    assert status.state is State.TIMEOUT
