@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.streams import note
 
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -86,6 +87,8 @@ def run_attached(
                 terminal.take_back()
         for pump in pumps:
             pump.finish()
+            if pump.lost is not None:
+                note(pump.lost)
     return Ended(code, forward.first)
 
 
@@ -199,6 +202,7 @@ class _Pump:
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(self.writer, getattr(fcntl, "F_SETPIPE_SZ", 1031), _PIPE)
         self._console: int | None = number
+        self.lost: OSError | None = None
         self._thread = threading.Thread(target=self._carry_colored if color else self._carry, daemon=True)
 
     def start(self) -> None:
@@ -238,8 +242,8 @@ class _Pump:
             return
         try:
             write_all(self._console, data)
-        except OSError:  # the reader of the console has left; the file goes on
-            self._console = None
+        except OSError as error:  # the reader of the console has left, or it is full; the file goes on
+            self._console, self.lost = None, error
 
     def _keep(self, data: bytes) -> None:
         if self._file is None:

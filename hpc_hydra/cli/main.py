@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hpc_hydra.errors import NO_DIRECTORY, HpcHydraError
+from hpc_hydra.launcher import streams
 
 COMMANDS = {
     "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),
@@ -60,6 +61,17 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or the command's."""
+    streams.open_all()
+    try:
+        code = _main(argv)
+    except OSError as error:
+        if not streams.note(error):
+            raise
+        code = 1
+    return streams.ended(code)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     if argv is None:
         atexit.register(gc.freeze)  # what is there goes with the process: its end does not look for cycles in it
     words = list(sys.argv[1:] if argv is None else argv)

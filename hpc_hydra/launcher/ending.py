@@ -9,9 +9,9 @@ import math
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra.launcher import streams
 from hpc_hydra.launcher.report import MANY, common_overrides, printable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None 
     """Print the table; of many runs only how they ended, in a line. ``best`` is `launch.best`."""
     _table(runs, outcomes)
     if best is not None and len(runs) > 1:
-        with suppress(OSError):
+        with streams.spoken():
             print(winner(runs, outcomes, best), flush=True)
 
 
@@ -85,7 +85,7 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
     columns, rows = table(runs, outcomes)
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     if _needed(columns, rows) > width:
-        with suppress(OSError):
+        with streams.spoken():
             print("\n" + "\n".join(_line(columns, row) for row in rows), flush=True)
         return
     drawn = Table(box=None, pad_edge=False, header_style="bold")
@@ -95,7 +95,7 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
         )
     for row in rows:
         drawn.add_row(*row)
-    with suppress(OSError):
+    with streams.spoken():
         print()
         Console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.launcher import streams
 from hpc_hydra.launcher.program import at_command_line
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _COLOURS = {
 
 def say(text: str, *, to: TextIO | None = None) -> None:
     """Print a line; a terminal or pipe that has gone does not matter."""
-    with suppress(OSError, ValueError):
+    with streams.spoken():
         print(text, file=to or sys.stdout, flush=True)
 
 
@@ -107,6 +108,8 @@ def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
 
     failed = [result for result in results if result.status is not JobStatus.COMPLETED]
     if not failed:
+        if by_us and _answers() and streams.ended(0):
+            sys.exit(1)
         return
     if by_us and _answers():
         sys.exit(1)  # the summary has been printed
@@ -153,14 +156,14 @@ class Reporter:
             from rich.live import Live
 
             self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
-            with suppress(OSError):
+            with streams.spoken():
                 self._live.start()
 
     def stop(self) -> None:
         """End the live table; what was said stays."""
         if self._live is not None:
             live, self._live = self._live, None
-            with suppress(OSError):
+            with streams.spoken():
                 live.stop()
 
     def changed(self, changed: Sequence[Watched]) -> None:
@@ -169,14 +172,14 @@ class Reporter:
             if self._live is None:
                 say(_line(watched, self.common), to=self.stream)
             elif watched.outcome is not None and watched.outcome.status != "completed":
-                with suppress(OSError):
+                with streams.spoken():
                     self._live.console.print(_line(watched, self.common), markup=False, highlight=False)
 
     def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
         """Draw the table anew; where there is none, say why runs wait, once for each reason."""
         seconds = time.monotonic() - self._begun
         if self._live is not None:
-            with suppress(OSError):
+            with streams.spoken():
                 self._live.update(_table(watched, self.total, seconds, message, self.common), refresh=True)
         elif seconds > SOON:
             waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)

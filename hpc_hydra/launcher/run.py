@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpc_hydra.config import sexagesimal
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import checks, cost, dry_run, program, scripts
+from hpc_hydra.launcher import checks, cost, dry_run, program, scripts, streams
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -68,6 +68,7 @@ class Launch:
 
     def launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         """Run a batch; the results in its order. Nothing is returned where nobody waited for results."""
+        streams.open_all()
         with reported():
             return self._launch(job_overrides, first)
 

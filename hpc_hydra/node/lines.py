@@ -26,6 +26,7 @@ class Lines(threading.Thread):
         super().__init__(daemon=True)
         self.number, self.prefix = number, prefix
         self._reader, self.writer = os.pipe()
+        self.lost: OSError | None = None  # why something could not be written
 
     def begin(self) -> None:
         """Called when all processes that write have been started."""
@@ -64,5 +65,6 @@ class Lines(threading.Thread):
                     view = view[os.write(self.number, view) :]
                 except BlockingIOError:
                     select.select([], [self.number], [])
-                except OSError:  # the console has gone; the ranks go on
+                except OSError as error:  # the console has gone; the ranks go on
+                    self.lost = error
                     return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -52,13 +53,18 @@ def spawn(argv: Sequence[str]) -> int:
             consoles += streams
         for stream in consoles:
             stream.begin()
-        return _watch(running, signals, options.first_rank)
+        code = _watch(running, signals, options.first_rank)
     finally:
         for pid in running:
             signal_group(pid, signal.SIGKILL)
         kill_children()  # what ranks left behind, too
         for stream in consoles:
             stream.end()
+    lost = next((s.lost for s in consoles if s.lost is not None and s.lost.errno == errno.ENOSPC), None)
+    if lost is None:
+        return code
+    print(f"hpc_hydra: standard output: {lost.strerror}; some of it is lost", file=sys.stderr, flush=True)
+    return code or 1
 
 
 def rank_variables(base: Mapping[str, str], rank: int, procs: int, host: str, cpus: int | None) -> dict[str, str]:
