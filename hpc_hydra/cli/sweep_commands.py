@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several words add up. "
 _DIR = "SWEEP_DIR: where multirun.yaml is; without it, the newest sweep in or below the current directory."
+ENDS = 40  # lines of each log, where those of several runs are shown
 WATCH = 5.0  # seconds between two looks of `status --watch`
 
 
@@ -142,6 +143,8 @@ def logs(argv: Sequence[str]) -> int:
     views = _views(sweep, runs)
     from hpc_hydra.launcher import output
 
+    if len(views) > 1 and runs and not options.follow:
+        return _ends_of_logs(sweep, views, options)
     if len(views) != 1:
         numbers = " ".join(str(view.run.num) for view in views[:20]) or "none"
         raise UsageError(f"one run at a time, not: {numbers}", where="logs", fix="hpc-hydra logs RUN, one number")
@@ -153,6 +156,28 @@ def logs(argv: Sequence[str]) -> int:
     for part in parts:
         sys.stdout.buffer.write(part)
         sys.stdout.buffer.flush()
+    return 0
+
+
+def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Namespace) -> int:
+    """The last lines of the logs of several runs, each under its run's overrides."""
+    from hpc_hydra.errors import SweepError
+    from hpc_hydra.launcher import output
+    from hpc_hydra.launcher.report import common_overrides, printable, shown_overrides
+    from hpc_hydra.sweep.collect import last_lines
+
+    common = common_overrides([view.run for view in views])
+    for view in views:
+        named = f"run {view.run.num} {shown_overrides(view.run.overrides, common)}".strip()
+        try:
+            found = output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks)
+        except SweepError as error:
+            print(f"==> {named} <==\n({error.what})\n")
+            continue
+        for log in found:
+            rank = "" if log.rank is None or len(found) == 1 else f", rank {log.rank}"
+            print(f"==> {named}{rank}: {log.path} <==")
+            print("\n".join([*map(printable, last_lines(log.path, ENDS)), ""]))
     return 0
 
 

@@ -9,10 +9,11 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.launcher.report import common_overrides, printable, shown_overrides
+from hpc_hydra.launcher.report import code_of, common_overrides, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.inspect import RunView
@@ -104,7 +105,7 @@ def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
             "attempt_name": view.outcome.attempt or None if view.outcome else None,
             "seconds": None if view.seconds is None else round(view.seconds, 3),
             "reason": view.reason or None,
-            "exit_code": view.outcome.exit_code if view.outcome else None,
+            "exit_code": code_of(view.outcome) if view.outcome else None,
             "start": view.status.start if view.status else None,
             "log": view.outcome.log if view.outcome else None,
             "dir": str(view.run.dir),
@@ -120,7 +121,7 @@ def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
     values: dict[str, None] = {}
     settings, returned = [], []
     for view in views:
-        own = dict(_split(o) for o in view.run.overrides if o not in common and not o.startswith("hydra."))
+        own = _given(o for o in view.run.overrides if o not in common and not o.startswith("hydra."))
         settings.append(own)
         keys.update(dict.fromkeys(own))
         flat = _flat(view)
@@ -128,7 +129,7 @@ def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
         values.update(dict.fromkeys(flat))
     shown = [name if name not in keys else f"result.{name}" for name in values]
     rows = [
-        [view.run.num, *(own.get(key) for key in keys), view.word, *(flat.get(name) for name in values)]
+        [view.run.num, *(_setting(own, key) for key in keys), view.word, *(flat.get(name) for name in values)]
         for view, own, flat in zip(views, settings, returned, strict=True)
     ]
     return ["run", *keys, "state", *shown], rows
@@ -139,7 +140,7 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
     return [
         {
             "run": view.run.num,
-            "overrides": dict(_split(o) for o in view.run.overrides),
+            "overrides": _given(view.run.overrides),
             "state": view.word,
             "result": view.outcome.result if view.outcome else None,
             "result_kind": view.outcome.result_kind if view.outcome else "none",
@@ -149,9 +150,23 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
     ]
 
 
-def _split(override: str) -> tuple[str, str]:
-    key, _, value = override.lstrip("+").partition("=")
-    return key, value
+def _given(overrides: Iterable[str]) -> dict[str, Any]:
+    """Key → value of overrides, as the program got them: without Hydra's quotes and escapes."""
+    found: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        found[key] = value
+        if equals:
+            from hpc_hydra.sweep.frozen import parse_override
+
+            with suppress(Exception):  # as Hydra cannot read it, it stands as it is
+                found[key] = parse_override(override).value()
+                json.dumps(found[key])
+    return found
+
+
+def _setting(own: Mapping[str, Any], key: str) -> Any:
+    return "null" if key in own and own[key] is None else _cell(own.get(key))
 
 
 def _flat(view: RunView) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def launch(
         HpcHydraError: nothing could be submitted; and what Hydra raises for overrides that cannot be composed.
         ConfigError: ``launch.debug=true``, which leaves no sweep to come back to.
     """
+    _check_arguments(task, overrides, config, config_path, config_name)
     function, path, name = _of_hydra_main(task)
     if config is not None and (config_path or config_name or name):
         raise ConfigError("there is a primary configuration already", where="config", fix="config_name alone")
@@ -78,6 +79,26 @@ def launch(
     with redirect_stdout(io.StringIO()) if quiet else nullcontext(), _own_hydra(path, name, config) as (hydra, primary):
         root, submitted = _submit(hydra, primary, function, words)
     return Sweep(root) if submitted else Sweep._shown(root)
+
+
+def _check_arguments(task: object, overrides: Sequence[object], config: object, path: object, name: object) -> None:
+    """Refuse what could only fail later, in Hydra. Raises `ConfigError` naming the argument."""
+    if not callable(task):
+        raise ConfigError(f"{task!r:.80} is no function", where="task", fix='hpc_hydra.launch(train, "lr=0.1,0.2")')
+    for each in overrides:
+        if not isinstance(each, str):
+            fix = "a star before the list: launch(train, *overrides)" if isinstance(each, (list, tuple)) else '"lr=0.1"'
+            raise ConfigError(f"{each!r:.80} is no text", where="overrides", fix=fix)
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"{config!r:.80} is no mapping",
+            where="config",
+            fix='config={"lr": 0.1}; of a file: config_path="conf", config_name="x"',
+        )
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"{path!r:.80} is no folder", where="config_path", fix='config_path="conf"')
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"{name!r:.80} is no name", where="config_name", fix='config_name="config"')
 
 
 def _of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
@@ -179,7 +200,7 @@ class Sweep:
         return [
             Result(
                 view.run.num,
-                view.run.overrides,
+                tuple(o for o in view.run.overrides if not o.startswith("launch.bg=")),  # not the run's, and ours
                 view.word,
                 value(view.run, view.outcome) if view.word == "completed" and view.outcome else None,
                 view.reason,

@@ -16,6 +16,7 @@ from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.journal import NEVER, Journals
 from hpc_hydra.launcher.opened import Sweep
+from hpc_hydra.launcher.report import reason_of
 from hpc_hydra.launcher.watch import AT_A_TIME, Watched, log_of
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler import registry
@@ -191,7 +192,8 @@ def _there(folders: Iterable[Path]) -> set[Path]:
 def concluded(view: RunView, outcome: Outcome) -> RunView:
     """The view of a run that has ended so."""
     seconds = outcome.ended - outcome.started if outcome.ended and outcome.started else None
-    return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=outcome.reason or "")
+    reason = reason_of(view.run, outcome) if outcome.reason else ""
+    return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason)
 
 
 def _not_queued(sweep: Sweep, view: RunView) -> RunView:

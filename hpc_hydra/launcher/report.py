@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.launcher import streams
 from hpc_hydra.launcher.program import at_command_line
+from hpc_hydra.planning.units import clock
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn
@@ -228,7 +229,7 @@ def _table(watched: Sequence[Watched], total: int, seconds: float, message: str 
 
 def _detail(watched: Watched) -> str:
     if watched.outcome is not None:
-        return printable(watched.outcome.reason or "")
+        return printable(reason_of(watched.run, watched.outcome) if watched.outcome.reason else "")
     status = watched.status
     if watched.word == "pending" and status.start:
         starts = f"starts about {time.strftime('%H:%M', time.localtime(status.start))}"
@@ -249,15 +250,35 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
         lines += ["", f"  run {run.num}  {shown_overrides(run.overrides, common)}"]
-        lines.append(
-            f"    {outcome.status}: {printable(outcome.reason or 'no reason is known')} (exit code {outcome.exit_code})"
-        )
+        code = code_of(outcome)
+        said = printable(reason_of(run, outcome)) + (f" (exit code {code})" if code is not None else "")
+        lines.append(f"    {outcome.status}" + (f": {said.strip()}" if said else ""))
         if outcome.log:
             lines.append(f"    log: {outcome.log}")
             lines += [f"    | {printable(line)}" for line in outcome.last_lines[-8:]]
     if len(failed) > MANY:
         lines += ["", f"  … and {len(failed) - MANY} more: runs " + " ".join(str(r.num) for r, _ in failed[MANY:])]
     return "\n".join(lines)
+
+
+def code_of(outcome: Outcome) -> int | None:
+    """The exit code of a run that had one: not of one that never began, or whose end nobody saw."""
+    if outcome.status in ("completed", "failed"):
+        known = bool(outcome.attempt) or outcome.exit_code != 1  # which stands for none
+    else:
+        known = bool(outcome.attempt) and outcome.exit_code != 1 and outcome.status != "lost"
+    return outcome.exit_code if known else None
+
+
+def reason_of(run: Run, outcome: Outcome) -> str:
+    """Why a run ended so, where that says more than its state does."""
+    reason = outcome.reason or ""
+    limit = run.plan.request.time_limit
+    if outcome.status == "timeout" and reason.lower() in ("", "timeout", "the time limit was reached"):
+        return f"time limit {clock(limit)} reached" if limit else "the time limit was reached"
+    if outcome.status == "cancelled" and reason.lower() in ("", "cancelled"):
+        return ""
+    return reason or ("" if outcome.status == "completed" else "no reason is known")
 
 
 def log_hint(sweep: Path) -> str:

@@ -158,6 +158,9 @@ def test_watching_a_sweep_that_has_ended_returns(ended: Sweeps) -> None:
 
 def test_logs_show_why_a_run_failed_else_rank_0(ended: Sweeps) -> None:
     assert "ValueError: bad 0.1" in ended.hpc("logs", "1")
+    several = ended.hpc("logs", "failed")
+    order = [several.index(part) for part in ("==> run 1 ", "ValueError: bad 0.1", "==> run 3 ", "ValueError: bad 0.2")]
+    assert order == sorted(order)
     assert ended.hpc("logs", "0") == "lr is 0.1, rank 0\n"
     assert ended.hpc("logs", "0", "--rank", "1") == "lr is 0.1, rank 1\n"
     assert ended.hpc("logs", "0", "--follow", "--rank", "1") == "lr is 0.1, rank 1\n"
@@ -177,7 +180,7 @@ def test_results_beside_overrides(ended: Sweeps) -> None:
     assert "loss" in ended.hpc("results")
     data = json.loads(ended.hpc("results", "--json", "completed"))
     assert [run["result"] for run in data] == [{"loss": 0.2, "step": 3}, {"loss": 0.4, "step": 3}]
-    assert data[0]["overrides"]["optim.lr"] == "0.1"
+    assert data[0]["overrides"]["optim.lr"] == 0.1 and data[0]["overrides"]["bad"] is False
 
 
 def test_wait_ends_as_the_launcher_did(ended: Sweeps) -> None:
@@ -197,6 +200,7 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["status", "lr=5"], "no run has the override"),
         (["status", "."], None),
         (["logs"], "one run at a time"),
+        (["logs", "failed", "-f"], "one run at a time"),
         (["logs", "0", "--rank", "2"], "--rank 0 to --rank 1"),
         (["wait", "3"], "waits for all runs"),
         (["resume", "--", "optim.lr=3"], "frozen"),

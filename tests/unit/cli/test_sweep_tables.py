@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from hpc_hydra.cli import sweep_tables
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.inspect import RunView
+from hpc_hydra.launcher.inspect import RunView, concluded
+from hpc_hydra.launcher.report import summary
 from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.sweep.types import Outcome
 
 
 def views(count: int, word: str = "completed", first: int = 0) -> list[RunView]:
@@ -36,3 +41,53 @@ def test_many_rows_are_plain_text_in_columns(capsys) -> None:  # type: ignore[no
     sweep_tables.draw(sweep_tables.as_table(["run", "x", "state"], rows))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1001 and lines[0] == "run  x  state" and "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("override", "value", "cell"),
+    [
+        ("x='a b'", "a b", "a b"),
+        ('x="it\'s"', "it's", "it's"),
+        ("+x=0.1", 0.1, "0.1"),
+        ("x=3", 3, "3"),
+        ("x=true", True, "True"),
+        ("x='3'", "3", "3"),
+        ("x=null", None, "null"),
+        ("x=", "", '""'),
+        ("x=[1,'a b']", [1, "a b"], '"[1, ""a b""]"'),
+        ("x={a:1}", {"a": 1}, '"{""a"": 1}"'),
+    ],
+)
+def test_what_a_run_was_given_is_shown_as_the_program_got_it(override: str, value: object, cell: str) -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    seen = [RunView(Run(n, (given,), plan, Path(str(n)), 0), "completed") for n, given in enumerate([override, "x=9"])]
+    (given,) = sweep_tables.results_data(seen[:1])
+    assert json.loads(sweep_tables.as_json(given))["overrides"] == {"x": value}
+    assert type(given["overrides"]["x"]) is type(value)
+    assert sweep_tables.as_csv(*sweep_tables.results(seen)).splitlines()[1] in (
+        f"0,{cell},completed", f"0,{cell.strip(chr(34))},completed"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "code"),
+    [
+        (Outcome(0, "cancelled", 1, reason="CANCELLED"), "", None),
+        (Outcome(0, "cancelled", 143, "t", reason="CANCELLED"), "", 143),
+        (Outcome(0, "timeout", 143, "t", reason="TIMEOUT"), "time limit 1m reached", 143),
+        (Outcome(0, "timeout", 1, reason="the time limit was reached"), "time limit 1m reached", None),
+        (Outcome(0, "cancelled", 1, reason="not submitted, as another run had failed"), "not submitted, as", None),
+        (Outcome(0, "failed", 1, reason="not submitted: no such queue"), "not submitted: no such queue", None),
+        (Outcome(0, "failed", 1, "t", reason="rank 0 on n: boom"), "rank 0 on n: boom", 1),
+        (Outcome(0, "lost", 1, reason="NODE_FAIL"), "NODE_FAIL", None),
+    ],
+)
+def test_a_reason_says_more_than_the_state_and_no_exit_code_is_invented(
+    outcome: Outcome, reason: str, code: int | None
+) -> None:
+    run = Run(0, (), Plan("test", Request("slurm", 1, 1, time_limit=60)), Path("0"), 0)
+    view = concluded(RunView(run, "unknown"), outcome)
+    assert view.reason.startswith(reason) and bool(view.reason) == bool(reason)
+    assert sweep_tables.status_data([view])[0]["exit_code"] == code
+    text = summary([(run, outcome)], 1)
+    assert ("exit code" in text) == (code is not None) and outcome.status in text

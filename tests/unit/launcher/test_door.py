@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ if __name__ == "__main__":
     assert not sweep.wait(100)
     assert [run.value for run in sweep.results()] == [{"y": 11}, {"y": 12}, None], sweep.results()
     assert [run.state for run in sweep.status()] == ["completed", "completed", "failed"]
+    assert all("launch.bg" not in text for run in sweep.status() for text in run.overrides)
     assert "boom" in sweep.logs(2) and "x is 1" in sweep.logs(0, rank=0)
     assert sweep.cancel() == []
     sweep.resume("failed")
@@ -170,3 +172,21 @@ def until(found: Callable[[], bool]) -> bool:
     while not found() and time.monotonic() < end:
         time.sleep(0.2)
     return found()
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "where"),
+    [
+        (("train", "lr=1"), {}, "task"),
+        ((print, ["lr=0.1"]), {}, "overrides"),
+        ((print, 3), {}, "overrides"),
+        ((print,), {"config": "conf/x.yaml"}, "config"),
+        ((print,), {"config": ["lr"]}, "config"),
+        ((print,), {"config_path": 3}, "config_path"),
+        ((print,), {"config_name": Path("x")}, "config_name"),
+    ],
+)
+def test_a_wrong_argument_is_named_at_once(args: tuple[Any, ...], options: dict[str, Any], where: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        hpc_hydra.launch(*args, **options)
+    assert caught.value.where == where and caught.value.fix
