@@ -28,8 +28,9 @@ from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.scheduler import commands
 from hpc_hydra.scheduler.base import JobSpec, JobStatus, SubmitError
 from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.scheduler.executor import ASK_TIMEOUT, DialectExecutor, DialectWatcher
+from hpc_hydra.scheduler.executor import DialectExecutor
 from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler.watcher import ASK_TIMEOUT, DialectWatcher
 from hpc_hydra.sweep.files import read_json, write_json
 
 FIRST_ID = "HPC_HYDRA_FUNCTION_JOB"  # id of the first job of several that took over from each other

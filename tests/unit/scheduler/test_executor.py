@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.scheduler import executor
+from hpc_hydra.scheduler import executor, watcher
 from hpc_hydra.scheduler.base import JobSpec, State, SubmitError
-from hpc_hydra.scheduler.executor import BatchSubmitter, DialectWatcher
+from hpc_hydra.scheduler.executor import BatchSubmitter
 from hpc_hydra.scheduler.slurm import SlurmDialect
+from hpc_hydra.scheduler.watcher import DialectWatcher
 from tests.fakes.commands import Fakes
 from tests.unit.scheduler.specs import request, spec
 
@@ -273,7 +274,7 @@ def test_without_accounting_it_goes_on_and_says_so_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(executor, "ASK_TIMEOUT", 2.0)
+    monkeypatch.setattr(watcher, "ASK_TIMEOUT", 2.0)
     fakes.put("squeue", "echo '10|FAILED|1792|N/A|NonZeroExitCode'")
     if sacct is None:
         fakes.remove("sacct")
@@ -359,7 +360,7 @@ def test_an_interrupt_lets_a_submission_end(
     import signal
     import threading
 
-    fakes.put("sbatch", f"kill -INT $PPID; sleep 0.3; touch {tmp_path}/queued; echo 12")
+    fakes.put("sbatch", f"sleep 0.3; kill -INT $PPID; sleep 0.3; touch {tmp_path}/queued; echo 12")
     fakes.put("squeue", f"[ -e {tmp_path}/queued ] && echo '12|{job.tag}|/x.sh'")
     assert threading.current_thread() is threading.main_thread()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
