@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,9 @@ class Probe:
                 yield launcher
             finally:
                 if launcher.poll() is None:
+                    launcher.terminate()  # a launcher that is killed leaves its jobs to go on
+                    with suppress(subprocess.TimeoutExpired):
+                        launcher.communicate(timeout=30)
                     launcher.kill()
 
     def saw(self) -> dict[tuple[int, int], dict[str, Any]]:

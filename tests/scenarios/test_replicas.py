@@ -81,6 +81,7 @@ def test_groups_of_this_machine_take_one_in_again(local_probe: Probe) -> None:
     sizes = ("rendezvous=torchft", "rendezvous.replicas_per_node=2", "resources.procs_per_node=2")
     with probe.started(argv=probe.argv(*sizes, app=APP / "replicas.py")) as launcher:
         wait_for(lambda: watch.together(0, 1), PATIENCE, "both train together")
+        watch.goes_on(0)  # past the first step, in which the one takes over the state of the other
         ids = wait_for(lambda: watch.quorum(2), PATIENCE, "the lighthouse knows both")
         watch.kill(1)
         wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
@@ -105,6 +106,7 @@ def test_a_killed_process_and_a_lost_node_end_no_other_group(slurm_cluster: Clus
         wait_for(lambda: watch.together(0, 1), PATIENCE, "all train together")
         assert [len(watch.state(replica)["hosts"]) for replica in (0, 1)] == [2, 2]
         assert watch.last(0)["ranks"] == watch.last(1)["ranks"] == 2
+        watch.goes_on(0)
         watch.kill(1)
         wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
         wait_for(lambda: watch.together(0, 1) and watch.back(1), PATIENCE, "all again")
