@@ -151,11 +151,14 @@ class Ways:
             OMP_NUM_THREADS="1",
         )  # fmt: skip
 
-    def hpc_hydra(self) -> dict[str, float]:
+    def fork_server(self) -> dict[str, float]:
+        return self.hpc_hydra("rendezvous.fork_server=true")
+
+    def hpc_hydra(self, *more: str) -> dict[str, float]:
         sizes = [f"resources.nodes={self.nodes}", f"resources.procs_per_node={self.procs}"]
         sizes.append(f"scheduler.job_name={JOB_NAME}")
         cpus = ["resources.gpus_per_proc=0", "resources.cpus_per_proc=1", "resources.time_limit=10"]
-        return self._timed([self.python, "app.py", "-m", "scheduler=slurm", *sizes, *cpus])
+        return self._timed([self.python, "app.py", "-m", "scheduler=slurm", *sizes, *cpus, *more])
 
     def same_script(self) -> dict[str, float]:
         """The script of `hpc_hydra`, started by srun: `distributed(cfg)` finds its ranks itself."""
@@ -241,6 +244,7 @@ def main() -> None:
         starts = Ways(work, python, options.nodes, options.procs)
         ways = {
             "hpc_hydra": starts.hpc_hydra,
+            "hpc_hydra, fork server": starts.fork_server,
             "srun, same script": starts.same_script,
             HYDRA_BY_HAND: starts.hydra_by_hand,
             TORCH_ONLY: starts.torch_only,
