@@ -5,6 +5,7 @@ the end of the report says how many and why.
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,21 @@ def _bubblewrap() -> str | None:
     return None if done.returncode == 0 or "No such file" in done.stderr else f"bubblewrap: {done.stderr.strip()}"
 
 
+def _networks() -> str | None:
+    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
+        return "needs root, unshare and ip"
+    done = subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True, text=True)
+    return None if done.returncode == 0 else f"needs networks of its own: {done.stderr.strip()}"
+
+
+def _ipv6() -> str | None:
+    return _networks() or (None if Path("/proc/net/if_inet6").exists() else "needs IPv6")
+
+
+def _two_cpus() -> str | None:
+    return None if len(os.sched_getaffinity(0)) > 1 else "needs two CPUs"
+
+
 def _compiler() -> str | None:
     return None if any(map(shutil.which, ("c++", "g++", "clang++"))) else "needs a C++ compiler"
 
@@ -42,9 +58,12 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
     "browser": ("of a page in a browser", lambda: None if browser.find() else "needs Chromium or Chrome"),
     "bubblewrap": ("of ranks in another root", _bubblewrap),
     "compiler": ("of torch.compile", _compiler),
+    "ipv6": ("of ranks that meet over IPv6", _ipv6),
     "mpi": ("of MPI", _mpi),
+    "networks": ("in networks of their own", _networks),
     "torch": ("of torch", _module("torch")),
     "torchft": ("of replica groups", _module("torchft")),
+    "two_cpus": ("of binding to cores", _two_cpus),
 }
 
 

@@ -346,7 +346,7 @@ class Dialect(ABC):
 
     def warn_steps_command(self, steps: Sequence[str]) -> list[str]:
         """Command that sends SIGTERM to the ranks of these steps."""
-        raise NotImplementedError
+        raise NotImplementedError(f"scheduler={self.name} lists no steps")
 
     def only_ended(self, message: str) -> bool:
         """Whether `cancel_command` failed for nothing but jobs that had ended already."""

@@ -6,7 +6,9 @@ Why not a library: python-hostlist is GPL; ClusterShell's NodeSet sorts, and the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from hpc_hydra.sweep.types import consecutive
 
 _LIMIT = 1_000_000  # hosts; more is a damaged list
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
@@ -89,3 +91,9 @@ def counts(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part!r} is no count such as 4 or 4(x2)")
         found.extend([int(match[1])] * times)
     return tuple(found)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as array indices are written: ``1,3-5``."""
+    pairs = consecutive(sorted(set(numbers)))
+    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in pairs)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.scheduler.base import JobStatus, Refusal, State
+from hpc_hydra.scheduler.hostlist import ranges
 
 STATES = {
     "PEND": State.PENDING,
@@ -82,7 +83,7 @@ def addresses(ids: Sequence[str]) -> list[str]:
     grouped: dict[str, list[int]] = {}
     for job, _, index in (text.partition("[") for text in ids):
         grouped.setdefault(job, []).extend([int(index.rstrip("]"))] if index else [])
-    return [f"{job}[{_ranges(indices)}]" if indices else job for job, indices in grouped.items()]
+    return [f"{job}[{ranges(indices)}]" if indices else job for job, indices in grouped.items()]
 
 
 def classify(message: str) -> Refusal:
@@ -200,13 +201,3 @@ def _time(text: str) -> float | None:
     except ValueError:
         return None
     return min(read, key=lambda time: abs((time - now).total_seconds())).timestamp()
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in parts)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal, Standing, State
-from hpc_hydra.scheduler.hostlist import counts, expand
+from hpc_hydra.scheduler.hostlist import counts, expand, ranges
 from hpc_hydra.scheduler.slurm_reasons import in_words, never_starts
 
 STATES = {
@@ -171,7 +171,7 @@ class SlurmAnswers(Dialect):
         elements: dict[str, list[int]] = {}
         for job, _, index in (text.partition("_") for text in ids):
             elements.setdefault(job, []).extend([int(index)] if index else [])
-        return ["scancel", *(f"{job}_[{_ranges(i)}]" if i else job for job, i in elements.items())]
+        return ["scancel", *(f"{job}_[{ranges(i)}]" if i else job for job, i in elements.items())]
 
     def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("SLURM_JOB_ID", "")
@@ -237,13 +237,3 @@ def _elements(job: str) -> tuple[str, ...]:
         return expand(re.sub(r"%\d+\]", "]", job)) if "[" in job else (job,)
     except ValueError:
         return (job,)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in parts)

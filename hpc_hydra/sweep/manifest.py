@@ -18,7 +18,7 @@ from typing import Any
 from hpc_hydra.errors import SweepError
 from hpc_hydra.sweep.files import GONE, append_line, is_gone, on_disk, read_json, read_lines, write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
-from hpc_hydra.sweep.types import Job
+from hpc_hydra.sweep.types import Job, consecutive
 
 
 @dataclass
@@ -55,7 +55,13 @@ class Manifest:
         """Written before the submit command runs."""
         packs = {"packs": list(job.packs)} if job.packs else {}
         self._write(
-            "submitting", job=job.key, plan=job.plan, runs=_ranges(job.runs), tag=job.tag, scheduler=scheduler, **packs
+            "submitting",
+            job=job.key,
+            plan=job.plan,
+            runs=consecutive(job.runs),
+            tag=job.tag,
+            scheduler=scheduler,
+            **packs,
         )
 
     def submitted(self, job: Job) -> None:
@@ -147,17 +153,6 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.detached = True
     elif event == "finished":
         state.finished = True
-
-
-def _ranges(numbers: Sequence[int]) -> list[list[int]]:
-    """Consecutive numbers as [first, last] pairs, in order: a job may carry thousands of runs."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ranges
 
 
 def _numbers(ranges: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -108,3 +109,14 @@ class Job:
     tag: str = ""  # unique in the scheduler: finds the job after a crash
     ids: tuple[str, ...] = field(default_factory=tuple)  # scheduler's id of each run, once submitted
     packs: tuple[int, ...] = ()  # how many of the runs each allocation carries; empty: one each
+
+
+def consecutive(numbers: Iterable[int]) -> list[list[int]]:
+    """Runs of consecutive numbers as [first, last] pairs, in order: a job may carry thousands of runs."""
+    pairs: list[list[int]] = []
+    for number in numbers:
+        if pairs and number == pairs[-1][1] + 1:
+            pairs[-1][1] = number
+        else:
+            pairs.append([number, number])
+    return pairs

@@ -126,11 +126,10 @@ def test_who_binds(
     assert is_ours_to_bind(Plan("s", request, **plan), info(), cpus, topology(CPUS, None, node), env) is want
 
 
+@pytest.mark.needs("two_cpus")
 def test_a_process_keeps_to_its_share(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     ranks = len(cpus)
-    if ranks < 2:
-        pytest.skip("this machine has one CPU")
     plan = Plan("s", Request("local", 1, ranks, cpus_per_proc=1))
     reader, writer = os.pipe()
     pid = os.fork()

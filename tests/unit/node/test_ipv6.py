@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +10,7 @@ import pytest
 
 from hpc_hydra.planning.types import Rendezvous
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip")
-        or not Path("/proc/net/if_inet6").exists()
-        or subprocess.run(["unshare", "-n", "-m", "-u", "true"], capture_output=True).returncode != 0,
-        reason="needs root, networks of its own, and IPv6",
-    ),
-]  # fmt: skip
+pytestmark = [pytest.mark.torch, pytest.mark.needs("ipv6")]
 
 FIRST = """
 set -e

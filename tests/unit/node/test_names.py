@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,11 +28,7 @@ while child.poll() is None or select.select([silent], [], [], 0)[0]:
 open(sys.argv[1], "w").write(json.dumps(asked))
 sys.exit(child.returncode)
 """
-needs_networks = pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip")
-    or subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True).returncode != 0,
-    reason="needs root, and networks of its own",
-)  # fmt: skip
+needs_networks = pytest.mark.needs("networks")
 
 
 def silenced(tmp_path: Path, argv: list[str]) -> list[str]:

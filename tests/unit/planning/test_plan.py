@@ -201,8 +201,10 @@ def test_a_limit_of_the_queue_is_told_before_submission(
 
 
 def test_limits_that_hold_are_silent() -> None:
-    make({**BOX, **QUEUES}, resources={"nodes": 92, "time_limit": "12h"})
-    make({**BOX, **QUEUES}, {"queue": "extended"}, resources={"nodes": 64, "time_limit": "24h"})
+    made = make({**BOX, **QUEUES}, resources={"nodes": 92, "time_limit": "12h"}).request
+    assert (made.nodes, made.time_limit) == (92, 12 * 3600)
+    made = make({**BOX, **QUEUES}, {"queue": "extended"}, resources={"nodes": 64, "time_limit": "24h"}).request
+    assert (made.nodes, made.time_limit) == (64, 24 * 3600)
 
 
 @pytest.mark.parametrize(
