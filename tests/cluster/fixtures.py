@@ -272,7 +272,7 @@ def _share_the_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
         try:
             yield
         finally:
-            if "tmp_path" in request.node.funcargs:
+            if "tmp_path" in (request.node.funcargs or ()):  # none where the session was interrupted
                 cluster.cancel_all_mine(request.node.funcargs["tmp_path"].resolve())
             if alone:
                 cluster.restore()
