@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.cluster.fixtures import Cluster
 
 from .conftest import APP, ROOT, Probe
 
@@ -111,16 +114,20 @@ def test_one_output_directory_per_run_written_by_rank_0(probe: Probe) -> None:
     assert not (probe.tmp / "outputs").exists() and not (probe.tmp / "multirun").exists()
 
 
-def test_resources_can_be_swept_and_results_keep_their_order(slurm_probe: Probe, slurm_cluster) -> None:
+def accounted_limit(cluster: Cluster, job: str) -> str:
+    """The time limit of a job or of its array's first element; empty until accounting has all of the record, which
+    comes in pieces, after the job's end on a cluster that has just started."""
+    return next((row["Timelimit"] for row in cluster.sacct(job, ("JobID", "Timelimit")) if row["Timelimit"]), "")
+
+
+def test_resources_can_be_swept_and_results_keep_their_order(slurm_probe: Probe, slurm_cluster: Cluster) -> None:
     result = slurm_probe.run("resources.nodes=1,2", "resources.time_limit=3,9")
     assert result.code == 0, result.text
     asked = []
     for num in range(4):
         env = result.probes[(num, 0)]["env"]
         job = env.get("SLURM_ARRAY_JOB_ID") or env["SLURM_JOB_ID"]
-        limit = subprocess.run(
-            ["sacct", "-nXP", "-j", job, "-o", "Timelimit"], capture_output=True, text=True, check=True
-        ).stdout.split()[0]
+        limit = slurm_cluster.wait_for(partial(accounted_limit, slurm_cluster, job))
         asked.append((env["SLURM_JOB_NUM_NODES"], limit, env["WORLD_SIZE"]))
     assert asked == [("1", "00:03:00", "1"), ("1", "00:09:00", "1"), ("2", "00:03:00", "2"), ("2", "00:09:00", "2")]
 

@@ -13,8 +13,9 @@ SHOW = """\
 import os, sys
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 assert all(os.environ[name] for name in names)
-print(f"out {os.environ['RANK']}/{os.environ['WORLD_SIZE']} {sys.argv[1:]!r}")
-print(f"err {os.environ['RANK']}", file=sys.stderr)
+# One write a line: ranks that share a pipe do not get between a line and its end (print writes that apart, unbuffered).
+sys.stdout.write(f"out {os.environ['RANK']}/{os.environ['WORLD_SIZE']} {sys.argv[1:]!r}\\n")
+sys.stderr.write(f"err {os.environ['RANK']}\\n")
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 
