@@ -20,6 +20,7 @@ EXAMPLE = ROOT / "train_examples" / "gpt"
 TINY = (
     "model.context=32", "model.layers=1", "model.heads=2", "model.width=32", "batch_size=8", "micro_batch_size=2",
     "steps=24", "warmup_steps=4", "save_every=8", "log_every=4", "optim.lr=0.01", "launch.seed=3",
+    "deterministic=true",
 )  # fmt: skip
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
@@ -28,6 +29,12 @@ pytestmark = pytest.mark.torch
 
 def losses(output: str) -> dict[int, float]:
     return {int(step): float(loss) for step, loss in re.findall(r"Step (\d+) - Avg Loss: ([\d.]+)", output)}
+
+
+def fingerprint(output: str) -> str:
+    found = re.search(r"Fingerprint of the weights: (\w{16})$", output, re.M)
+    assert found, output
+    return found[1]
 
 
 def held_out(output: str) -> float:
@@ -64,6 +71,7 @@ def test_training_by_torchrun_is_the_same_bit_for_bit_also_with_activations_reco
     words = ("recompute=true", "peak_tflops=0.001", "keep=9", "checkpoint_dir=kept", "hydra.run.dir=out")
     output = start(tmp_path, *TORCHRUN, EXAMPLE / "train.py", *TINY, *words)
     assert losses(output) == losses(sweep[2][0]) and held_out(output) == held_out(sweep[2][0])
+    assert fingerprint(output) == fingerprint(sweep[2][0])
     mine, ours = (path / "step_000024" for path in (tmp_path / "kept", sweep[0] / "0/checkpoints"))
     names = sorted(path.name for path in mine.iterdir())
     assert names == [".metadata", "__0_0.distcp", "__1_0.distcp", "facts.json"]
@@ -94,6 +102,39 @@ print(json.dumps(dict(flat("", torch.load(sys.argv[2], weights_only=False)))))
         done = subprocess.run([sys.executable, "-c", code, checkpoint, file.name], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_switch_for_the_same_bits_each_time(tmp_path: Path, start: Start) -> None:
+    """What is exported wins; the fingerprint tells weights apart that differ in one bit; no compiled kernels."""
+    code = """
+import json, os, sys, torch
+sys.path.insert(0, sys.argv[1])
+import determinism
+determinism.switch(False, compiled=True)
+before = torch.are_deterministic_algorithms_enabled()
+determinism.switch(True, compiled=False)
+after = torch.are_deterministic_algorithms_enabled()
+try:
+    determinism.switch(True, compiled=True)
+except ValueError as error:
+    refused = str(error)
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(300, 200)
+prints = [determinism.fingerprint(model), determinism.fingerprint(model)]
+for bit in (0, 31):
+    model.weight.data.view(torch.int32)[7, 9] ^= 1 << bit if bit < 31 else -(1 << 31)
+    prints.append(determinism.fingerprint(model))
+model.weight.data[0, :2] = model.weight.data[0, :2].flip(0)
+prints.append(determinism.fingerprint(model))
+torch.distributed.destroy_process_group()
+names = ("CUBLAS_WORKSPACE_CONFIG", "NCCL_ALGO")
+print(json.dumps([before, after, refused, prints, [os.environ[name] for name in names]]))
+"""
+    output = start(tmp_path, "-c", code, EXAMPLE, CUBLAS_WORKSPACE_CONFIG=":16:8", NCCL_ALGO="Tree")
+    before, after, refused, prints, exported = json.loads(output.splitlines()[-1])
+    assert (before, after) == (False, True) and "needs compile=false" in refused
+    assert exported == [":16:8", "Tree"]
+    assert prints[0] == prints[1] and len(set(prints)) == 4
 
 
 @pytest.mark.needs("compiler")
@@ -147,7 +188,7 @@ def test_same_ranks_go_on_as_if_unbroken(sweep: tuple[Path, str, list[str]], tmp
     output = start(tmp_path, *TORCHRUN, EXAMPLE / "train.py", *TINY, "checkpoint_dir=kept", "hydra.run.dir=out")
     whole = losses(sweep[2][0])
     assert losses(output) == {step: loss for step, loss in whole.items() if step > 8}
-    assert held_out(output) == held_out(sweep[2][0])
+    assert held_out(output) == held_out(sweep[2][0]) and fingerprint(output) == fingerprint(sweep[2][0])
     assert json.loads((tmp_path / "kept/step_000024/facts.json").read_text()) == {"step": 24, "position": 192}
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["step_000016", "step_000024"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import checkpoint
 import data
+import determinism
 import hydra
 import optim
 import parallel
@@ -35,6 +36,7 @@ PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "MI300A": 980, "MI300X": 1
 @hydra.main(version_base=None, config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> dict[str, float]:
     """Return the loss on text that was held out and the speed: the results of this run in a sweep."""
+    determinism.switch(cfg.deterministic, cfg.compile)
     with hpc_hydra.distributed(cfg) as dist:
         return train(cfg, dist)
 
@@ -101,6 +103,8 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
                 say("Warned that time is up: saved after step %d", step)
                 raise SystemExit(TIME_IS_UP)
             since, start = step, time.perf_counter()
+    if cfg.deterministic:
+        say("Fingerprint of the weights: %s", determinism.fingerprint(plain))
     loss = evaluate(plain, held_out, cfg.micro_batch_size, autocast, dist)
     say("Loss on %d sequences held out: %.6f", len(held_out), loss)
     return {"loss": loss, "tokens_per_second": round(speed)}
