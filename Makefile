@@ -26,7 +26,7 @@ venv: .venv/.ready ## .venv with this project (editable) and its test tools, onc
 venv14: .venv14/.ready ## the same on Hydra 1.4
 
 test: .venv/.ready ## all that this machine can run; says at its end what it left out and why
-	$(PY) -m pytest $(ARGS)
+	$(if $(strip $(ARGS)),$(PY) -m pytest $(ARGS),@sh scripts/test.sh $(PY))
 
 test-unit: .venv/.ready ## without the real SLURM
 	$(PY) -m pytest -m "not cluster" $(ARGS)

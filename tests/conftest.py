@@ -40,6 +40,7 @@ def pytest_configure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--scheduler", metavar="NAME", help="conformance tests of this scheduler only")
+    parser.addoption("--half", choices=("slurm", "other"), help="only the tests of the real SLURM, or only the others")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -55,6 +56,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=these)
         items[:] = [item for item in items if item not in set(these)]
 
+    if half := config.getoption("half"):
+        theirs = [item for item in items if bool(item.get_closest_marker("cluster")) != (half == "slurm")]
+        config.hook.pytest_deselected(items=theirs)  # the other process runs them
+        items[:] = [item for item in items if item not in set(theirs)]
     cluster = [item for item in items if item.get_closest_marker("cluster")]
     if cluster and (why := fixtures.unavailable()):
         leave_out(cluster, f"tests of the real SLURM: {why}")

@@ -1,0 +1,61 @@
+"""`make test` runs the suite as two processes: the failure of either fails it, and nothing of it outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.node.conftest import await_true
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
+PYTEST = """#!/bin/sh
+# -m pytest --half NAME …: does what DO_NAME says
+echo "$4 here"; echo "$4: $*" >>"$SAID"
+case $4 in slurm) eval "$DO_SLURM" ;; *) eval "$DO_OTHER" ;; esac
+"""
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A pytest that does what the test asks of each half."""
+    path = tmp_path / "python"
+    path.write_text(PYTEST)
+    path.chmod(0o755)
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    return str(path)
+
+
+@pytest.mark.parametrize("again", ["", "1"])
+@pytest.mark.parametrize(
+    ("slurm", "other", "good"), [(0, 0, True), (5, 0, True), (0, 5, True), (1, 0, False), (0, 1, False), (2, 5, False)]
+)
+def test_either_half_can_fail_it(python: str, tmp_path: Path, again: str, slurm: int, other: int, good: bool) -> None:
+    env = {**os.environ, "DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}", "AGAIN": again}
+    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == good
+    assert sorted(line for line in done.stdout.splitlines() if "here" in line) == ["other here", "slurm here"]
+    said = (tmp_path / "said").read_text().splitlines()
+    assert all(("--last-failed" in line) == bool(again) for line in said) and len(said) == 2
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_ends_the_half_in_the_background_too(python: str, tmp_path: Path, name: str) -> None:
+    # A shell's children in the background ignore interrupts; pytest does not: tests/conftest.py takes that back.
+    ended, begun = tmp_path / "ended", tmp_path / "begun"
+    waiting = f'exec python3 -c \'import signal; signal.signal(2, signal.default_int_handler)\ntry: open("{begun}", "w"); signal.pause()\nexcept KeyboardInterrupt: open("{ended}", "w")\''  # noqa: E501
+    env = {**os.environ, "DO_SLURM": waiting, "DO_OTHER": f"while [ ! -e {begun} ]; do :; done; exec sleep 30"}
+    script = subprocess.Popen(["sh", SCRIPT, python], env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        await_true(begun.exists)
+        os.killpg(script.pid, getattr(signal, name))
+        assert script.wait(timeout=60) == 128 + getattr(signal, name)
+        if name == "SIGINT":
+            await_true(ended.exists)
+    finally:
+        if script.poll() is None:
+            os.killpg(script.pid, signal.SIGKILL)
+            script.wait()
