@@ -90,6 +90,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out: what -m {config.option.markexpr!r} does not choose", yellow=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_home_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Caches and settings of this session are its own: another that runs beside it, and the user's, are not touched."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        for name in ("HPC_HYDRA_DEFAULTS", "PYTHONUNBUFFERED"):  # unbuffered, print writes a line in pieces
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_hydra_left_over() -> Iterator[None]:
     """Hydra runs once in a process; what a test leaves of it, its resolvers too, is not the next one's."""

@@ -160,9 +160,12 @@ class SlurmAnswers(Dialect):
         return found
 
     def status_of(self, job: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
-        """Elements of an array that ended before they began are told of by the array's own id, and only so."""
+        """Elements of an array that were cancelled before they began are told of by the array's own id, and only so.
+
+        How one element ended stands under that id, too, until accounting has written which element it was.
+        """
         array = said.get(job.partition("_")[0])
-        return said.get(job) or (array if array and array.state.is_finished else None)
+        return said.get(job) or (array if array and array.state is State.CANCELLED else None)
 
     def is_unknown_job(self, message: str) -> bool:
         return "Invalid job id specified" in message

@@ -34,6 +34,7 @@ FIXTURES = {
     "lsf-csm": "fake_csm",
     "flux": "fake_flux",
 }
+SAY = "say = lambda *said: os.write(1, (' '.join(map(str, said)) + '\\n').encode());"  # one write: ranks share a file
 PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
 
 

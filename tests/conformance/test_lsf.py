@@ -14,13 +14,13 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.scheduler.base import State, SubmitError
 from hpc_hydra.scheduler.executor import BatchSubmitter
 from hpc_hydra.scheduler.registry import dialect, submitter
-from tests.conformance.conftest import PATIENCE, Jobs
+from tests.conformance.conftest import PATIENCE, SAY, Jobs
 from tests.fakes.scheduler_state import ENDED, Cluster
 
 WHO = (
-    'python3 -c "import os; from hpc_hydra.scheduler.registry import dialect;'
+    f'python3 -c "import os; from hpc_hydra.scheduler.registry import dialect;{SAY}'
     "i = dialect('lsf').identity(os.environ);"
-    "print('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
+    "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
     "os.environ['A'], os.environ['NOTE'].encode().hex())\""
 )
 NOTE = 'it\'s "so" $(touch pwned)\n%j é 東京 ; \\'

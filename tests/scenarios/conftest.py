@@ -85,7 +85,7 @@ class Probe:
                 if launcher.poll() is None:
                     launcher.terminate()  # a launcher that is killed leaves its jobs to go on
                     with suppress(subprocess.TimeoutExpired):
-                        launcher.communicate(timeout=30)
+                        launcher.communicate(timeout=60)
                     launcher.kill()
 
     def saw(self) -> dict[tuple[int, int], dict[str, Any]]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.awaiting import await_true
 from tests.cluster.fixtures import Cluster
 
 from .conftest import Probe
-from .test_failures import await_true
 
 SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 APP = """
@@ -97,7 +97,7 @@ def test_a_launcher_killed_during_submission_is_completed_by_resume(
     argv = slurm_probe.argv("resources.time_limit=5m,6m,7m", *SMALL)
     env = slurm_probe.env({"SLOW": slow}, path=slow_sbatch)
     with subprocess.Popen(argv, env=env, cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
-        assert await_true((slurm_probe.tmp / "there").exists, 60)
+        assert await_true((slurm_probe.tmp / "there").exists)
         assert "still submitting" in hpc(slurm_probe, "resume", "1", code=2)
         launcher.kill()
     text = hpc(slurm_probe, "resume")
@@ -112,7 +112,7 @@ def test_a_job_whose_id_was_lost_is_found_by_status(slurm_probe: Probe, slow_sba
     argv = slurm_probe.argv("note=1,2", *SMALL)
     env = slurm_probe.env({"SLOW": "after"}, path=slow_sbatch)
     with subprocess.Popen(argv, env=env, cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
-        assert await_true((slurm_probe.tmp / "there").exists, 60)
+        assert await_true((slurm_probe.tmp / "there").exists)
         launcher.kill()
     assert all(run["job_id"] for run in runs(slurm_probe))
     assert '"submitted"' in (slurm_probe.sweep / ".hpc_hydra" / "manifest.jsonl").read_text()
@@ -121,12 +121,14 @@ def test_a_job_whose_id_was_lost_is_found_by_status(slurm_probe: Probe, slow_sba
 
 
 def test_a_launcher_killed_after_submission_leaves_nothing_to_resume(slurm_probe: Probe) -> None:
-    argv = slurm_probe.argv("note=1,2", "sleep=5", *SMALL)
+    gate = slurm_probe.tmp / "gate"
+    argv = slurm_probe.argv("note=1,2", f"gate={gate}", *SMALL)
     with subprocess.Popen(argv, env=slurm_probe.env(), cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
-        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        assert await_true(lambda: len(slurm_probe.saw()) == 2)
         launcher.kill()
     assert states(slurm_probe) == ["running", "running"]
     assert "nothing to resume: runs 0 1 are in the queue" in hpc(slurm_probe, "resume")
+    gate.touch()
     hpc(slurm_probe, "wait")
     assert states(slurm_probe) == ["completed", "completed"]
     assert executions(slurm_probe) == [1, 1]
@@ -146,9 +148,9 @@ def test_a_request_that_can_never_start_is_said_aloud(slurm_probe: Probe) -> Non
 def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     """One run, then all; who waits for them is told, and a cancelled run can be submitted again."""
     assert slurm_probe.run("note=1,2", "sleep=300", "launch.bg=true", *SMALL).code == 0
-    assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+    assert await_true(lambda: len(slurm_probe.saw()) == 2)
     assert "run 0" in hpc(slurm_probe, "cancel", "0")
-    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running"], 30)
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running"])
     waiter = subprocess.Popen(
         [sys.executable, "-m", "hpc_hydra.cli", "wait", str(slurm_probe.sweep)],
         env=slurm_probe.env(),
@@ -162,7 +164,7 @@ def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     assert states(slurm_probe) == ["cancelled", "cancelled"]
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")
     assert "2 of 2 runs are submitted again" in hpc(slurm_probe, "resume", "--bg")
-    assert await_true(lambda: states(slurm_probe) == ["running", "running"], 60)
+    assert await_true(lambda: states(slurm_probe) == ["running", "running"])
     hpc(slurm_probe, "cancel")
 
 
@@ -191,7 +193,7 @@ def test_a_controller_restarted_in_mid_sweep_loses_nothing(slurm_probe: Probe, s
     gates = [slurm_probe.tmp / f"gate{num}" for num in range(4)]
     words = (f"gate={','.join(map(str, gates))}", "scheduler.array_parallelism=2", *SMALL)
     with slurm_probe.started(*words) as launcher:
-        assert await_true(lambda: len(slurm_probe.saw()) == 2, 60)
+        assert await_true(lambda: len(slurm_probe.saw()) == 2)
         with slurm_cluster.without_controller():
             for gate in gates[:2]:
                 gate.touch()
@@ -241,7 +243,7 @@ def test_without_accounting_nothing_changes(slurm_probe: Probe, tmp_path: Path) 
     told = []
     with probes[0].started(*words) as first, probes[1].started(*words, path=paths[1]) as second:
         for probe, path in zip(probes, paths, strict=True):
-            assert await_true(lambda probe=probe: len(probe.saw()) == 6, 90)
+            assert await_true(lambda probe=probe: len(probe.saw()) == 6)
             ids = {run["run"]: run["job_id"] for run in json.loads(hpc(probe, "status", "--json", path=path))["runs"]}
             subprocess.run(["scancel", "--signal=KILL", "--full", ids[1]], check=True)
             assert "run 2" in hpc(probe, "cancel", "2", path=path)

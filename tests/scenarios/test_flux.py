@@ -8,15 +8,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
 from tests.scenarios.conftest import ROOT, Probe
 from tests.scenarios.test_coming_back import hpc, states
-from tests.scenarios.test_failures import await_true
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
 PATIENCE = 120.0  # seconds
@@ -105,10 +104,7 @@ def test_an_interrupt_cancels_all_by_one_command(fake_flux: Cluster, tmp_path: P
         *SMALL, "resources.procs_per_node=1", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d"
     )  # fmt: skip
     with probe.started(argv=args) as launcher:
-        end = time.monotonic() + PATIENCE
-        while len(probe.saw()) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        assert await_true(lambda: len(probe.saw()) >= 2)
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(PATIENCE) == 130
     jobs = fake_flux.jobs()
@@ -128,10 +124,10 @@ def test_the_time_limit_and_a_cancellation_are_told_as_such(flux: Cluster | None
     other = Probe(tmp_path / "other", "flux")
     other.tmp.mkdir()
     assert other.run(*args, lines).code == 0
-    assert await_true((tmp_path / "set-up").exists, PATIENCE)
+    assert await_true((tmp_path / "set-up").exists)
     hpc(other, "cancel")
-    assert await_true(lambda: states(other) == ["cancelled"], PATIENCE)
-    assert await_true(lambda: states(probe) == ["timeout"], PATIENCE)
+    assert await_true(lambda: states(other) == ["cancelled"])
+    assert await_true(lambda: states(probe) == ["timeout"])
     for one, status in ((probe, "timeout"), (other, "cancelled")):
         if (file := one.sweep / "0" / "outcome.json").exists():  # the script had the time to write it
             assert json.loads(file.read_text())["status"] == status
@@ -148,7 +144,7 @@ def test_from_inside_an_allocation_one_may_submit_to_the_instance_around_it(
     )
     done = subprocess.run(["flux", "batch", "inner.sh"], cwd=tmp_path, env=probe.env(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert await_true((probe.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert await_true((probe.sweep / "0" / "outcome.json").exists)
     assert "FLUX_URI=$(flux getattr parent-uri) FLUX_ENCLOSING_ID=" in (tmp_path / "refused").read_text()
     outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
     assert (outcome["status"], outcome["job_id"] != done.stdout.strip()) == ("completed", True)

@@ -9,11 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
 from tests.scenarios.conftest import ROOT, Probe
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
@@ -78,10 +78,7 @@ def test_an_interrupt_cancels_what_runs_and_what_waits(fake_lsf: Cluster, tmp_pa
         "scheduler.array_parallelism=2",
     )  # fmt: skip
     with probe.started(argv=args) as launcher:
-        end = time.monotonic() + PATIENCE
-        while len(probe.saw()) < 4:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        assert await_true(lambda: len(probe.saw()) >= 4)
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(PATIENCE) == 130
     jobs = fake_lsf.jobs()

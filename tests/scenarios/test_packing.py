@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
 from .test_coming_back import SMALL, executions, hpc, runs, states
-from .test_failures import await_true
 
 
 def allocations(probe: Probe) -> list[str]:
@@ -54,62 +56,72 @@ def test_packed_runs_have_slices_are_cancelled_alone_and_go_back_to_resume(slurm
     small = [o for o in SMALL if "gpus" not in o]
     given = ("note=1,2,3,4", "launch.pack=2", "launch.allocations=1", *small, "resources.gpus_per_proc=1")
     assert slurm_probe.run("sleep=600", "launch.bg=true", "resources.cpus_per_proc=2", *given).code == 0
-    assert await_true(lambda: len(slurm_probe.saw()) == 2, 90)
+    assert await_true(lambda: len(slurm_probe.saw()) == 2)
     seen = slurm_probe.saw()
     assert {one["env"]["CUDA_VISIBLE_DEVICES"] for one in seen.values()} == {"0", "1"}
     assert states(slurm_probe) == ["running", "running", "pending", "pending"]
     assert "waits in its allocation" in hpc(slurm_probe, "status")
     assert "run 0" in hpc(slurm_probe, "cancel", "0")
-    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running", "running", "pending"], 90)
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "running", "running", "pending"])
     assert allocations(slurm_probe) == ["RUNNING"]
     hpc(slurm_probe, "cancel")
-    assert await_true(lambda: states(slurm_probe) == ["cancelled"] * 4, 90)
+    assert await_true(lambda: states(slurm_probe) == ["cancelled"] * 4)
     assert "before it began" in [run["reason"] for run in runs(slurm_probe)][3]
     assert "2 of 4 runs are submitted again" in hpc(slurm_probe, "resume", "2-3", "--bg")
-    assert await_true(lambda: states(slurm_probe) == ["cancelled", "cancelled", "running", "running"], 90)
+    assert await_true(lambda: states(slurm_probe) == ["cancelled", "cancelled", "running", "running"])
     hpc(slurm_probe, "cancel")
     assert executions(slurm_probe) == [1, 1, 2, 1]
 
 
 def test_a_sweep_begins_when_another_has_ended_well(slurm_probe: Probe) -> None:
-    first = slurm_probe.sweep
-    assert slurm_probe.run("note=1,2", "sleep=4", "launch.bg=true", *SMALL).code == 0
+    first, gate = slurm_probe.sweep, slurm_probe.tmp / "gate"
+    assert slurm_probe.run("note=1,2", f"gate={gate}", "launch.bg=true", *SMALL).code == 0
     later = Probe(slurm_probe.tmp / "later", "slurm")
     later.tmp.mkdir()
     assert later.run("note=3", f"launch.after={first}", "launch.bg=true", *SMALL).code == 0
     assert states(later) == ["pending"] and "Dependency" in runs(later)[0]["reason"]
+    gate.touch()
     hpc(later, "wait")
-    begun = min(one["time"] for one in later.saw().values())
-    assert begun > max(one["time"] + 4 for one in slurm_probe.saw().values())
+    assert min(one["time"] for one in later.saw().values()) > gate.stat().st_mtime
 
 
 def test_a_packed_run_whose_script_is_killed_ends_before_the_next_begins(slurm_probe: Probe) -> None:
     """Its srun and ranks end too: neither the run in its slot nor a second attempt is beside them."""
     given = ("note=1,2", "launch.pack=1", "launch.allocations=1", "resources.time_limit=5m", *SMALL)
     assert slurm_probe.run("sleep=600", "launch.bg=true", *given).code == 0
-    assert await_true(lambda: states(slurm_probe) == ["running", "pending"] and len(slurm_probe.saw()) == 1, 90)
+    assert await_true(lambda: states(slurm_probe) == ["running", "pending"] and len(slurm_probe.saw()) == 1)
     script = f"^bash {slurm_probe.sweep}/.hpc_hydra/jobs/.* 0 "
     (pid,) = subprocess.run(["pgrep", "-f", script], capture_output=True, text=True, check=True).stdout.split()
     os.kill(int(pid), signal.SIGKILL)
-    assert await_true(lambda: states(slurm_probe) == ["failed", "running"], 90)
+    assert await_true(lambda: states(slurm_probe) == ["failed", "running"])
     assert "its script was ended by SIGKILL" in runs(slurm_probe)[0]["reason"]
-    steps = subprocess.run(["squeue", "--steps", "--noheader", "--format=%i|%j|%o"], capture_output=True, text=True)
     job = json.loads((slurm_probe.sweep / "0" / "outcome.json").read_text())["job_id"]
-    mine = [line for line in steps.stdout.splitlines() if line.startswith(f"{job}.")]
-    assert len([line for line in mine if line.partition("|")[0].rpartition(".")[2].isdigit()]) == 1, mine
+    asked = ["squeue", "--steps", "--noheader", "--format=%i"]
+
+    def steps() -> list[str]:
+        listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+        return [step for step in listed if re.fullmatch(rf"{job}\.\d+", step)]
+
+    assert await_true(lambda: len(steps()) == 1), steps()  # SLURM may take a moment to let go of the other
     hpc(slurm_probe, "cancel")
 
 
 def test_the_launcher_waits_for_one_run_of_an_allocation_that_fails(slurm_probe: Probe) -> None:
     """Run 1 fails beside run 0, and with it the allocation: what waits for run 0 begins nevertheless."""
+    gate = slurm_probe.tmp / "gate"
     given = ("note=1,2", "launch.pack=64", "resources.time_limit=5m", *SMALL)
-    assert slurm_probe.run("sleep=15", "launch.bg=true", *given).code == 0
-    assert await_true(lambda: states(slurm_probe) == ["running", "running"], 90)
+    assert slurm_probe.run(f"gate={gate}", "launch.bg=true", *given).code == 0
+    assert await_true(lambda: states(slurm_probe) == ["running", "running"])
     hpc(slurm_probe, "cancel", "1")
     later = Probe(slurm_probe.tmp / "later", "slurm")
     later.tmp.mkdir()
     one = f"launch.after={slurm_probe.sweep}:0"
     refused = later.run("note=3", one, "launch.bg=true", *SMALL)
     assert refused.code != 0 and "shares an allocation" in refused.err
-    assert later.run("note=3", one, *SMALL).code == 0
+    with later.started("note=3", one, *SMALL) as launcher:
+        assert await_true((later.sweep / ".hpc_hydra").exists)
+        assert not later.saw()
+        gate.touch()
+        out, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, out
     assert states(slurm_probe) == ["completed", "cancelled"] and states(later) == ["completed"]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
-from .test_failures import await_true
 
 PATIENCE = 120.0  # seconds
 SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
@@ -49,14 +50,14 @@ def test_runs_share_allocations_and_one_that_fails_is_the_only_one(probe: Probe)
 def test_a_packed_run_is_cancelled_alone_and_resume_packs_what_is_left(probe: Probe) -> None:
     given = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", *SMALL)
     assert probe.run("sleep=600", "launch.bg=true", *given).code == 0
-    assert await_true(lambda: len(probe.saw()) == 2, PATIENCE)
+    assert await_true(lambda: len(probe.saw()) == 2)
     assert states(probe) == ["running", "running", "pending"]
     assert "run 0" in hpc(probe, "cancel", "0")
-    assert await_true(lambda: states(probe) == ["cancelled", "running", "running"], PATIENCE)
+    assert await_true(lambda: states(probe) == ["cancelled", "running", "running"])
     hpc(probe, "cancel")
-    assert await_true(lambda: states(probe) == ["cancelled"] * 3, PATIENCE)
+    assert await_true(lambda: states(probe) == ["cancelled"] * 3)
     assert "2 of 3 runs are submitted again" in hpc(probe, "resume", "1-2", "--bg")
-    assert await_true(lambda: states(probe) == ["cancelled", "running", "running"], PATIENCE)
+    assert await_true(lambda: states(probe) == ["cancelled", "running", "running"])
     assert len({run["job_id"].partition("+")[0] for run in runs(probe)[1:]}) == 1
     hpc(probe, "cancel")
     assert executions(probe) == [1, 2, 2]

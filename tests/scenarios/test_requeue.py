@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
-from .test_failures import await_true
 
 APP = """
 import os, signal, sys, time
@@ -58,7 +59,7 @@ def warn(saved: Path, probe: Probe, times: int = 1) -> None:
     for _ in range(times):
         assert await_true(lambda: len(list(saved.glob("begun.*"))) == 2, 60)
         subprocess.run(["scancel", "--signal=USR1", job_of(probe)], check=True)
-        assert await_true(lambda: not list(saved.glob("begun.*")), 60)
+        assert await_true(lambda: not list(saved.glob("begun.*")))
 
 
 def job_of(probe: Probe) -> str:
@@ -108,11 +109,11 @@ def test_a_run_that_gives_way_is_queued_again_and_one_that_is_cancelled_is_not(
     one = ["resources.nodes=1", "resources.cpus_per_proc=8", "scheduler.queue=spot", "scheduler.nodelist=node04"]
     with probe.started(argv=[*argv, *one, "launch.max_requeues=1"]) as launcher:
         begun = saved / "begun.0"
-        assert await_true(begun.exists, 120)
+        assert await_true(begun.exists)
         begun.unlink()
         other = ["srun", "--partition=gpu", "--nodelist=node04", "--ntasks=1", "--cpus-per-task=8", "--mem=100", "true"]
         subprocess.run(other, check=True, capture_output=True, timeout=120)
-        assert await_true(begun.exists, 120)
+        assert await_true(begun.exists)
         subprocess.run(["scancel", job_of(probe)], check=True)
         text, _ = launcher.communicate(timeout=120)
     first, second = attempts(probe)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
 from .test_coming_back import hpc, runs, states
-from .test_failures import await_true
 from .test_requeue import APP, CONFIG, attempts, outcome
 
 PATIENCE = 120.0  # seconds
@@ -39,9 +40,9 @@ class Saving(Probe):
 
     def warn(self) -> None:
         """What the scheduler does before the time limit."""
-        assert await_true(self.begun, PATIENCE)
+        assert await_true(self.begun)
         self.tell(KILL[self.scheduler])
-        assert await_true(lambda: not list(self.saved.glob("begun.*")), PATIENCE)
+        assert await_true(lambda: not list(self.saved.glob("begun.*")))
 
     def tell(self, command: list[str]) -> None:
         (view,) = runs(self)
@@ -84,7 +85,7 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
     assert done.returncode == 0, done.stdout + done.stderr
     saving.warn()
     saving.warn()
-    assert await_true((saving.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert await_true((saving.sweep / "0" / "outcome.json").exists)
     assert states(saving) == ["failed"]
     assert len(attempts(saving)) == 2
     ended = outcome(saving.sweep / "0")
@@ -92,7 +93,7 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
     assert "queued again 1 times already: launch.max_requeues=1" in ended["reason"]
     assert "1 of 1 runs are submitted again" in hpc(saving, "resume", "--bg")
     saving.warn()  # counted anew
-    assert await_true(saving.begun, PATIENCE) and len(attempts(saving)) == 4
+    assert await_true(saving.begun) and len(attempts(saving)) == 4
     saving.tell(CANCEL[saving.scheduler])
-    assert await_true((saving.sweep / "0" / "outcome.json").exists, PATIENCE)
+    assert await_true((saving.sweep / "0" / "outcome.json").exists)
     assert states(saving) == ["cancelled"]

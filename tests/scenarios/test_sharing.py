@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
 
 
@@ -24,14 +26,15 @@ def test_of_two_launchers_started_together_one_is_refused_and_the_other_is_right
 
 
 def test_a_directory_whose_local_launcher_lives_is_not_taken_over(local_probe: Probe) -> None:
-    with local_probe.started("note=a,b,c", "sleep=1", "resources.procs_per_node=1") as first:
-        while not local_probe.saw():
-            assert first.poll() is None
+    gate = local_probe.tmp / "gate"
+    with local_probe.started("note=a,b,c", f"gate={gate}", "resources.procs_per_node=1") as first:
+        assert await_true(lambda: local_probe.saw() or first.poll() is not None) and first.poll() is None
         second = subprocess.run(
             local_probe.argv("note=z"), env=local_probe.env(), cwd=local_probe.tmp, capture_output=True, text=True,
-            timeout=60, stdin=subprocess.DEVNULL,
+            timeout=120, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert second.returncode == 2 and "another launcher" in second.stderr and "Traceback" not in second.stderr
+        gate.touch()
         out, _ = first.communicate(timeout=120)
     assert first.returncode == 0, out
     assert [local_probe.saw()[(num, 0)]["note"] for num in range(3)] == ["a", "b", "c"]

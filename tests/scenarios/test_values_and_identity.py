@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
 from tests.cluster.fixtures import Cluster
 
 from .conftest import APP, ROOT, Probe
@@ -194,8 +195,7 @@ def test_editing_the_config_after_submission_changes_nothing(slurm_probe: Probe,
     argv += ["scheduler=slurm", "+scheduler.submit_extra.begin=now+3"]
     with slurm_probe.started(argv=argv, cwd=project) as launcher:
         manifest = slurm_probe.sweep / ".hpc_hydra" / "manifest.jsonl"
-        while "submitted" not in (manifest.read_text() if manifest.exists() else ""):
-            assert launcher.poll() is None, launcher.stdout.read()
+        assert await_true(lambda: manifest.exists() and "submitted" in manifest.read_text())
         conf.write_text("this: [is not\n")
         out, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, out

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import awaiting
+
 ROOT = Path(__file__).parents[3]
 APP = """
 import os, time
@@ -105,11 +107,8 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
     return made
 
 
-def await_true(check: Callable[[], object], timeout: float = 60) -> None:
-    end = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+def await_true(check: Callable[[], object]) -> None:
+    assert awaiting.await_true(check)
 
 
 # looking
@@ -340,10 +339,9 @@ def test_wait_can_be_left(sweeps: Sweeps) -> None:
     await_true(lambda: sweeps.executed(0))
     argv = [sys.executable, "-m", "hpc_hydra.cli", "wait"]
     with subprocess.Popen(argv, cwd=sweeps.folder, env=sweeps.env, stderr=subprocess.PIPE, text=True) as waiter:
-        await_true(lambda: (sweeps.folder / "multirun").exists())
-        time.sleep(1.0)  # until it has installed its handlers: before that, the default ends it too
+        await_true(lambda: awaiting.takes(waiter.pid, signal.SIGTERM))  # its handlers: before, the default ends it too
         waiter.send_signal(signal.SIGINT)
-        _, err = waiter.communicate(timeout=30)
+        _, err = waiter.communicate(timeout=120)
     assert waiter.returncode == 130 and "go on" in err
     assert sweeps.states() == {0: "running"}
     (sweeps.folder / "go").touch()

@@ -31,8 +31,8 @@ def test_a_wait_ends_early_and_the_old_handler_comes_back(number: signal.Signals
         assert not interrupts.wait(0.01)
         os.kill(os.getpid(), number)
         start = time.monotonic()
-        assert interrupts.wait(30) and interrupts.received is number
-        assert time.monotonic() - start < 20
+        assert interrupts.wait(60) and interrupts.received is number
+        assert time.monotonic() - start < 40
         interrupts.again()
         assert interrupts.received is None and not interrupts.wait(0.01)
     assert signal.getsignal(number) is before
@@ -48,7 +48,7 @@ def test_the_second_signal_leaves_at_once() -> None:
         assert process.stdout.readline() == "SIGINT\n"
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "leaving\n"
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=120) == 130
 
 
 def test_what_nohup_ignores_stays_ignored() -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from hpc_hydra.planning.types import Logging, Plan, Rendezvous, Request
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import RunPaths
+from tests.awaiting import await_true
 
 ROOT = Path(__file__).parents[3]
 ATTEMPT = "20260101-000000-77"
@@ -29,16 +29,6 @@ HEAD = """
     from pathlib import Path
     RANK = int(os.environ.get("RANK", "-1"))
 """
-
-
-def await_true(check: Callable[[], Any], timeout: float = 20) -> Any:
-    end = time.monotonic() + timeout
-    while time.monotonic() < end:
-        found = check()
-        if found:
-            return found
-        time.sleep(0.02)
-    return check()
 
 
 def alive(pid: int) -> bool:
@@ -88,7 +78,7 @@ class Frozen:
 
     def run(self, **env: str) -> tuple[int, dict[str, Any]]:
         with self.spawn(**env) as process:
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=180)
         done = self.finish(process.returncode)
         assert self.paths.outcome.exists() and "Traceback" not in out, out + done.stdout + done.stderr
         return done.returncode, self.outcome()
@@ -146,7 +136,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[..., Frozen]]:
             "script", str(script), cwd=str(tmp_path), sys_path0=str(tmp_path), pythonpath=(str(ROOT),), **prog
         )
         request = Request("local", nodes, procs, warning=warning)
-        chosen = Plan("local", request, rendezvous or Rendezvous(timeout=20), logging or Logging(), **(plan or {}))
+        chosen = Plan("local", request, rendezvous or Rendezvous(timeout=60), logging or Logging(), **(plan or {}))
         freezer = Freezer(sweep, program)
         base = freezer.add_base(compose(tmp_path / "conf"), ())
         freezer.add_run(0, overrides, plan="plan0", base=base, seed=seed, dir=sweep / "0")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.node.rendezvous import hold
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import ROOT, Frozen
@@ -137,10 +138,8 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     [({"WORLD_SIZE": "3"}, "is of a world of 3"), ({"TORCHELASTIC_RUN_ID": "other"}, "(other), rank 0 on")],
 )
 def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str], text: str) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    held = hold(Rendezvous())  # nobody else is given it meanwhile
+    port = str(held.getsockname()[1])
     env = {
         "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2",
         "TORCHELASTIC_RUN_ID": "one",

@@ -109,7 +109,7 @@ def test_plain_mpiexec_starts_the_ranks(freeze: Any) -> None:
     frozen = freeze("print(RANK)", procs=3, rendezvous=MPI)
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
     argv = [mpiexec, "-n", "3", sys.executable, "-m", "hpc_hydra.node", "rank"]
-    done = subprocess.run(argv, env=frozen.environ(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=frozen.environ(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert [frozen.log(rank) for rank in range(3)] == ["0\n", "1\n", "2\n"]
 
@@ -145,7 +145,7 @@ def test_without_mpi4py_it_is_said_what_to_install(freeze: Any, tmp_path: Path) 
     frozen = freeze("print('never')", rendezvous=MPI)
     env = frozen.environ()
     process = frozen.rank(0, 1, PYTHONPATH=f"{tmp_path / 'hidden'}{os.pathsep}{env['PYTHONPATH']}")
-    text, _ = process.communicate(timeout=30)
+    text, _ = process.communicate(timeout=120)
     frozen.finish(process.returncode)
     assert process.returncode == 1 and "mpi4py: is not installed" in text and "pip install mpi4py mpich" in text
     assert "mpi4py: is not installed" in frozen.outcome()["reason"]
@@ -155,12 +155,13 @@ def test_without_mpi4py_it_is_said_what_to_install(freeze: Any, tmp_path: Path) 
 def test_a_command_may_use_mpi_if_it_is_python(tmp_path: Path) -> None:
     script = tmp_path / "ring.py"
     script.write_text(
-        "from mpi4py import MPI\nimport os\nprint('sum', MPI.COMM_WORLD.allreduce(int(os.environ['RANK'])))\n"
+        "from mpi4py import MPI\nimport os\ntotal = MPI.COMM_WORLD.allreduce(int(os.environ['RANK']))\n"
+        "os.write(1, f'sum {total}\\n'.encode())\n"  # one write: ranks share the pipe
     )
     hpc_hydra = shutil.which("hpc-hydra", path=str(Path(sys.executable).parent))
     program = [hpc_hydra] if hpc_hydra else [sys.executable, "-m", "hpc_hydra.cli"]
     argv = [*program, "run", "scheduler=local", "rendezvous=mpi", "resources.procs_per_node=2", "--", str(script)]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("sum 1") == 2

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import Freezer, Program
 from hpc_hydra.sweep.layout import SweepPaths
+from tests.awaiting import await_true, takes
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """\
@@ -64,7 +64,7 @@ class Allocation:
         )  # fmt: skip
 
     def end(self) -> tuple[int, str]:
-        out, _ = self.process.communicate(timeout=60)
+        out, _ = self.process.communicate(timeout=120)
         return self.process.returncode, out
 
     def outcome(self, num: int) -> dict[str, object] | None:
@@ -72,10 +72,8 @@ class Allocation:
         return json.loads(path.read_text()) if path.exists() else None
 
     def await_begun(self, count: int) -> None:
-        end = time.monotonic() + 60
-        while len(self.lines("order")) < count:
-            assert time.monotonic() < end and self.process.poll() is None
-            time.sleep(0.02)
+        assert await_true(lambda: len(self.lines("order")) >= count or self.process.poll() is not None)
+        assert self.process.poll() is None
 
     def lines(self, name: str) -> list[str]:
         path = self.paths.root / name
@@ -163,9 +161,7 @@ def test_what_does_not_obey_is_killed(root: Path) -> None:
 
 
 def _pids(there: Allocation) -> list[int]:
-    end = time.monotonic() + 60
-    while not there.lines("pids"):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    time.sleep(0.3)  # its trap is set
-    return [int(word) for word in there.lines("pids")[0].split()]
+    assert await_true(lambda: there.lines("pids"))
+    script, rank = (int(word) for word in there.lines("pids")[0].split())
+    assert await_true(lambda: takes(rank, signal.SIGTERM))
+    return [script, rank]

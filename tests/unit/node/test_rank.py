@@ -224,7 +224,7 @@ def test_a_stop_signal_ends_all_ranks_as_stopped(freeze: Freeze, sent: int) -> N
     with frozen.spawn() as spawn:
         here(frozen, 0), here(frozen, 1)
         spawn.send_signal(sent)
-        spawn.communicate(timeout=30)
+        spawn.communicate(timeout=120)
     assert spawn.returncode == 128 + sent
     assert [frozen.end(r)["told_to_stop"] for r in (0, 1)] == [True, True]
     assert frozen.finish(spawn.returncode).returncode == 128 + sent
@@ -239,7 +239,7 @@ def test_a_program_may_end_well_when_told_to_stop_and_counts_as_stopped(freeze: 
     with frozen.spawn() as spawn:
         here(frozen)
         spawn.terminate()
-        spawn.communicate(timeout=30)
+        spawn.communicate(timeout=120)
     frozen.finish(spawn.returncode)
     assert (frozen.root.parent / "saved").exists() and frozen.end(0)["exit_code"] == 0
     assert frozen.outcome()["status"] == "cancelled" and frozen.outcome()["exit_code"] == 143
@@ -254,7 +254,7 @@ def test_a_warning_reaches_the_program_and_not_the_supervisor(freeze: Freeze) ->
     with frozen.spawn() as spawn:
         here(frozen, 0), here(frozen, 1)
         spawn.send_signal(signal.SIGUSR1)
-        spawn.communicate(timeout=30)
+        spawn.communicate(timeout=120)
     frozen.finish(spawn.returncode)
     assert (spawn.returncode, frozen.outcome()["status"], frozen.outcome()["result"]) == (0, "completed", "warned")
 
@@ -278,7 +278,7 @@ def test_a_supervisor_alone_kills_a_program_that_does_not_listen_once_another_fa
         here(frozen)
         frozen.paths.rank_end(ATTEMPT, 1).write_text('{"rank": 1, "host": "x", "exit_code": 7, "told_to_stop": false}')
         rank.terminate()
-        rank.communicate(timeout=40)
+        rank.communicate(timeout=120)
     assert rank.returncode == 137 and frozen.end(0)["told_to_stop"]
 
 
@@ -288,7 +288,7 @@ def test_a_stop_while_waiting_for_rank_0_is_noted(freeze: Freeze) -> None:
         await_true(lambda: frozen.paths.attempt(ATTEMPT).is_dir())
         time.sleep(0.2)
         rank.terminate()
-        rank.communicate(timeout=20)
+        rank.communicate(timeout=120)
     assert rank.returncode == 143 and frozen.end(1)["told_to_stop"]
 
 

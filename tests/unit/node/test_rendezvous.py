@@ -107,11 +107,11 @@ def test_a_publication_is_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "deleted" / "rendezvous.json"
     found: list[Meeting] = []
     reader = threading.Thread(
-        target=lambda: found.append(join(path, ONE, "a1", timeout=20, pause=time.sleep)), daemon=True
+        target=lambda: found.append(join(path, ONE, "a1", timeout=60, pause=time.sleep)), daemon=True
     )
     reader.start()
     publish(path, MEETING)
-    reader.join(20)
+    reader.join(60)
     assert found == [MEETING]
 
 

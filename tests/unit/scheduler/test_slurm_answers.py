@@ -165,6 +165,15 @@ def test_elements_cancelled_before_they_began_are_told_of_by_the_array() -> None
     assert SLURM.status_of("6", said) is None
 
 
+@pytest.mark.parametrize("early", ["5|COMPLETED|0:0|2026-11-28T15:10:14|None", "5|FAILED|3:0|2026-11-28T15:10:14|None"])
+def test_the_end_of_one_element_is_not_that_of_all(early: str) -> None:
+    """Accounting writes its row before it has written which element it is of."""
+    said = SLURM.parse_status(["sacct"], early)
+    assert [SLURM.status_of(job, said) for job in ("5_0", "5_1")] == [None, None]
+    status = SLURM.status_of("5", said)
+    assert status is not None and status.state.is_finished
+
+
 @pytest.mark.parametrize("text", ["", "slurm_load_jobs error: x", "a|b", "JobID|State|ExitCode|Start|Reason", "||||"])
 def test_noise_says_nothing(text: str) -> None:
     assert SLURM.parse_status(["squeue"], text) == {}

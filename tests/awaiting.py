@@ -1,0 +1,29 @@
+"""What tests wait for, instead of sleeping: a state, and a process that has set its signal handlers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0  # seconds: a busy machine is slow
+
+
+def await_true(check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
+    """What ``check`` returns, asked again and again until it is true, or after ``timeout`` seconds whatever it is."""
+    end = time.monotonic() + timeout
+    while not (found := check()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found or check()
+
+
+def takes(pid: int, number: signal.Signals) -> bool:
+    """Whether a process catches or ignores a signal, which a new one does not."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigIgn:", "SigCgt:"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
