@@ -69,10 +69,11 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     checks.refuse_on_a_rank()
     keep = _keeps(master)
     with _directory(master, keep=keep) as root:
-        preparer = Preparer(loader, master)
+        preparer = Preparer(loader, master, attached=True)
         overrides = tuple(raw_list(master.hydra.overrides.task))
         preparer.composer.adopt(overrides)  # composed already
         prepared = preparer.prepare([[]], 0)
+        preparer.check_files(prepared)
         prepared = replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
         todo = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
         if todo is None:

@@ -34,9 +34,10 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     """
     if master.launch.bg and master.launch.launch_dir is None:
         master.launch.launch_dir = "true"  # a new directory, named by script and time
-    preparer = Preparer(loader, master)
+    preparer = Preparer(loader, master, attached=not master.launch.bg)
     preparer.composer.adopt(tuple(raw_list(master.hydra.overrides.task)))
     prepared = preparer.prepare([[]], 0)
+    preparer.check_files(prepared)
     settings, plan = prepared.settings.launch, prepared.runs[0].plan
     script = Path(str(settings.batch_script))
     if not script.is_file() and not settings.dry_run:

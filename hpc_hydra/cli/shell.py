@@ -47,10 +47,11 @@ def main(argv: Sequence[str]) -> int:
     with run.explained():
         run._check_overrides(call)
         hydra, master = run.compose(call, name="shell")
-        preparer = Preparer(hydra.config_loader, master)
+        preparer = Preparer(hydra.config_loader, master, attached=True)
         overrides = tuple(master.hydra.overrides.task)
         preparer.composer.adopt(overrides)
         prepared = preparer.prepare([[]], 0)
+        preparer.check_files(prepared)
     dry = prepared.settings.launch.dry_run
     plan = prepared.runs[0].plan
     plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have

@@ -60,33 +60,34 @@ def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[st
     """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
     sexagesimal.check_overrides(overrides)
     name = config.hydra.job.config_name
-    if name is None:
+    folders = _own_folders(loader)
+    if name is None or not folders:
         return
     found = remembered.defaults(loader, name, overrides)
     if found is None:
         mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
         found = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(found, _choices(config))
-    sexagesimal.check(_texts(loader, found))
+    sexagesimal.check(_texts(folders, found))
 
 
 def _choices(config: DictConfig) -> dict[str, str]:
     return {str(k): str(v) for k, v in config.hydra.runtime.choices.items() if v is not None}
 
 
-def _texts(loader: ConfigLoader, defaults: Iterable[Any]) -> Iterator[sexagesimal.Source]:
+def _own_folders(loader: ConfigLoader) -> list[Path]:
+    """Where the user's own files are."""
+    of_others = [source for source in loader.get_sources() if source.provider not in ("hydra", "hpc_hydra")]
+    folders = [Path(source.path) for source in of_others if source.scheme() == "file"]
+    return folders + [folder for one in of_others if one.scheme() == "pkg" for folder in _folders(one.path)]
+
+
+def _texts(folders: Sequence[Path], defaults: Iterable[Any]) -> Iterator[sexagesimal.Source]:
     """The user's files among the composed ones."""
-    folders = [
-        (Path(source.path), source.provider)
-        for source in loader.get_sources()
-        if source.scheme() == "file" and source.provider not in ("hydra", "hpc_hydra")
-    ]
-    packages = [(source.path, source.provider) for source in loader.get_sources() if source.scheme() == "pkg"]
-    folders += [(folder, p) for path, p in packages if p not in ("hydra", "hpc_hydra") for folder in _folders(path)]
     for default in defaults:
         if default.config_path is None:
             continue
-        for folder, _ in folders:
+        for folder in folders:
             file = folder / f"{default.config_path.removesuffix('.yaml')}.yaml"
             if file.is_file():
                 package = default.package if default.package else None

@@ -19,10 +19,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from hpc_hydra.config import load
+from hpc_hydra.config import load, sexagesimal
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher.compose import Base, Composed, Composer
+from hpc_hydra.launcher import checks
+from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning.plan import plan as make_plan
@@ -65,6 +66,7 @@ class Preparer:
     loader: ConfigLoader
     master: DictConfig
     bundle: Sequence[str] = ()  # overrides of the bundle, for an application that does not list it
+    attached: bool = False  # one run at this console
     _bases: list[Base] = field(default_factory=list)
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
@@ -114,6 +116,14 @@ class Preparer:
             raise ConfigError("there are no runs", where="overrides", fix="give a sweep values: lr=0.1,0.01")
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
         return Prepared(runs, self._bases, settings, tuple(notes))
+
+    def check_files(self, prepared: Prepared) -> None:
+        """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
+        of_hydra = raw_list(self.master.hydra.overrides.hydra)
+        sexagesimal.check_overrides(raw_list(self.master.hydra.overrides.task))
+        for base in prepared.bases[:50]:
+            overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
+            checks.check_files(self.loader, base.cfg, overrides, sweeping=False)
 
     def _run(self, num: int, overrides: tuple[str, ...], seeds: random.Random) -> tuple[Run, Settings]:
         composed = self.composer.compose(overrides, brief=self._is_brief)
@@ -169,15 +179,26 @@ class Preparer:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
             asked = load.settings(cfg if "launch" in cfg else self._bundle)
-            settings = detect.resolve(asked)
+            settings = detect.resolve(asked, attached=self.attached)
             plan = make_plan(settings)
             misspelt = load.misspelt_groups(cfg).items()
-            notes = detect.notes(asked, settings)
+            for name, near in misspelt:
+                self._refuse_in_system(cfg, name, near)
+            notes = detect.notes(asked, settings, attached=self.attached)
             notes += tuple(
                 f"{key!r} in the configuration is no group of hpc_hydra: did you mean {near}?" for key, near in misspelt
             )
             self._plans[key] = (settings, replace(plan, notes=(*plan.notes, *notes)) if notes else plan)
         return self._plans[key]
+
+    def _refuse_in_system(self, cfg: DictConfig, name: str, near: str) -> None:
+        """A group that the file of the chosen system misspells. (In other files, a key may be of the user's own.)"""
+        from hpc_hydra.system.index import origin
+
+        choice = OmegaConf.select(cfg, "hydra.runtime.choices.system")
+        folders = [Path(source.path) for source in self.loader.get_sources() if source.scheme() == "file"]
+        if choice and (file := origin(str(choice), tuple(folders), name)):
+            raise ConfigError(f"there is no group {name!r}", where=f"{file}: {name}", fix=f"{near}:")
 
     @cached_property
     def _bundle(self) -> DictConfig:

@@ -93,7 +93,7 @@ class Replanner:
             )
         fix_run(cfg, self.sweep, run.num, run.dir)
         HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
-        return detect.resolve(load.settings(cfg))
+        return detect.resolve(load.settings(cfg), earlier=run.plan.request)
 
 
 def check(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import sexagesimal
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, cost, dry_run, program, scripts, streams
@@ -84,7 +83,7 @@ class Launch:
                 where="launch.batch_script",
                 fix="hpc-hydra run launch.batch_script=FILE",
             )
-        self._check_files(prepared)
+        preparer.check_files(prepared)
         self._inside = prepared.settings.launch.inside
         launch = prepared.settings.launch
         self._refuse_without_results(prepared)
@@ -160,13 +159,6 @@ class Launch:
         return found
 
     # before anything is written
-
-    def _check_files(self, prepared: Prepared) -> None:
-        of_hydra = raw_list(self.master.hydra.overrides.hydra)
-        sexagesimal.check_overrides(raw_list(self.master.hydra.overrides.task))
-        for base in prepared.bases[:50]:
-            overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
-            checks.check_files(self.context.config_loader, base.cfg, overrides, sweeping=False)
 
     def _refuse_without_results(self, prepared: Prepared) -> None:
         sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))

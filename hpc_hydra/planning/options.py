@@ -179,6 +179,14 @@ def merge(settings: Settings) -> Merged:
     return _Merge(settings).run()
 
 
+def spoken_for(settings: Settings) -> frozenset[str]:
+    """Full keys that the free options stand for, or take away, and those whose option the site rejects."""
+    asked, merge_ = settings.scheduler, _Merge(settings)
+    written = [*asked.extra, *asked.submit_extra, *asked.remove, *settings.system.denied_flags]
+    names = [merge_.name(name.removeprefix("~")) for name in written]
+    return frozenset(merge_.words.keys[name] for name in names if name in merge_.words.keys)
+
+
 class _Merge:
     def __init__(self, settings: Settings) -> None:
         own = {group.name: replace(getattr(settings, group.name)) for group in fields(settings)}

@@ -239,6 +239,14 @@ class Dialect(ABC):
         """Variables of the scheduler in the user's shell that the submit command shall see."""
         return frozenset()
 
+    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+        """Key of `scheduler` → the variable by which a person gives the submit command a default for it."""
+        return {}
+
+    def kept_away(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
+        """Variables of a person's own that change what is asked for: the scheduler's commands do not see them."""
+        return []
+
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str] | None:
         """argv that runs the script attached to this console, in an allocation made for it, or in the one of ``env``.
 

@@ -194,6 +194,9 @@ class LsfDialect(Dialect):
     def keeps(self, request: Request) -> frozenset[str]:
         return frozenset(name for name, field in _DEFAULTS.items() if getattr(request, field) is None)
 
+    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+        return {key: name for name, key in _DEFAULTS.items()}
+
     def find_command(self, spec: JobSpec) -> list[str]:
         return ["bjobs", "-a", "-noheader", "-o", "jobid jobindex job_description delimiter='^'"]
 

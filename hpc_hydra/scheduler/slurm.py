@@ -44,6 +44,12 @@ _OF_THE_JOB = (  # what srun would take for options of a step
 _NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
 
 
+_OWN_DEFAULTS = {"queue": "PARTITION", "account": "ACCOUNT", "qos": "QOS", "reservation": "RESERVATION"}
+_OPTIONS = r"""(?x)
+    (SBATCH|SALLOC)_(?!DEBUG)
+    | SLURM_(CPU|MEM|GPU|TRES)_BIND$ | SLURM_(DISTRIBUTION|HINT|MPI_TYPE|NETWORK|EXPORT_ENV|EXCLUSIVE|EXACT|OVERLAP)$
+    | SLURM_(NNODES|NPROCS|NTASKS|THREADS_PER_CORE|CPU_FREQ_REQ|KILL_BAD_EXIT|LABELIO|UNBUFFEREDIO|WAIT)$
+    | SLURM_(NTASKS|CPUS|GPUS|MEM|TRES)_PER_\w+$ | SLURM_GPUS$ | SRUN_(CPUS_PER_TASK|EXPORT_ENV|CONTAINER)"""
 _EARLY = 60  # seconds by which a warning may come too soon
 _SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
 
@@ -185,7 +191,20 @@ class SlurmDialect(SlurmOptions, SlurmAnswers):
         return ["sbatch", "--parsable", *map(flag, options), str(script), *args]
 
     def keeps(self, request: Request) -> frozenset[str]:
-        return frozenset({"SBATCH_ACCOUNT"} if request.account is None else ())  # a person's own default
+        silent = request.account is None and "account" not in request.removed_args
+        return frozenset({"SBATCH_ACCOUNT"} if silent else ())  # a person's own default
+
+    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+        """sbatch.html, salloc.html, "INPUT ENVIRONMENT VARIABLES"."""
+        command = "SALLOC" if attached else "SBATCH"
+        return {key: f"{command}_{word}" for key, word in _OWN_DEFAULTS.items()}
+
+    def kept_away(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
+        """Those of a job around us say nothing of what the person wants."""
+        inside = bool(env.get("SLURM_JOB_ID"))
+        options = re.compile(r"(SALLOC|SBATCH)_(?!(CPU|MEM)_BIND|DEBUG)" if inside else _OPTIONS)
+        other = "SBATCH_" if attached else "SALLOC_"
+        return sorted(name for name in env if options.match(name) and not name.startswith(other))
 
     def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
         """srun takes these for options (srun.html, "INPUT ENVIRONMENT VARIABLES"). What else the outer job, or the

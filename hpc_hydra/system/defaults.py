@@ -59,6 +59,29 @@ def apply(settings: Settings, probe: Probe) -> Settings:
     return settings
 
 
+def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
+    """Fill what is still at its default with the groups that the file of a machine of one's own has beside the facts.
+
+    Hydra does so where the machine is chosen by its name. Raises `ConfigError`, also for choices of groups.
+    """
+    from hpc_hydra.system import checked, index
+
+    folders = index.own(probe.env)
+    if not any(index.file(name, folders).is_relative_to(folder) for folder in folders):
+        return settings  # ours have none
+    checked.system(name, folders)
+    for group, values in index.others(name, folders).items():
+        if group in ALLOWED and isinstance(values, Mapping):
+            settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), ())
+        elif group[1:] in ALLOWED and group != "/scheduler":
+            raise ConfigError(
+                f"chooses {group[1:]}={values} in its defaults list, which system=auto cannot",
+                where=str(index.file(name, folders)),
+                fix=f"system={name}",
+            )
+    return settings
+
+
 def strange(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
     """Names of sections that are none of the ``known`` machines, and those that each was meant to be, if any is near.
 

@@ -18,8 +18,9 @@ from typing import Any
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
+from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler.registry import dialect
-from hpc_hydra.system import allocation, defaults, hostfile, index, sinfo
+from hpc_hydra.system import allocation, defaults, exported, hostfile, index, sinfo
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
@@ -55,10 +56,16 @@ DEBUG_ON = ("1", "on", "y", "yes", "t", "true")
 """Values of DEBUG in the shell that switch `logging.debug` on."""
 
 
-def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
+def resolve(
+    settings: Settings, *, probe: Probe | None = None, attached: bool = False, earlier: Request | None = None
+) -> Settings:
     """Fill in what is `auto` or probed, and the person's own defaults; all else stays as it is.
 
     A machine that is recognised gives the same as `system=<name>`, with the user's own `system.*` over it.
+
+    Args:
+        attached: for one run at this console.
+        earlier: what a run that is planned again asked for; what the shell had said then is in it.
 
     Raises:
         PlanError: the machine's scheduler has no adapter.
@@ -68,10 +75,13 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
     probe = probe or here()
     if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
         settings = dataclasses.replace(settings, logging=dataclasses.replace(settings.logging, debug=True))
-    system, scheduler = settings.system, settings.scheduler
+    system = settings.system
     if system.kind == "auto":
         found = machine(probe).name
-        system = _over(index.preset(found, index.own(probe.env)), system) if found else system
+        if found:
+            system = _over(index.preset(found, index.own(probe.env)), system)
+            settings = defaults.of_machine(settings, found, probe)
+    scheduler = settings.scheduler
     if scheduler.kind == "auto":
         name = system.scheduler or _answering_or_local(probe)
         scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
@@ -81,6 +91,7 @@ def resolve(settings: Settings, *, probe: Probe | None = None) -> Settings:
         name, kind = ("local", "local") if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
     done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
+    done = exported.again(done, earlier) if earlier is not None else exported.apply(done, probe, attached=attached)
     if is_probed:
         done = dataclasses.replace(done, system=_probed(done, probe))
     return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
@@ -98,8 +109,11 @@ def answering(probe: Probe | None = None) -> Detection:
     return probe.once("scheduler", lambda: _answering(probe))
 
 
-def notes(asked: Settings, resolved: Settings, probe: Probe | None = None) -> tuple[str, ...]:
-    """What is said of sections of the person's defaults that no machine has, and of a scheduler whose command fails.
+def notes(
+    asked: Settings, resolved: Settings, probe: Probe | None = None, *, attached: bool = False
+) -> tuple[str, ...]:
+    """What is said of sections of the person's defaults that no machine has, of a scheduler whose command fails, and of
+    what the shell says to the scheduler's commands.
 
     ``asked``: the settings before `resolve`, which may have left the choice to it.
     """
@@ -110,7 +124,7 @@ def notes(asked: Settings, resolved: Settings, probe: Probe | None = None) -> tu
         for name, near in defaults.strange(probe, known).items()
         if near
     )
-    return (*strange, *_failed(asked, resolved, probe))
+    return (*strange, *_failed(asked, resolved, probe), *exported.notes(asked, resolved, probe, attached=attached))
 
 
 def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:

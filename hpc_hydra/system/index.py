@@ -109,6 +109,43 @@ def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict
     return done
 
 
+def others(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a machine's file, and those it is based on, say beside the facts: groups, and choices of them.
+
+    A choice (``override /rendezvous: mpi``) is a text by the name of its group with a slash: ``/rendezvous``.
+    """
+    data = _load(name, folders, _text(name, folders))
+    done: dict[str, Any] = {}
+    for base in _bases(data):
+        if base != "_self_":
+            done = _merged(done, others(base, folders, (*below, name)) if base not in below else {})
+            continue
+        done = _merged(done, {key: value for key, value in data.items() if key not in ("system", "defaults")})
+        for entry in data.get("defaults") or ():
+            if isinstance(entry, dict):
+                done |= {f"/{str(key).split('/')[-1].split('@')[0]}": str(value) for key, value in entry.items()}
+    return done
+
+
+def origin(name: str, folders: Folders, key: str) -> Path | None:
+    """The file that has this top-level key: of a machine, or of one that it is based on. None: none of them.
+
+    ``folders``: those of Hydra's search path.
+    """
+    for _ in range(len(folders) + len(shipped("system")) + 1):
+        path = file(name, folders)
+        if not path.exists():
+            return None
+        data = content(name, folders)
+        if key in data:
+            return path
+        bases = [base for base in _bases(data) if base not in ("_self_", name)]
+        if not bases:
+            return None
+        name = bases[0]
+    return None
+
+
 def _signs(name: str, folders: Folders) -> Signs:
     text = _text(name, folders)
     details = _DETAILS.search(text) if PACKAGE.search(text) else None
