@@ -16,6 +16,10 @@ USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | monitor â
 
 def main(argv: list[str]) -> int:
     what = argv[0] if argv else ""
+    if what in ("rank", "worker", "program"):
+        from hpc_hydra.node import collector
+
+        collector.rest()  # until the program is loaded
     if what in ("rank", "worker"):
         from hpc_hydra.node.processes import Signals
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node import names, rendezvous
+from hpc_hydra.node import collector, names, rendezvous
 from hpc_hydra.node.become import Child
 from hpc_hydra.node.logs import open_log
 from hpc_hydra.node.monitor import monitored
@@ -129,6 +129,7 @@ def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
 
 def _become(seat: Seat, node: Node, supervisor: int) -> Child:
     """In the child, which keeps all signals blocked: the agent."""
+    collector.resume()
     if seat.out is not None:
         log = open_log(seat.out)
         os.dup2(log, 1)

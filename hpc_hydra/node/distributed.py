@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node import names, rendezvous, warned
+from hpc_hydra.node import collector, names, rendezvous, warned
 from hpc_hydra.node.environment import ROUND, device_index, identity_variables
 from hpc_hydra.node.start import Start, meeting_place, run_directory, start_of
 from hpc_hydra.planning.types import RankInfo
@@ -96,7 +96,8 @@ def distributed(
     global _count
     start = start_of(os.environ, cfg)
     warned.listen()
-    import torch.distributed as group
+    with collector.resting():
+        import torch.distributed as group
 
     device = _device(start)
     chosen = backend or start.wishes.rendezvous.backend or _backend(device)
@@ -209,7 +210,8 @@ def _take(device: torch.device, fraction: float | None) -> None:
 
 def cap_memory() -> None:
     """Keep a rank that makes its process group itself to its share of its GPU's memory; chooses no device for it."""
-    import torch
+    with collector.resting():
+        import torch
 
     start = start_of(os.environ, None)
     device, fraction = _device(start), start.wishes.rendezvous.fraction_max_gpu_mem

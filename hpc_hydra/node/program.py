@@ -136,6 +136,8 @@ class _Job:
         from hydra.core.utils import JobRuntime, run_job, setup_globals
         from omegaconf import open_dict, read_write
 
+        from hpc_hydra.node import collector
+
         setup_globals()
         part = self.part
         cfg = thaw(part.sweep, part.record, job_id=part.job_id or None)
@@ -144,6 +146,7 @@ class _Job:
             with read_write(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.output_subdir = None
                 _own_log_files(cfg, part)
+        collector.resume()
         return run_job(
             task_function=task_function,
             config=cfg,

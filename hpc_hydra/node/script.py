@@ -28,8 +28,10 @@ def script(argv: Sequence[str]) -> int:
 
 
 def _run(command: list[str]) -> None:
+    from hpc_hydra.node import collector
     from hpc_hydra.node.program import start
 
+    collector.resume()
     is_module = command[0] == "-m"
     target = command[1] if is_module else command[0]
     sys.argv = command[1:] if is_module else command
