@@ -1,8 +1,8 @@
-"""Python's garbage collector while a program loads: importing torch makes 200,000 objects, of which hardly one is garbage.
+"""Python's garbage collector while a program loads: importing torch makes 200,000 objects, few of them garbage.
 
-With Python's own thresholds a sixth of a rank's start goes into looking for it again and again. So the first threshold is
-raised until the program is loaded, and then put back. The collector stays on: a program that makes much garbage while
-it loads is still relieved of it, in larger steps. What the program itself sets stays set.
+With Python's own thresholds a sixth of a rank's start goes into looking for it again and again. So the first threshold
+is raised until the program is loaded, and then put back. The collector stays on: a program that makes much garbage
+while it loads is still relieved of it, in larger steps. What the program itself sets stays set.
 
 Must not know: what is loaded.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Iterator
 
 LOADING = 1_000_000  # objects that come between two collections; torch and all that trains with it are fewer
@@ -44,9 +45,9 @@ def resume() -> None:
 
 
 @contextlib.contextmanager
-def resting() -> Iterator[None]:
-    """`rest` for an import; within a longer rest it changes nothing."""
-    if _before is not None:
+def resting(module: str) -> Iterator[None]:
+    """`rest` for the import of a module; nothing is changed where that is there already, or within a longer rest."""
+    if _before is not None or module in sys.modules:
         yield
         return
     rest()

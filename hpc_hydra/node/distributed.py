@@ -96,7 +96,7 @@ def distributed(
     global _count
     start = start_of(os.environ, cfg)
     warned.listen()
-    with collector.resting():
+    with collector.resting("torch"):
         import torch.distributed as group
 
     device = _device(start)
@@ -210,7 +210,7 @@ def _take(device: torch.device, fraction: float | None) -> None:
 
 def cap_memory() -> None:
     """Keep a rank that makes its process group itself to its share of its GPU's memory; chooses no device for it."""
-    with collector.resting():
+    with collector.resting("torch"):
         import torch
 
     start = start_of(os.environ, None)

@@ -19,10 +19,9 @@ from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.logs import log_files
 from hpc_hydra.node.processes import GRACE, Signals
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
-from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler import registry
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans
-from hpc_hydra.sweep.index import forget_outcome
 from hpc_hydra.sweep.layout import RunPaths
 from hpc_hydra.sweep.types import RankEnd
 
@@ -101,7 +100,7 @@ def find_case(env: Mapping[str, str], host: str) -> Case:
 
 def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
     """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
-    info = dialect(execution.scheduler).identity(env)
+    info = registry.identity(execution.scheduler, env)
     if info is None:
         raise RendezvousError(
             f"this process on {host} is no task of {execution.scheduler}: its per-task variables are not set",
@@ -153,6 +152,8 @@ def prepare_run(seat: Seat) -> None:
     """What rank 0 does once for all."""
     if seat.info.rank != 0 or seat.execution.replica is not None:
         return
+    from hpc_hydra.sweep.index import forget_outcome
+
     forget_outcome(seat.execution.sweep, seat.record.num, seat.execution.attempt, seat.paths)
     if seat.plan.logging.save_hostlist:
         seat.paths.hostlist.write_text("".join(f"{name}\n" for name in seat.info.hosts or (seat.host,)))

@@ -20,15 +20,13 @@ from typing import Any
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import binding, environment, names, rendezvous, trackers
 from hpc_hydra.node.become import Child, become
-from hpc_hydra.node.gpus import models
 from hpc_hydra.node.lines import Lines
 from hpc_hydra.node.logs import Stamps, open_log
-from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.overdue import Overdue
 from hpc_hydra.node.processes import GRACE, STOP, Signals, Stopped, die_with_parent, exit_code, name_of, number_of
 from hpc_hydra.node.seat import Seat, find_case, identify, meeting_of, prepare_run, sit, told_of_nobody
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.scheduler.shell import LINGER
+from hpc_hydra.scheduler.environment import LINGER
 from hpc_hydra.sweep.again import TIME_IS_UP
 from hpc_hydra.sweep.files import make_below, read_json, write_json
 from hpc_hydra.sweep.frozen import Program
@@ -153,7 +151,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
     relay = seat.agent.relay(child) if seat.agent else None
     overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
-    with monitored(seat):
+    with _monitored(seat):
         code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), overdue)
     report = _read_report(reader)
     failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
@@ -185,6 +183,14 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     return code
 
 
+def _monitored(seat: Seat) -> contextlib.AbstractContextManager[None]:
+    if seat.plan.monitor is None:
+        return contextlib.nullcontext()
+    from hpc_hydra.node.monitor import monitored
+
+    return monitored(seat)
+
+
 def stamps_of(seat: Seat) -> Stamps | None:
     """What writes the time into the rank's log; nothing does at a console."""
     every = seat.plan.logging.timestamps
@@ -200,6 +206,8 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
         err = out if seat.err == seat.out else open_log(seat.err)
     said = list(notes if seat.info.rank == 0 or seat.plan.logging.verbose else ())
     if seat.plan.request.gpus_per_proc and seat.info.local_rank == seat.round == 0 and not seat.execution.attached:
+        from hpc_hydra.node.gpus import models
+
         said += [f"{seat.host} has {gpus}" for gpus in [models()] if gpus]
     for note in said:
         os.write(err, f"hpc_hydra: {note}\n".encode())

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+LINGER = "HPC_HYDRA_LINGER"
+"""Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
+
 RANK_VARIABLES = (
     "RANK",
     "WORLD_SIZE",

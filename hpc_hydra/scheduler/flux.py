@@ -19,11 +19,12 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler import flux_options as options_of
 from hpc_hydra.scheduler.base import JobSpec
+from hpc_hydra.scheduler.environment import LINGER
 from hpc_hydra.scheduler.flux_answers import STATES, FluxAnswers, name_of
 from hpc_hydra.scheduler.flux_options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.scheduler.flux_ranks import HOSTS, NODE
 from hpc_hydra.scheduler.options import Option, canonical, one_line
-from hpc_hydra.scheduler.shell import LINGER, job_script, pack_script, quote, step_script
+from hpc_hydra.scheduler.shell import job_script, pack_script, quote, step_script
 
 __all__ = ["STATES", "FluxDialect"]
 

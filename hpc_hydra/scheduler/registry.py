@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.scheduler.base import Allocation, Dialect, Submitter
+
+if TYPE_CHECKING:
+    from hpc_hydra.planning.types import RankInfo
+    from hpc_hydra.scheduler.base import Allocation, Dialect, Submitter
 
 BUILT_IN = {
     "local": "hpc_hydra.scheduler.local:LocalDialect",
@@ -19,6 +22,9 @@ BUILT_IN = {
     "slurm": "hpc_hydra.scheduler.slurm:SlurmDialect",
     "ssh": "hpc_hydra.scheduler.ssh:SshDialect",
 }
+_RANKS = {"flux": "hpc_hydra.scheduler.flux_ranks", "slurm": "hpc_hydra.scheduler.slurm_ranks"}
+"""Where a dialect's `identity` is a module's: a rank asks that, and need not load how jobs are written."""
+
 STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
 
 # Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
@@ -70,6 +76,13 @@ def dialect(name: str) -> Dialect:
         ) from error
 
 
+def identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
+    """`Dialect.identity` of a scheduler: who the process with this environment is. Raises as `dialect` and that do."""
+    light = _RANKS.get(name.removesuffix(STEP))
+    found: RankInfo | None = (import_module(light) if light else dialect(name)).identity(env)
+    return found
+
+
 def has_queue(name: str) -> bool:
     """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
     return not name.endswith(STEP) and dialect(name).has_queue
@@ -85,6 +98,8 @@ def submitter(name: str, held: Allocation | None = None) -> Submitter:
 
 
 def _made(value: Any) -> Dialect:
+    from hpc_hydra.scheduler.base import Dialect
+
     if not isinstance(value, Dialect):
         raise TypeError(f"{type(value).__name__} is no hpc_hydra.scheduler.base.Dialect")
     return value

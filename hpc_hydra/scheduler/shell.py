@@ -18,9 +18,6 @@ from hpc_hydra.scheduler.base import JobSpec
 from hpc_hydra.scheduler.environment import RANK_VARIABLES
 from hpc_hydra.sweep.layout import ATTEMPT_TIME
 
-LINGER = "HPC_HYDRA_LINGER"
-"""Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
-
 INTERRUPTED = "HPC_HYDRA_INTERRUPTED"
 """Set once Ctrl-C has reached the script of a run that is attached to a console."""
 
