@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.journal import NEVER, Journals
+from hpc_hydra.launcher.journal import Journals, never_began
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.launcher.report import reason_of
 from hpc_hydra.launcher.watch import AT_A_TIME, Watched, log_of
@@ -275,7 +275,7 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
             outcome = replace(outcome, log=str(said), last_lines=last_lines(said))
     reason = "; ".join(filter(None, (outcome.reason, view.reason)))  # the latter: that outcome.json is damaged
     if is_packed(view.id) and not outcome.attempt and status.state.is_finished:
-        reason = f"{NEVER} ({status.native or status.state.value})"
+        reason = never_began(view.paths, status)
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
     return concluded(view, replace(outcome, reason=reason or None, ended=None))

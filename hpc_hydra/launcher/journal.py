@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpc_hydra.scheduler.base import JobStatus, State, in_queue, is_packed
+from hpc_hydra.sweep.collect import latest_attempt
+from hpc_hydra.sweep.layout import RunPaths
 
 WAITS = "waits in its allocation"
-NEVER = "its allocation ended before it began"
 
 
 @dataclass
@@ -38,14 +39,19 @@ class Journal:
         for line in whole.splitlines():
             try:
                 event = json.loads(line)
-                num = int(event["run"])
-            except (ValueError, KeyError, TypeError):
+                num, kind = int(event["run"]), event.get("event")
+                at = float(event.get("time", 0))
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 continue
-            if event["event"] == "began":
-                self.began.add(num)
-                self.starts[num] = float(event.get("time", 0))
-            else:
+            if kind == "ended":
                 self.ended.add(num)
+                continue
+            self.ended.discard(num)
+            if kind == "began":
+                self.began.add(num)
+                self.starts[num] = at
+            else:  # it waits for its next attempt
+                self.began.discard(num)
 
 
 class Journals:
@@ -75,3 +81,9 @@ class Journals:
         if num in journal.began:
             return replace(said, start=journal.starts.get(num))
         return JobStatus(State.PENDING, "PENDING", reason=WAITS)
+
+
+def never_began(paths: RunPaths, status: JobStatus) -> str:
+    """Why a run has no attempt of its own in an allocation that has ended."""
+    waited = "went on" if latest_attempt(paths) else "began"
+    return f"its allocation ended before it {waited} ({status.native or status.state.value})"

@@ -249,6 +249,7 @@ def _jobs(
         submitters[scheduler].dialect.check_warning(g.plan.request)
         if g.pack is not None:
             submitters[scheduler].dialect.check_packing()
+            submitters[scheduler].dialect.check_requeued_packs(g.plan.request)
         submitters[scheduler].check(g.plan.request)
         large |= {scheduler} if len(g.runs) > MANY else set()
     python = _python(sweep)

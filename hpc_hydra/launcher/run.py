@@ -100,6 +100,7 @@ class Launch:
         for g in groups:
             if g.pack is not None:
                 dialects[g.plan.request.scheduler].check_packing()
+                dialects[g.plan.request.scheduler].check_requeued_packs(g.plan.request)
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
         notes = _notes(prepared, groups, dialects)
         notes += allocation.notes(prepared.settings, held.get(prepared.settings.scheduler.name))

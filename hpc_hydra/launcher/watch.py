@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.journal import NEVER, Journals
+from hpc_hydra.launcher.journal import Journals, never_began
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.base import JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.checked import read_outcome, readable
@@ -255,7 +255,7 @@ class Watcher:
             why = f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and the run left no outcome"
             found = replace(found, reason=why)
         if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
-            found = replace(found, reason=f"{NEVER} ({watched.status.native or watched.status.state.value})")
+            found = replace(found, reason=never_began(watched.paths, watched.status))
         found = self._with_log(watched, found)
         with suppress(OSError):  # for those who look later; what was deleted meanwhile is not made again
             if self.jobs.parent.is_dir():

@@ -22,12 +22,13 @@ from typing import Any
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.finish import gathered, in_words, write
+from hpc_hydra.node.pack_again import AGAIN, Again
 from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, exit_code, name_of, no_input
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, from_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.collect import last_lines
-from hpc_hydra.sweep.files import append_line, make_below, read_json
+from hpc_hydra.sweep.files import make_below, read_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
 from hpc_hydra.sweep.index import forget_outcome, note_end
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
@@ -79,6 +80,8 @@ class Pack:
     at_a_time: int | None
     hosts: list[Host]
     waiting: list[Task]
+    again: Again
+    first: int  # the run that names the pack
     counts_memory: bool = False
     running: dict[int, Task] = field(default_factory=dict)  # pid → run
     failed: int = 0
@@ -104,29 +107,59 @@ class Pack:
         hosts = dialect(values["SCHEDULER"]).hosts(env)
         room = Host("", data["cpus"], data["gpus"], data["mem"])
         nodes = [replace(room, name=host) for host in hosts] or [replace(room) for _ in range(data["nodes"])]
-        return cls(
-            sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes,
-            _tasks(paths, job, data, numbers), counts_memory=bool(data["mem"]),
+        tasks = _tasks(paths, job, data, numbers)
+        restarts = dialect(values["SCHEDULER"]).restarts(env)
+        plans = [task.plan for task in tasks]
+        again = Again.of(sweep, job, values["PACK_JOB"], values["SCHEDULER"], plans, restarts)
+        pack = cls(
+            sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes, tasks, again, numbers[0],
+            counts_memory=bool(data["mem"]),
         )  # fmt: skip
+        if again.count:
+            pack._leave_out_the_final()
+        return pack
+
+    def _leave_out_the_final(self) -> None:
+        """The allocation is back: runs that have come to their end are not repeated."""
+        cancelled = self._cancels()
+        self._cancel_read = 0
+        for task in list(self.waiting):
+            if self.again.is_final(task.record, cancelled=task.record.num in cancelled):
+                self.waiting.remove(task)
+            elif self.again.earlier(task.record):
+                self.again.close_earlier(task.record, task.plan)
+                self.again.note(AGAIN, task.record.num)
 
     # the loop
 
     def run(self, signals: Signals) -> int:
         """Until all runs have ended, or the allocation does; the exit code."""
-        while self.waiting or self.running:
+        while self.running or (self.waiting and not self.again.holds):
             self._start_those_that_fit(signals)
             number = signals.wait(self._pause())
             if number in STOP:
                 self._stop(number)
-            elif number in WARN and not dialect(self.scheduler).warns_steps:
-                for pid in self.running:
+            elif number in WARN:
+                self.again.warn()
+                for pid in () if dialect(self.scheduler).warns_steps else self.running:
                     _signal(pid, number)
             self._reap()
             self._obey_cancels()
             self._kill_the_patient()
             if self.stopped and not self.running:
-                return 128 + self.stopped
-        return 1 if self.failed else 0
+                break
+        return self._end()
+
+    def _end(self) -> int:
+        """Queue the allocation again where its runs go on; the exit code of the job."""
+        code = self.again.queue(self.first, len(self.waiting))
+        if code is not None:
+            return code
+        for record, outcome in self.again.interrupted.values():  # it could not be
+            self._write(record, outcome)
+        if self.stopped:
+            return 128 + self.stopped
+        return 1 if self.failed or self.waiting else 0
 
     def _pause(self) -> float:
         """Seconds until something has to be looked at, though nothing happens."""
@@ -176,7 +209,7 @@ class Pack:
         forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)
         names = ",".join(self.hosts[index].name for index in task.hosts)
         argv = ["bash", str(task.script), str(task.record.num), names, task.attempt]
-        self._note("began", task)
+        self.again.note("began", task.record.num)
         pid = os.fork()
         if pid == 0:
             _become(argv, task.paths.step_log(task.attempt), signals)
@@ -204,7 +237,13 @@ class Pack:
         execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
         outcome = replace(gathered(execution, task.record, task.plan, code), job_id=self.id)
         of_itself = outcome.status == "completed" or outcome.rank is not None
-        if not of_itself and self.stopped:
+        told = self.again.outcome_of(
+            task.record, task.attempt, outcome, cancelled=task.cancelled, stopped=self.stopped is not None
+        )
+        if told is None:
+            return
+        outcome = told
+        if not of_itself and self.stopped and not self.again.over:
             return  # the scheduler knows why, and whoever asks it will say so
         if signum and task.kill_at is not None and not task.cancelled and not of_itself:  # its ranks were told by us
             why = f"its script was ended by {name_of(signum)}"
@@ -216,22 +255,17 @@ class Pack:
         if outcome.status != "completed" and outcome.log is None:
             log = task.paths.step_log(task.attempt)
             outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
-        self._write(task, outcome)
+        self._write(task.record, outcome)
 
-    def _write(self, task: Task, outcome: Outcome) -> None:
+    def _write(self, record: RunRecord, outcome: Outcome) -> None:
         self.failed += outcome.status != "completed"
         try:
-            write(self.sweep, task.paths, task.record, outcome)
+            write(self.sweep, RunPaths(record.dir), record, outcome)
             note_end(self.sweep, self.job, outcome)
         except OSError as error:
-            print(f"hpc_hydra: run {task.record.num}: the outcome could not be written: {error}", file=sys.stderr)
-        self._note("ended", task)
+            print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
+        self.again.note("ended", record.num)
         print(in_words(outcome), flush=True)
-
-    def _note(self, event: str, task: Task) -> None:
-        with contextlib.suppress(OSError):  # it saves those who watch many looks at files; outcome.json is the truth
-            line = {"event": event, "run": task.record.num, "time": round(time.time(), 3)}
-            append_line(SweepPaths(self.sweep).journal(self.job, self.id), line)
 
     # ending
 
@@ -268,7 +302,8 @@ class Pack:
         for task in [task for task in self.waiting if task.record.num in numbers]:
             self.waiting.remove(task)
             why = "cancelled before it began"
-            self._write(task, Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time()))
+            outcome = Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time())
+            self._write(task.record, outcome)
         for pid, task in self.running.items():
             if task.record.num in numbers and not task.cancelled:
                 task.cancelled = True
@@ -304,8 +339,9 @@ def main(argv: Sequence[str]) -> int:
 def _none_started(pack: Pack, code: int) -> int:
     reason = os.environ.get("HPC_HYDRA_REASON", f"the job script failed with exit code {code}")
     for task in pack.waiting:
-        pack._write(task, Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time()))
-    return code
+        outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
+        pack._write(task.record, outcome)
+    return 1 if code == dialect(pack.scheduler).requeue_exit else code  # or the scheduler would queue it again
 
 
 def _chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:

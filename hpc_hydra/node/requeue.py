@@ -54,11 +54,11 @@ def requeued(
     if why is None:
         return outcome
     if standing is None:
-        return _with(outcome, "it is not queued again: the scheduler does not say how the job stands")
+        return with_more(outcome, "it is not queued again: the scheduler does not say how the job stands")
     if not (standing.is_running or standing.reached_limit or preempted):  # a person has cancelled it
         return outcome
     if count >= most:
-        return _with(outcome, f"it was queued again {count} times already: launch.max_requeues={most}")
+        return with_more(outcome, f"it was queued again {count} times already: launch.max_requeues={most}")
     os.umask(record.program.umask)
     file = paths.closed(execution.attempt)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,11 +66,11 @@ def requeued(
     print(f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}", flush=True)
     if scheduler.requeue_exit is not None or (preempted and not standing.is_running):  # the scheduler itself does it
         return None
-    failed = _queue(execution, scheduler, count + 1)
+    failed = queue_again(execution, scheduler, count + 1)
     if failed is None:
         return None
     file.unlink(missing_ok=True)
-    return _with(outcome, f"it could not be queued again: {failed}")
+    return with_more(outcome, f"it could not be queued again: {failed}")
 
 
 def standing_of(scheduler: Dialect, ends: Sequence[RankEnd] = ()) -> Standing | None:
@@ -102,8 +102,13 @@ def _count(execution: Execution, record: RunRecord, scheduler: Dialect) -> int:
     return sum(path.name != execution.attempt and read_json(paths.closed(path.name)) is not None for path in mine)
 
 
-def _queue(execution: Execution, scheduler: Dialect, count: int) -> str | None:
-    """Why it failed; None: it did not."""
+def queue_again(execution: Execution, scheduler: Dialect, count: int) -> str | None:
+    """Put the job of this process into the queue again; returns why that failed. None: it did not.
+
+    Args:
+        execution: of the run, or of the one that names a pack.
+        count: how often it is queued again then.
+    """
     script = SweepPaths(execution.sweep).script(execution.job)
     command = scheduler.resubmit_command(os.environ, script, execution.run, count)
     if command is None:
@@ -132,5 +137,6 @@ def _run(command: list[str], env: Mapping[str, str]) -> tuple[str, str | None]:
     return done.stdout, (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
 
-def _with(outcome: Outcome, more: str) -> Outcome:
+def with_more(outcome: Outcome, more: str) -> Outcome:
+    """An outcome whose reason says more."""
     return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)

@@ -76,8 +76,6 @@ def _requeues(settings: Settings, meet: Rendezvous) -> int:
         raise ConfigError(f"{asked} is no number of times", where=key, fix=f"{key}=3, or 0 for never")
     if not asked:
         return 0
-    if settings.launch.pack not in (None, False):
-        raise ConfigError("packed runs share a job, which is not requeued for one", where=key, fix="launch.pack=null")
     if settings.launch.batch_script is not None:
         raise ConfigError(
             "is for our job scripts: one of your own says when it is requeued",

@@ -39,6 +39,7 @@ class Dialect(ABC):
     name: str
     program: str = ""  # the submit command; its absence means that this scheduler is not here
     can_pack: bool = False  # starts several runs in one allocation, each confined to its part (`step_script`)
+    requeues_packs: bool = False  # and queues such an allocation again (`launch.max_requeues`)
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
@@ -156,6 +157,15 @@ class Dialect(ABC):
     def all_of(self, dependencies: Sequence[str]) -> str:
         """Several dependencies, which all have to be fulfilled."""
         return ",".join(dependencies)
+
+    def check_requeued_packs(self, request: Request) -> None:
+        """Refuse ``launch.max_requeues`` where a packed allocation cannot be queued again. Raises `PlanError`."""
+        if request.max_requeues and not self.requeues_packs:
+            raise PlanError(
+                f"scheduler={self.name} cannot queue an allocation of packed runs again",
+                where="launch.max_requeues",
+                fix="launch.max_requeues=0 (`hpc-hydra resume` packs what is left), or launch.pack=null",
+            )
 
     def check_packing(self) -> None:
         """Refuse what cannot give each of several runs a part of an allocation. Raises `PlanError`."""

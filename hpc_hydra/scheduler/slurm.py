@@ -61,6 +61,7 @@ class SlurmDialect(SlurmOptions, SlurmAnswers):
     program = "sbatch"
     has_arrays = True
     can_pack = True
+    requeues_packs = True
     can_warn = True
     can_requeue = True
     can_lose_nodes = True
@@ -97,6 +98,7 @@ class SlurmDialect(SlurmOptions, SlurmAnswers):
                 index="${SLURM_ARRAY_TASK_ID:-0}",
                 job_id=job_id,
                 other_nodes=elsewhere,
+                before=_no_requeue_after_the_last(spec, job_id),
                 workdir="chdir" not in dict(options),
             )
         return job_script(
@@ -233,9 +235,14 @@ def _own_id(env: Mapping[str, str]) -> str:
 
 def _before_requeues(spec: JobSpec, job_id: str) -> Iterator[str]:
     """The script outlives its ranks, to requeue the job; SLURM itself requeues a preempted one, but not for ever."""
+    if spec.plan.request.max_requeues and not spec.attached:
+        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
+    yield from _no_requeue_after_the_last(spec, job_id)
+
+
+def _no_requeue_after_the_last(spec: JobSpec, job_id: str) -> Iterator[str]:
     most = spec.plan.request.max_requeues
     if most and not spec.attached:
-        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
         yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={job_id}" requeue=0'
 
 

@@ -117,11 +117,37 @@ def took_over(sweep: Path, job: str, id_: str, new: str) -> None:
 
 def current(sweep: Path, job: str, id_: str) -> str:
     """The id under which a run of ``job`` that was submitted as ``id_`` is in the queue now."""
+    id_, packed, run = id_.partition("+")  # a packed run goes where its allocation does
     seen = {id_}
-    while (noted := read_json(SweepPaths(sweep).successor(job, id_))) is not None and noted["next"] not in seen:
-        id_ = str(noted["next"])
+    while (following := _next(SweepPaths(sweep).successor(job, id_))) is not None and following not in seen:
+        id_ = following
         seen.add(id_)
-    return id_
+    return id_ + packed + run
+
+
+def predecessors(sweep: Path, job: str, id_: str) -> list[str]:
+    """Ids of the jobs that ``id_`` took over from, one after the other; the newest first."""
+    paths, before = SweepPaths(sweep), {}
+    suffix = paths.successor(job, "").name.removeprefix(f"{job.partition('.')[0]}.")
+    for path in paths.jobs.glob(f"{job.partition('.')[0]}.*{suffix}"):
+        following = _next(path)
+        if following is not None:
+            before[following] = path.name.removeprefix(f"{job.partition('.')[0]}.").removesuffix(suffix)
+    found: list[str] = []
+    while id_ in before and before[id_] not in found:
+        id_ = before[id_]
+        found.append(id_)
+    return found
+
+
+def _next(path: Path) -> str | None:
+    """The id of the job that took over; None where none did, or nobody can tell any more."""
+    try:
+        noted = read_json(path)
+    except SweepError:
+        return None
+    found = noted.get("next") if isinstance(noted, dict) else None
+    return found if isinstance(found, str) and found else None
 
 
 def _follow(state: SweepState, paths: SweepPaths) -> None:

@@ -32,11 +32,13 @@ exit ${{code:-0}}
 class Allocation:
     """A sweep whose packed runs are small shell scripts, on two nodes of 4 cores and 2 GPUs."""
 
-    def __init__(self, root: Path, count: int, body: str = "", at_a_time: int | None = None) -> None:
+    def __init__(
+        self, root: Path, count: int, body: str = "", at_a_time: int | None = None, *, most: int = 0, **env: str
+    ) -> None:
         self.paths = SweepPaths(root)
         self.paths.jobs.mkdir(parents=True)
         self.shares = {"plan0": Share(1, 1, 1), "plan1": Share(2, 4, 0)}
-        plans = {key: Plan("test", Request("slurm", s.nodes, 1)) for key, s in self.shares.items()}
+        plans = {key: Plan("test", Request("slurm", s.nodes, 1, max_requeues=most)) for key, s in self.shares.items()}
         freezer = Freezer(root, Program("script", cwd=str(root)))
         for num in range(count):
             plan = "plan1" if num == count - 1 else "plan0"
@@ -52,12 +54,17 @@ class Allocation:
                 "shares": {key: to_json(one) for key, one in self.shares.items()}, "packs": [[], list(range(count))],
             },
         )  # fmt: skip
+        self.begin(**env)
+
+    def begin(self, **env: str) -> None:
+        """What the job script does, once more where the allocation is back."""
+        root = self.paths.root
         self.process = subprocess.Popen(
             [sys.executable, "-m", "hpc_hydra.node", "pack"],
             env={
                 **os.environ, "PYTHONPATH": str(ROOT), "HPC_HYDRA_SWEEP": str(root), "HPC_HYDRA_JOB": "job0",
                 "HPC_HYDRA_SCHEDULER": "slurm", "HPC_HYDRA_PACK": "1", "HPC_HYDRA_PACK_JOB": "7_1",
-                "SLURM_JOB_NODELIST": "n[1-2]",
+                "SLURM_JOB_NODELIST": "n[1-2]", **env,
             },
             stdout=subprocess.PIPE,
             text=True,
@@ -74,6 +81,24 @@ class Allocation:
     def await_begun(self, count: int) -> None:
         assert await_true(lambda: len(self.lines("order")) >= count or self.process.poll() is not None)
         assert self.process.poll() is None
+
+    def await_ready(self) -> None:
+        """Until a run has said that it is."""
+        end = time.monotonic() + 60
+        while not (self.paths.root / "ready").exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def pid_of_the_step(self) -> int:
+        """Of the newest run's script, which leads a process group."""
+        found = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if self._is_a_step(path)]
+        return max(map(int, found), key=lambda pid: os.getpgid(pid) == pid)
+
+    def _is_a_step(self, path: Path) -> bool:
+        try:
+            return f"{self.paths.jobs}/job0.plan".encode() in path.read_bytes()
+        except OSError:
+            return False
 
     def lines(self, name: str) -> list[str]:
         path = self.paths.root / name

@@ -44,7 +44,6 @@ def test_the_keys_are_understood(launch: dict[str, Any], signal: str | None, bef
         ("launch.signal_before_end", {}, {"signal_before_end": 5}),  # minutes, or seconds?
         ("launch.signal_before_end", {"name": "mpi", "launcher": "mpiexec"}, {"signal_before_end": "2m"}),
         ("launch.max_requeues", {}, {"max_requeues": -1}),
-        ("launch.max_requeues", {}, {"max_requeues": 1, "pack": 2}),
         ("launch.max_requeues", {}, {"max_requeues": 1, "batch_script": "x.sh"}),
         ("launch.max_requeues", {"name": "torchft"}, {"max_requeues": 1}),
     ],
