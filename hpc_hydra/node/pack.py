@@ -155,7 +155,7 @@ class Pack:
         code = self.again.queue(self.first, len(self.waiting))
         if code is not None:
             return code
-        for record, outcome in self.again.interrupted.values():  # it could not be
+        for record, outcome in self.again.left:
             self._write(record, outcome)
         if self.stopped:
             return 128 + self.stopped
@@ -170,7 +170,7 @@ class Pack:
         return max(0.0, min([LOOK, *(end - now for end in ends)]))
 
     def _start_those_that_fit(self, signals: Signals) -> None:
-        if self.stopped or time.monotonic() < self.held_until:
+        if self.stopped or self.again.holds or time.monotonic() < self.held_until:
             return
         for task in list(self.waiting):
             if self.at_a_time is not None and len(self.running) >= self.at_a_time:

@@ -1,12 +1,13 @@
 """A packed allocation that is queued again: which of its runs are gone on with, and which have come to their end.
 
-The job is queued again, by the ways of `requeue`, at most `launch.max_requeues` times. Back, it leaves out runs with a final
-outcome; each other one begins a new attempt beside its earlier ones. Must not know: who starts the runs.
+The job is queued again, by the ways of `requeue`, at most `launch.max_requeues` times. When it is back, it leaves out
+runs with a final outcome; each other one begins a new attempt beside its earlier ones. Must not know: who starts them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from hpc_hydra.sweep.types import Outcome
 
 AGAIN, QUEUED = "again", "queued"
 """Lines of an allocation's journal: a run waits for its next attempt; the allocation was queued again."""
+_ENDERS = (signal.SIGTERM, signal.SIGKILL)  # a rank may die by one before its supervisor has noted why
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Again:
     last_start: float | None = None  # monotonic: runs that begin later would only be warned; None: not known
     over: bool = False  # its time is up: nothing begins any more
     warned: bool = False  # because it was warned, or gives way
-    interrupted: dict[int, tuple[RunRecord, Outcome]] = field(default_factory=dict)
+    interrupted: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # what goes on
+    left: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # and cannot: how these runs have ended
 
     @classmethod
     def of(cls, sweep: Path, job: str, id_: str, scheduler: str, plans: Sequence[Plan], restarts: int | None) -> Again:
@@ -130,8 +133,8 @@ class Again:
         paths, scheduler = RunPaths(record.dir), dialect(self.scheduler)
         outcome = replace(outcome, requeues=sum(name < attempt for name in self.earlier(record)))
         of_itself = outcome.status == "failed" and outcome.rank is not None and outcome.exit_code != TIME_IS_UP
-        lost = of_itself and _may_have_lost_a_node(paths, outcome)
-        if outcome.status == "completed" or cancelled or (of_itself and not lost):
+        doubtful = outcome.signal in _ENDERS or _may_have_lost_a_node(paths, outcome)
+        if outcome.status == "completed" or cancelled or (of_itself and not doubtful):
             return outcome
         ends = read_ends(paths, attempt)
         standing = standing_of(scheduler, ends)
@@ -150,7 +153,7 @@ class Again:
             return with_more(outcome, told)
         make_below(self.sweep, paths.attempt(attempt))
         write_json(paths.closed(attempt), to_json(replace(outcome, reason=why)))
-        self.interrupted[record.num] = record, outcome
+        self.interrupted.append((record, outcome))
         self.note(AGAIN, record.num)
         print(f"hpc_hydra: run {record.num} goes on when its allocation is back: {why}", flush=True)
         return None
@@ -158,7 +161,9 @@ class Again:
     # when all have ended
 
     def queue(self, first: int, waiting: int) -> int | None:
-        """Queue the allocation again where runs go on; returns the exit code of the job. None: it is not.
+        """Queue the allocation again where runs go on; returns the exit code of the job.
+
+        None: nothing is to be done, or it cannot be, and `left` says so.
 
         Args:
             first: the run that names this pack.
@@ -185,9 +190,9 @@ class Again:
         if why is None:
             return 1
         print(f"hpc_hydra: it could not be queued again: {why}", flush=True)
-        for num, (record, outcome) in self.interrupted.items():
+        for record, outcome in self.interrupted:
             RunPaths(record.dir).closed(outcome.attempt).unlink(missing_ok=True)
-            self.interrupted[num] = record, with_more(outcome, f"it could not be queued again: {why}")
+            self.left.append((record, with_more(outcome, f"it could not be queued again: {why}")))
         return None
 
     def note(self, event: str, run: int | None) -> None:

@@ -50,6 +50,7 @@ class FluxDialect(FluxAnswers):
 
     name = "flux"
     can_pack = True
+    requeues_packs = True
     can_warn = True
     warns_steps = True
     can_requeue = True
@@ -176,8 +177,8 @@ class FluxDialect(FluxAnswers):
         else:
             before.append("exec </dev/null  # else who reads it waits for ever")
         if request.max_requeues and not spec.attached:
-            name = quote(f"{request.job_name}.")
-            before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}$HPC_HYDRA_RUN.{spec.tag}"]
+            name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else "$HPC_HYDRA_RUN"
+            before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
         directives = [f"#flux: {directive(name, value)}" for name, value in options]
         if spec.packs:
             return pack_script(

@@ -85,20 +85,16 @@ class Allocation:
     def await_ready(self) -> None:
         """Until a run has said that it is."""
         end = time.monotonic() + 60
-        while not (self.paths.root / "ready").exists():
+        while not self.lines("ready"):
             assert time.monotonic() < end
             time.sleep(0.02)
 
-    def pid_of_the_step(self) -> int:
-        """Of the newest run's script, which leads a process group."""
-        found = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if self._is_a_step(path)]
-        return max(map(int, found), key=lambda pid: os.getpgid(pid) == pid)
-
-    def _is_a_step(self, path: Path) -> bool:
-        try:
-            return f"{self.paths.jobs}/job0.plan".encode() in path.read_bytes()
-        except OSError:
-            return False
+    def await_line(self, event: str) -> None:
+        """Until the journal of the allocation says so."""
+        end = time.monotonic() + 60
+        while f'"{event}"' not in self.paths.journal("job0", "7_1").read_text():
+            assert time.monotonic() < end and self.process.poll() is None
+            time.sleep(0.02)
 
     def lines(self, name: str) -> list[str]:
         path = self.paths.root / name

@@ -25,15 +25,21 @@ fi
 """
 # Runs of which the first attempt is told `when` to end with `code`, and the second ends well.
 BODY = """\
-end() { printf '{"rank": 0, "host": "n1", "exit_code": %s, "ended": 2.0 %s}' "$1" "$2" > X/$run/logs/$3/rank_0.end.json; }
+end() {
+    for rank in 0 1; do
+        file=X/$run/logs/$3/rank_$rank.end.json
+        printf '{"rank": %s, "host": "n1", "exit_code": %s, "ended": 2.0 %s}' $rank $1 "$2" > $file
+    done
+}
 run=$1
 [ $1 = 0 ] && { end 0 "" $3; exit 0; }
 [ $1 = 1 ] && { end 3 "" $3; exit 3; }
 [ -e X/again.$1 ] && { end 0 "" $3; exit 0; }
 touch X/again.$1
 trap 'end 143 ", \\"told_to_stop\\": true, \\"signal\\": 15" '"$3"'; exit 143' TERM
-touch X/ready
+echo $$ > X/ready
 while [ ! -e X/warn ]; do sleep 0.05; done
+[ $1 != 3 ] || while [ ! -e X/late ]; do sleep 0.05; done
 end 75 ', "warned": true' $3
 exit 75
 """
@@ -84,34 +90,38 @@ def closed(there: Allocation, num: int, attempt: int = 0) -> dict[str, object]:
 
 
 def test_a_warned_allocation_is_queued_again_and_repeats_only_what_is_not_done(tmp_path: Path, slurm: Fake) -> None:
-    there = begun(tmp_path, slurm, 5, at_a_time=3)
-    (there.paths.root / "again.4").touch()  # ends well at once
-    there.await_begun(4)  # 4 alone, then 0 and 1, which end, 2 …
+    there = begun(tmp_path, slurm, 6, at_a_time=2)
+    (there.paths.root / "again.5").touch()  # ends well at once
+    there.await_begun(5)  # 5 alone, then 0 and 1, which end, 2 and 3; 4 waits
     (there.paths.root / "warn").touch()
+    there.await_line("again")
+    (there.paths.root / "late").touch()  # 3 may take longer, and nothing begins in the place of 2
     _, out = there.end()
-    states = [there.outcome(num) for num in range(5)]
-    assert [state and state["status"] for state in states][:2] == ["completed", "failed"]
-    assert states[2] is None and closed(there, 2)["reason"] == "warned that its time is up; rank 0 on n1: exit code 75"
+    states = [there.outcome(num) for num in range(6)]
+    assert [state and state["status"] for state in states] == ["completed", "failed", None, None, None, "completed"]
+    assert closed(there, 2)["reason"] == "warned that its time is up; rank 0 on n1: exit code 75"
     assert slurm.asked == ["requeue 7_1"] and "the allocation is queued again (1 of 1)" in out
     there.begin(**slurm.env, SLURM_RESTART_COUNT="1")
+    (there.paths.root / "again.4").touch()
     code, out = there.end()
     assert code == 0 and "run 0" not in out and "run 1" not in out
     again = there.outcome(2)
     assert again is not None and (again["status"], again["requeues"]) == ("completed", 1)
-    assert [len(attempts(there, num)) for num in (0, 1, 2)] == [1, 1, 2]
+    assert [len(attempts(there, num)) for num in range(6)] == [1, 1, 2, 2, 1, 1]
     failed = there.outcome(1)
     assert failed is not None and failed["status"] == "failed"
 
 
 def test_requeues_are_used_up_and_the_rest_is_left_to_resume(tmp_path: Path, slurm: Fake) -> None:
     there = begun(tmp_path, slurm, 4, at_a_time=1)
-    there.await_begun(1)
+    there.await_ready()
     there.process.kill()  # with its node: nobody could write anything
     there.process.wait()
-    os.killpg(there.pid_of_the_step(), signal.SIGKILL)
+    os.killpg(int((there.paths.root / "ready").read_text()), signal.SIGKILL)
     for path in there.paths.root.glob("again.*"):
         path.unlink()
-    (there.paths.root / "warn").touch()
+    for name in ("warn", "late"):
+        (there.paths.root / name).touch()
     there.begin(**slurm.env, SLURM_RESTART_COUNT="1")
     code, _ = there.end()
     ended = there.outcome(3)
@@ -133,7 +143,6 @@ def test_what_gives_way_goes_on_and_what_is_cancelled_does_not(
     tmp_path: Path, slurm: Fake, state: str, why: str, preempted: str, asked: list[str]
 ) -> None:
     there = begun(tmp_path, slurm, 3, at_a_time=1)
-    there.await_begun(1)
     there.await_ready()
     slurm.says(state, why, preempted)
     there.process.send_signal(signal.SIGTERM)

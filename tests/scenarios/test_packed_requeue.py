@@ -1,0 +1,86 @@
+"""Packed runs whose allocation is warned, or put back by SLURM: what is done is done, what was interrupted goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Probe
+from .test_coming_back import SMALL, executions, runs, states
+from .test_failures import await_true
+from .test_requeue import job_of, outcome
+
+# Run 0 ends well, run 1 fails; 2 and 3 save when they are warned, and end well the time after "$1/enough" is there.
+STEP = """
+cd "$1"; echo {x} >> began
+case {x} in 0) exit 0 ;; 1) exit 3 ;; esac
+[ ! -e enough ] || exit 0
+trap 'rm ready.{x}; exit 75' USR1
+touch ready.{x}
+while :; do sleep 0.1; done
+"""
+
+
+def command(probe: Probe, *given: str) -> list[str]:
+    """Four runs, of which two have room."""
+    return [
+        sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", f"scheduler={probe.scheduler}", "launch.pack=2",
+        "launch.allocations=1", "resources.time_limit=20m", "launch.signal_before_end=2m", *SMALL, *given,
+        f"hydra.sweep.dir={probe.sweep}", "+x=range(4)", "--", "sh", "-c", STEP, "sh", str(probe.tmp),
+    ]  # fmt: skip
+
+
+def test_an_allocation_that_is_queued_again_repeats_only_what_was_interrupted(slurm_probe: Probe) -> None:
+    probe, here = slurm_probe, slurm_probe.tmp
+    argv = command(probe, "launch.max_requeues=2")
+    with probe.started(argv=argv) as launcher:
+        waiting = [here / "ready.2", here / "ready.3"]
+        assert await_true(lambda: all(path.exists() for path in waiting), 120)
+        job = job_of(probe).partition("+")[0]
+        subprocess.run(["scancel", "--signal=USR1", job], check=True)  # as SLURM does before the end
+        assert await_true(lambda: not any(path.exists() for path in waiting), 60)
+        assert await_true(lambda: all(path.exists() for path in waiting), 120)
+        assert states(probe)[:2] == ["completed", "failed"]
+        (here / "enough").touch()
+        subprocess.run(["scontrol", "requeue", job], check=True)  # as SLURM does when a node fails: nobody is told
+        text, _ = launcher.communicate(timeout=180)
+    assert launcher.returncode == 1, text
+    assert states(probe) == ["completed", "failed", "completed", "completed"], text
+    assert sorted((here / "began").read_text().split()) == ["0", "1", *"222", *"333"]
+    assert executions(probe) == [1, 1, 3, 3]
+    assert [outcome(probe.sweep / str(num))["requeues"] for num in range(4)] == [0, 0, 2, 2]
+    first, second, last = sorted(path for path in (probe.sweep / "3" / "logs").iterdir() if path.is_dir())
+    assert outcome(first)["reason"].startswith("warned that its time is up; rank 0 on node")
+    assert outcome(second)["reason"].startswith("its allocation was ended, and queued again")
+    assert outcome(probe.sweep / "3")["attempt"] == last.name
+    said = next((probe.sweep / ".hpc_hydra" / "jobs").glob(f"job0.{job}.log")).read_text()
+    assert "the allocation is queued again (1 of 2): 2 runs go on" in said
+
+
+def test_on_flux_another_allocation_takes_over(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """On the stand-in; with `--scheduler=flux`, on the real one."""
+    chosen = request.config.getoption("--scheduler")
+    if chosen not in (None, "flux"):
+        pytest.skip("another scheduler is chosen")
+    if not chosen:
+        request.getfixturevalue("fake_flux")
+    probe = Probe(tmp_path, "flux")
+    ready = [tmp_path / "ready.2", tmp_path / "ready.3"]
+    with probe.started(argv=command(probe, "launch.max_requeues=1")) as launcher:
+        assert await_true(lambda: all(path.exists() for path in ready), 120)
+        assert states(probe) == ["completed", "failed", "running", "running"]
+        first = runs(probe)[2]["job_id"].partition("+")[0]
+        (tmp_path / "enough").touch()
+        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
+        text, _ = launcher.communicate(timeout=180)
+    assert launcher.returncode == 1, text
+    found = runs(probe)
+    assert [run["state"] for run in found] == ["completed", "failed", "completed", "completed"], text
+    assert sorted((tmp_path / "began").read_text().split()) == ["0", "1", *"22", *"33"]
+    assert {outcome(probe.sweep / str(num))["job_id"] for num in (0, 1)} == {first}
+    (second,) = {run["job_id"].partition("+")[0] for run in found[2:]}
+    assert second != first and executions(probe) == [1, 1, 2, 2]
+    assert [outcome(probe.sweep / str(num))["requeues"] for num in range(4)] == [0, 0, 1, 1]
