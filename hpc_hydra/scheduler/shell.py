@@ -127,7 +127,7 @@ def step_script(
     lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
     lines += [comment(text) for text in (spec.comment,) if text]
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
-    lines.append("trap : INT QUIT TERM  # the ranks are told too: wait for them")
+    lines.append("trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them")
     lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
     lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec), *container.exports(spec)]
     options, enter = container.around(spec)
