@@ -31,7 +31,7 @@ from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import make_below, read_json
 from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
 from hpc_hydra.sweep.index import forget_outcome, note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
+from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.types import Outcome
 
 LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
@@ -202,7 +202,7 @@ class Pack:
         task.hosts = hosts
 
     def _start(self, task: Task, signals: Signals) -> None:
-        task.attempt = attempt_name(self.id, time.time())
+        task.attempt = self.again.fresh_attempt(task.record)
         os.umask(task.record.program.umask)
         with contextlib.suppress(FileNotFoundError):  # of the sweep itself: other runs may go on
             make_below(self.sweep, task.paths.attempt(task.attempt))

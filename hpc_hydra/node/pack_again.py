@@ -106,6 +106,13 @@ class Again:
             return []
         return sorted(name for name in names if _id_of(name) in self.ids)
 
+    def fresh_attempt(self, record: RunRecord) -> str:
+        """A name for an attempt that begins now; those of earlier ones are older."""
+        now, earlier = time.time(), self.earlier(record)
+        while attempt_name(self.id, now) in earlier:
+            now += 1
+        return attempt_name(self.id, now)
+
     def close_earlier(self, record: RunRecord, plan: Plan) -> None:
         """Say of attempts that nobody has closed, as the allocation was killed, that they were interrupted."""
         paths = RunPaths(record.dir)

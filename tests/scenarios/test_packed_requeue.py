@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
+
 from .conftest import Probe
 from .test_coming_back import SMALL, executions, runs, states
-from .test_failures import await_true
 from .test_requeue import job_of, outcome
 
 # Run 0 ends well, run 1 fails; 2 saves when it is warned, 3 needs longer; both end well the next time.

@@ -84,17 +84,11 @@ class Allocation:
 
     def await_ready(self) -> None:
         """Until a run has said that it is."""
-        end = time.monotonic() + 60
-        while not self.lines("ready"):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        assert await_true(lambda: self.lines("ready"))
 
     def await_line(self, event: str) -> None:
         """Until the journal of the allocation says so."""
-        end = time.monotonic() + 60
-        while f'"{event}"' not in self.paths.journal("job0", "7_1").read_text():
-            assert time.monotonic() < end and self.process.poll() is None
-            time.sleep(0.02)
+        assert await_true(lambda: f'"{event}"' in self.paths.journal("job0", "7_1").read_text())
 
     def lines(self, name: str) -> list[str]:
         path = self.paths.root / name
