@@ -181,9 +181,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     notes = (*prepared.notes, *dialect.notes(plan.request), *allocation.notes(prepared.settings, held))
     if plan.request.time_limit is not None and (held is not None or not dialect.has_queue):
         notes += ("resources.time_limit: nobody ends a run at this console (under -m its launcher does)",)
-    return Attached(
-        dialect, run, spec, dialect.script(spec), command, env, _streams(plan.logging, root, keep, per_rank), notes
-    )
+    streams = replace(_streams(plan.logging, root, keep, per_rank), careless=dialect.has_queue)
+    return Attached(dialect, run, spec, dialect.script(spec), command, env, streams, notes)
 
 
 def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Streams:

@@ -73,7 +73,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
             with hushed(settings.quiet):
                 return _submit(command, env, kept or Path.cwd())
         logging = plan.logging
-        streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr)
+        streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=dialect.has_queue)
         return run_attached(command, env=env, cwd=kept, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(

@@ -1,6 +1,7 @@
 """Run one command attached to this console: its input, output, signals and exit code are ours.
 
-Without files or colours the command writes to the console itself; else its output passes through here in large blocks.
+Without files or colours the command writes to the console itself; else its output passes through here in large blocks,
+also where the console is a file, and the command would not notice that it is full.
 Must not know: jobs, schedulers, configuration.
 """
 
@@ -11,6 +12,7 @@ import fcntl
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -25,6 +27,7 @@ from hpc_hydra.launcher.streams import note
 
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_NAMES = {1: "standard output", 2: "standard error"}
 _BLOCK = 1 << 18  # bytes read at once
 _PIPE = 1 << 20  # size of the pipe, bytes; Linux allows every user this much
 _HOLD = 0.1  # seconds that an unfinished line waits for its end before it is shown in colour
@@ -33,11 +36,15 @@ _LINGER = 2.0  # seconds for output of what the command left running
 
 @dataclass(frozen=True)
 class Streams:
-    """Where output goes besides the console: files to write, and whether standard error is red on the console."""
+    """Where output goes besides the console: files to write, and whether standard error is red on the console.
+
+    ``careless``: the command does not tell where it could not write (srun, salloc).
+    """
 
     out: Path | None = None
     err: Path | None = None
     color_stderr: bool = False
+    careless: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,12 +68,8 @@ def run_attached(
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     terminal = _Terminal()
     parent = os.getpid()
-    pumps: list[_Pump] = []
     with contextlib.ExitStack() as files:
-        for number, path, color in ((1, streams.out, False), (2, streams.err, streams.color_stderr)):
-            if path is not None or color:
-                pumps.append(_Pump(number, files.enter_context(_opened(path)) if path else None, color))
-        writers = {pump.number: pump.writer for pump in pumps}
+        pumps, writers = _pumps(streams, files)
         sys.stdout.flush()
         sys.stderr.flush()
         with _forwarding() as forward:
@@ -88,8 +91,34 @@ def run_attached(
         for pump in pumps:
             pump.finish()
             if pump.lost is not None:
-                note(pump.lost)
+                note(pump.lost, _NAMES[pump.number])
     return Ended(code, forward.first)
+
+
+def _pumps(streams: Streams, files: contextlib.ExitStack) -> tuple[list[_Pump], dict[int, int]]:
+    """Those that are needed, and where the command writes in place of its standard output (1) and error (2)."""
+    pumps: list[_Pump] = []
+    writers: dict[int, int] = {}
+    for number, path, color in ((1, streams.out, False), (2, streams.err, streams.color_stderr)):
+        passing = streams.careless and _may_fill(number)
+        if path is None and not color and not passing:
+            continue
+        if path is None and not color and streams.out is None and 1 in writers and os.path.sameopenfile(1, 2):
+            writers[2] = writers[1]  # one pipe keeps the order of both
+            continue
+        pumps.append(_Pump(number, files.enter_context(_opened(path)) if path else None, color))
+        writers[number] = pumps[-1].writer
+    return pumps, writers
+
+
+def _may_fill(number: int) -> bool:
+    """Whether a standard stream is a file, or a device without people."""
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return False
+    is_device = stat.S_ISCHR(found.st_mode) and not os.isatty(number)
+    return stat.S_ISREG(found.st_mode) or (is_device and found.st_rdev != Path(os.devnull).stat().st_rdev)
 
 
 def _in_child(parent: int, terminal: _Terminal, prctl: Callable[[int, int], int] | None) -> None:
@@ -251,7 +280,8 @@ class _Pump:
         try:
             write_all(self._file.fileno(), data)
         except OSError as error:
-            print(f"hpc-hydra: {self._file.name}: {error.strerror}; no more is written there", file=sys.stderr)
+            if not note(error, str(self._file.name)):
+                print(f"hpc-hydra: {self._file.name}: {error.strerror}; no more is written there", file=sys.stderr)
             self._file = None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
+from hpc_hydra.launcher import streams
 
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
@@ -250,7 +251,6 @@ def _few(values: Sequence[Any]) -> str:
 
 def show(checks: Sequence[Check], facts: Sequence[Facts]) -> None:
     """The table."""
-    from rich.console import Console
     from rich.table import Table
 
     colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -259,4 +259,4 @@ def show(checks: Sequence[Check], facts: Sequence[Facts]) -> None:
         table.add_column(title)
     for check in checks:
         table.add_row(check.name, f"[{colours[check.result]}]{check.result}[/]", check.detail)
-    Console(highlight=False, soft_wrap=True).print(table)
+    streams.console(highlight=False, soft_wrap=True).print(table)

@@ -64,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     streams.open_all()
     try:
         code = _main(argv)
+    except BrokenPipeError:  # the reader has left, as a shell's `| head` does
+        streams.leave(1)
+        code = 141
     except OSError as error:
         if not streams.note(error):
             raise
@@ -76,18 +79,21 @@ def _main(argv: Sequence[str] | None) -> int:
         atexit.register(gc.freeze)  # what is there goes with the process: its end does not look for cycles in it
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
-        print(usage(), end="", file=sys.stdout if words else sys.stderr)
-        return 0 if words else USAGE_EXIT
+        if not words:
+            _complain(usage().rstrip("\n"))
+            return USAGE_EXIT
+        print(usage(), end="", flush=True)
+        return 0
     name, rest = words[0], words[1:]
     if name in ("--version", "-V"):
-        print(f"hpc-hydra {version()}")
+        print(f"hpc-hydra {version()}", flush=True)
         return 0
     if name not in COMMANDS:
         from hpc_hydra.cli.scan import did_you_mean
 
         near = did_you_mean(name, COMMANDS)
         hint = f"did you mean {near}?" if near else f"commands are {', '.join(COMMANDS)}"
-        print(f"hpc-hydra: unknown command {name!r}; {hint}", file=sys.stderr)
+        _complain(f"hpc-hydra: unknown command {name!r}; {hint}")
         return USAGE_EXIT
     gc.set_threshold(
         100_000, 20, 20
@@ -96,26 +102,28 @@ def _main(argv: Sequence[str] | None) -> int:
         module, _, function = COMMANDS[name][0].partition(":")
         return int(getattr(import_module(module), function or "main")(rest))
     except HpcHydraError as error:
-        print(f"hpc-hydra {name}: {error}", file=sys.stderr)
+        _complain(f"hpc-hydra {name}: {error}")
         return error.exit_code
     except FileNotFoundError:
         try:
             Path.cwd()
         except FileNotFoundError:
-            print(f"hpc-hydra {name}: {NO_DIRECTORY}", file=sys.stderr)
+            _complain(f"hpc-hydra {name}: {NO_DIRECTORY}")
             return NO_DIRECTORY.exit_code
         raise
     except PermissionError as error:
         place = error.filename2 or error.filename
         if place is None:
             raise
-        print(f"hpc-hydra {name}: {os.fsdecode(place)}: {error.strerror}", file=sys.stderr)
+        _complain(f"hpc-hydra {name}: {os.fsdecode(place)}: {error.strerror}")
         return USAGE_EXIT
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has left; the interpreter would complain once more
-        return 141
     except KeyboardInterrupt:
         return 130
+
+
+def _complain(text: str) -> None:
+    with streams.spoken():
+        print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

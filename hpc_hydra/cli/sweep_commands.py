@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.launcher import streams
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.inspect import RunView
@@ -93,7 +94,6 @@ def status(argv: Sequence[str]) -> int:
 
 def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
     """A live table in a terminal, elsewhere the table once more for each change."""
-    from rich.console import Console
     from rich.live import Live
 
     from hpc_hydra.cli import sweep_tables
@@ -101,7 +101,7 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
     from hpc_hydra.launcher.inspect import look
     from hpc_hydra.launcher.recover import recover
 
-    console = Console(highlight=False)
+    console = streams.console(highlight=False)
     head = f"sweep: {sweep.root}"
     numbers = {view.run.num for view in views}
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
@@ -242,7 +242,9 @@ def cancel(argv: Sequence[str]) -> int:
     from hpc_hydra.launcher import choose
 
     done = choose.cancel(sweep, views, all_runs=not runs)
-    print("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
+    from hpc_hydra.launcher.report import say
+
+    say("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
     return 0
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra.launcher import streams
 from hpc_hydra.launcher.report import code_of, common_overrides, printable, shown_overrides
 
 if TYPE_CHECKING:
@@ -243,11 +244,10 @@ def draw(what: Any) -> None:
     if isinstance(what, str):
         print(what, flush=True)
         return
-    from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=False)
+    console = streams.console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=1000)
+        console = streams.console(highlight=False, width=1000)
     with console.capture() as captured:
         console.print(what)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)

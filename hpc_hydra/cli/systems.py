@@ -18,6 +18,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.launcher import streams
 from hpc_hydra.system import checked, defaults, detect, index
 from hpc_hydra.system.probe import Probe, here
 
@@ -206,11 +207,10 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
 
 def _show(table: Any) -> None:
     """Print a table as wide as it needs: in a pipe, cells must not be cut to a width that nobody has."""
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = streams.console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = streams.console(highlight=False, width=200)
     with console.capture() as captured:
         console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.launcher import streams
-from hpc_hydra.launcher.report import MANY, common_overrides, printable
+from hpc_hydra.launcher.report import MANY, common_overrides, printable, say
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.group import Run
@@ -77,9 +77,8 @@ def _apart(runs: Sequence[Run]) -> list[list[str]]:
 def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
     if len(runs) > 2 * MANY:
         done = sum(outcomes[run.num].status == "completed" for run in runs)
-        print(f"{done} of {len(runs)} runs completed; hpc-hydra results shows them", flush=True)
+        say(f"{done} of {len(runs)} runs completed; hpc-hydra results shows them")
         return
-    from rich.console import Console
     from rich.table import Table
 
     columns, rows = table(runs, outcomes)
@@ -97,7 +96,7 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
         drawn.add_row(*row)
     with streams.spoken():
         print()
-        Console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
+        streams.console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
 
 
 def _needed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -153,10 +153,9 @@ class Reporter:
     def start(self) -> None:
         """Begin the live table, in a terminal."""
         if self.is_terminal:
-            from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
+            self._live = Live(console=streams.console(file=self.stream), auto_refresh=False, transient=True)
             with streams.spoken():
                 self._live.start()
 

@@ -11,9 +11,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # not that a reader has left
-_lost = False
+_lost: set[str] = set()  # names of what takes no more
 
 
 def open_all() -> None:
@@ -43,29 +47,46 @@ def spoken() -> Iterator[None]:
         note(error)
 
 
-def note(error: Exception) -> bool:
-    """Whether it says that a standard stream takes no more; that is told once, on standard error."""
-    global _lost
+def note(error: Exception, name: str = "standard output") -> bool:
+    """Whether it says that there is no room for more; that is told once of each, on standard error."""
     if not isinstance(error, OSError) or error.errno not in _LOST or error.filename is not None:
         return False
-    if not _lost:
-        _lost = True
+    if name not in _lost:
+        _lost.add(name)
         with suppress(OSError, ValueError):
-            print(f"hpc_hydra: standard output: {error.strerror}; some of it is lost", file=sys.stderr, flush=True)
+            print(f"hpc_hydra: {name}: {error.strerror}; some of it is lost", file=sys.stderr, flush=True)
     return True
 
 
 def ended(code: int) -> int:
-    """The exit code of a command, 1 in place of 0 where something that it said is lost."""
-    global _lost
-    with spoken():
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    if not _lost:
-        return code
-    with suppress(OSError):  # the interpreter would try once more
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.close(nowhere)
-    _lost = False
-    return code or 1
+    """The exit code of a command, 1 in place of 0 where something that it said, or was to write, is lost."""
+    for number, stream, name in ((1, sys.stdout, "standard output"), (2, sys.stderr, "standard error")):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError) as error:
+            note(error, name)
+            leave(number)
+    lost = bool(_lost)
+    _lost.clear()
+    return code or int(lost)
+
+
+def console(**options: Any) -> Console:
+    """A `rich.console.Console` that raises `BrokenPipeError` where its reader has left; rich's own exits."""
+    from rich.console import Console
+
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            raise
+
+    return Ours(**options)
+
+
+def leave(*numbers: int) -> None:
+    """These standard streams lead nowhere from now on: at its end the interpreter would try them once more."""
+    for number in numbers:
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
