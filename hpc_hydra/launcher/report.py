@@ -192,7 +192,8 @@ def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
     if outcome is not None and outcome.reason:  # of a completed run: what it lost on the way
-        text += f", {printable(outcome.reason)}"
+        reason = reason_of(watched.run, outcome)
+        text += f", {printable(reason)}" if reason else ""
     elif outcome is None and status.reason and status.reason != "None":
         text += f" ({printable(status.reason)})"
     return f"{text} [{shown_overrides(watched.run.overrides, common)}]"

@@ -84,6 +84,8 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside)
+        for note in _notes(jobs, sweep, submitters):
+            complain(f"note: {note}")
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
@@ -266,6 +268,17 @@ def _jobs(
         spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         jobs.append((g, spec, sweep.paths.script(key)))
     return jobs
+
+
+def _notes(jobs: scripts.Jobs, sweep: Sweep, submitters: Mapping[str, Submitter]) -> list[str]:
+    """What is said of an allocation that runs are steps of now, and of plans that are new."""
+    found: dict[str, None] = {}
+    for g, spec, _ in jobs:
+        found |= dict.fromkeys(allocation.resumed(spec.held))
+        new = [run.plan for run in g.runs if run.overrides != sweep.records[run.num].overrides]
+        for plan in new:
+            found |= dict.fromkeys((*plan.notes, *submitters[plan.request.scheduler].dialect.notes(plan.request)))
+    return list(found)
 
 
 def _next_key(sweep: Sweep) -> int:

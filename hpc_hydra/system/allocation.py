@@ -7,10 +7,10 @@ scheduler is asked. Must not know: any scheduler's variables or commands (the di
 from __future__ import annotations
 
 from hpc_hydra.config.schema import Settings
-from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
 from hpc_hydra.scheduler.base import Allocation, Dialect
 from hpc_hydra.system import defaults
-from hpc_hydra.system.probe import Probe, here
+from hpc_hydra.system.probe import Probe, Unanswered, here
 
 
 def held(dialect: Dialect, inside: str | None, probe: Probe | None = None) -> Allocation | None:
@@ -21,6 +21,7 @@ def held(dialect: Dialect, inside: str | None, probe: Probe | None = None) -> Al
 
     Raises:
         ConfigError: what ``inside`` says cannot be.
+        SchedulerError: the scheduler does not answer in time whether the allocation around us lives.
     """
     probe = probe or here()
     if inside is not None:
@@ -54,11 +55,28 @@ def notes(settings: Settings, held: Allocation | None, probe: Probe | None = Non
     return (f"for jobs alone, not for steps of the allocation {held.job_id}: {', '.join(told)} ({fix})",)
 
 
+def resumed(held: Allocation | None) -> tuple[str, ...]:
+    """What is said of runs that were planned elsewhere, and are steps of ``held`` now."""
+    if held is None:
+        return ()
+    own = "its queue, account and time are theirs; launch.inside=submit makes jobs"
+    return (f"they run as steps of the allocation {held.job_id}: {own}",)
+
+
 def _ask(dialect: Dialect, probe: Probe) -> Allocation | None:
     command = dialect.allocation_command(probe.env)
     if command is None:
         return None
-    answer = probe.told(command)
+    try:
+        answer = probe.run(command)
+    except Unanswered as error:
+        if not error.late and dialect.classify(error.said) != "transient":  # it does not know the job
+            return None
+        raise SchedulerError(
+            f"{command[0]} does not tell whether the allocation that this is in lives ({error.said})",
+            where="launch.inside",
+            fix="the same command again; launch.inside=submit for jobs of their own, without asking",
+        ) from None
     try:
         return dialect.parse_allocation(answer, probe.env) if answer is not None else None
     except (HpcHydraError, ValueError):  # half of the variables, or a job that nobody can describe

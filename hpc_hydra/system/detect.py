@@ -30,6 +30,7 @@ ASKED = (
     ("flux", ("flux", "queue", "status"), ""),
     ("lsf", ("lsid",), "My cluster name"),
 )
+_NO_SINFO = "sinfo is here but tells nothing of the nodes ({})"
 _NAMES = {"slurm": "SLURM", "flux": "Flux", "lsf": "LSF", "pbs": "PBS", "ssh": "ssh"}
 
 
@@ -124,7 +125,12 @@ def notes(
         for name, near in defaults.strange(probe, known).items()
         if near
     )
-    return (*strange, *_failed(asked, resolved, probe), *exported.notes(asked, resolved, probe, attached=attached))
+    return (
+        *strange,
+        *_failed(asked, resolved, probe),
+        *_sized_blindly(resolved, probe),
+        *exported.notes(asked, resolved, probe, attached=attached),
+    )
 
 
 def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
@@ -136,6 +142,16 @@ def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...
         f"{command} is here but fails ({said}): this runs on this machine; scheduler={name} to submit anyway"
         for name, command, said in answering(probe).failed
     )
+
+
+def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
+    system = resolved.system
+    if system.kind != "probed" or resolved.scheduler.name != "slurm":
+        return ()
+    if system.cores_per_node is not None and system.gpus_per_node is not None:
+        return ()
+    text = _sinfo(probe)
+    return (f"{_NO_SINFO.format(text.said)}: sizes may differ",) if isinstance(text, Unanswered) else ()
 
 
 def _answering_or_local(probe: Probe) -> str:
@@ -283,13 +299,43 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
         }
     elif settings.scheduler.name == "slurm":
         held = allocation.held(dialect("slurm"), settings.launch.inside, probe)
-        kinds = probe.once("sinfo", lambda: sinfo.parse(probe.told(sinfo.COMMAND) or ""))
+        text = _sinfo(probe)
+        if isinstance(text, Unanswered):
+            _without_sinfo(text, settings, is_held=held is not None)
+            text = ""
+        kinds = probe.once("nodes", lambda: sinfo.parse(text))
         with_gpus = settings.resources.gpus_per_proc != 0
         facts = sinfo.facts(kinds, _partition(settings), with_gpus=with_gpus)
         if held is not None:  # what there is, is what the allocation has
             facts = {**facts, "cores_per_node": min(held.slots), "gpus_per_node": min(held.gpus)}
     missing = {key: value for key, value in facts.items() if getattr(system, key) is None}
     return dataclasses.replace(system, scheduler=system.scheduler or settings.scheduler.name, **missing)
+
+
+def _sinfo(probe: Probe) -> str | Unanswered:
+    def ask() -> str | Unanswered:
+        try:
+            return probe.run(sinfo.COMMAND) or ""
+        except Unanswered as error:
+            return "" if probe.env.get("SLURM_CONF") == os.devnull else error
+
+    return probe.once("sinfo", ask)
+
+
+def _without_sinfo(error: Unanswered, settings: Settings, *, is_held: bool) -> None:
+    """A job of one process without GPUs is not what was meant where nobody knows the nodes. Raises `SchedulerError`.
+
+    An allocation tells what it has, and who says all of a node needs no answer. A dry run is noted.
+    """
+    system = settings.system
+    is_told = system.cores_per_node is not None and system.gpus_per_node is not None
+    if is_held or is_told or settings.launch.dry_run:
+        return
+    raise SchedulerError(
+        _NO_SINFO.format(error.said),
+        where=f"system={system.name if system.name != UNKNOWN else 'auto'}",
+        fix="the same command again, or say what a node has: system.cores_per_node=64 system.gpus_per_node=4",
+    )
 
 
 def _partition(settings: Settings) -> str | None:

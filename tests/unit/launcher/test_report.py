@@ -52,6 +52,15 @@ def test_a_change_is_one_line_with_run_state_and_id() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", ["cancelled", "timeout"])
+def test_a_line_says_no_word_twice(status: str) -> None:
+    stream = io.StringIO()
+    (one,) = watched(1)
+    one.outcome = Outcome(0, status, 1, reason=status.upper())
+    Reporter(1, stream=stream).changed([one])
+    assert stream.getvalue().lower().count(status) == 1
+
+
 def test_why_runs_wait_is_said_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     reporter = Reporter(3, stream=stream)

@@ -293,6 +293,52 @@ def test_unknown_cluster_seen_from_elsewhere_is_not_known() -> None:
     assert (system.cores_per_node, system.gpus_per_node) == (None, None)
 
 
+SLOW = Unanswered("no answer in 5 s", late=True)
+DOWN = Unanswered("slurm_load_partitions: Unable to contact slurm controller (connect failure)")
+UNSURE = pytest.mark.parametrize("answer", [SLOW, DOWN], ids=["slow", "down"])
+CHOSEN = {"name": "slurm", "kind": "known"}
+
+
+@UNSURE
+@pytest.mark.parametrize("scheduler", [{}, CHOSEN], ids=["auto", "slurm"])
+def test_a_sinfo_that_tells_nothing_makes_no_small_job_without_gpus(answer: Unanswered, scheduler: object) -> None:
+    probe = machine(commands=SLURM_IS_UP | {"sinfo": answer})
+    groups = {"scheduler": scheduler} if scheduler else {}
+    with pytest.raises(SchedulerError, match=r"sinfo is here but[\s\S]*Try:.*system\.gpus_per_node="):
+        detect.resolve(auto(**groups), probe=probe)
+    told = {"cores_per_node": 64, "gpus_per_node": 4}
+    assert detect.resolve(auto(**groups, system=told), probe=probe).system.gpus_per_node == 4
+    dry = auto(**groups, launch={"dry_run": True})
+    (note,) = detect.notes(dry, detect.resolve(dry, probe=probe), probe)
+    assert "sinfo" in note and "sizes may differ" in note
+
+
+HELD = {"HOME": "/nowhere", "SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8"}
+SHOWN = "JobId=7 JobState=RUNNING NodeList=n1 NumCPUs=8 TRES=cpu=8,gres/gpu=2"
+
+
+@UNSURE
+def test_an_allocation_tells_what_it_has_where_sinfo_does_not(answer: Unanswered) -> None:
+    probe = machine(env=HELD, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": answer})
+    system = detect.resolve(auto(), probe=probe).system
+    assert (system.cores_per_node, system.gpus_per_node) == (8, 2)
+
+
+@UNSURE
+def test_runs_become_no_jobs_because_nobody_tells_whether_the_allocation_lives(answer: Unanswered) -> None:
+    probe = machine(env=HELD, commands=SLURM_IS_UP | {"scontrol show job": answer, "sinfo": SINFO})
+    for inside in (None, "step"):
+        with pytest.raises(SchedulerError, match=r"launch\.inside[\s\S]*launch\.inside=submit"):
+            detect.resolve(auto(launch={"inside": inside}), probe=probe)
+    assert detect.resolve(auto(launch={"inside": "submit"}), probe=probe).system.cores_per_node == 64
+
+
+def test_a_job_that_slurm_does_not_know_is_no_allocation() -> None:
+    gone = Unanswered("slurm_load_jobs error: Invalid job id specified")
+    probe = machine(env=HELD, commands=SLURM_IS_UP | {"scontrol show job": gone, "sinfo": SINFO})
+    assert detect.resolve(auto(), probe=probe).system.cores_per_node == 64
+
+
 def test_unknown_machine_without_scheduler_is_read_from_the_system() -> None:
     seen = Hardware(
         cores=64, numa_domains=2, memory=515000, gpus=8, gpu_vendor="amd", gpu_arch="gfx90a", mem_per_gpu=64.0
