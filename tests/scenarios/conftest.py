@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
@@ -13,8 +14,22 @@ from typing import Any
 
 import pytest
 
+from tests.awaiting import PATIENCE, await_true
+
 APP = Path(__file__).parent / "app"
 ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "train_examples" / "digits_ddp" / "train.py"
+
+
+def train_digits(folder: Path, *words: str, runs: int = 1) -> list[dict[str, Any]]:
+    """How the runs of a sweep of the digits example ended, which must end well."""
+    done = subprocess.run(
+        [sys.executable, str(DIGITS), "-m", *words, "launch.seed=7", f"hydra.sweep.dir={folder / 'sweep'}"], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads((folder / "sweep" / str(num) / "outcome.json").read_text()) for num in range(runs)]
 
 
 @dataclass
@@ -87,6 +102,13 @@ class Probe:
                     with suppress(subprocess.TimeoutExpired):
                         launcher.communicate(timeout=60)
                     launcher.kill()
+
+    def interrupt(self, *args: str, running: int) -> None:
+        """Ctrl-C once so many ranks have said what they see: the launcher ends with 130."""
+        with self.started(*args) as launcher:
+            assert await_true(lambda: len(self.saw()) >= running)
+            launcher.send_signal(signal.SIGINT)
+            assert launcher.wait(PATIENCE) == 130
 
     def saw(self) -> dict[tuple[int, int], dict[str, Any]]:
         found = {}

@@ -14,7 +14,7 @@ import pytest
 
 from tests.awaiting import await_true
 
-from .conftest import Probe
+from .conftest import Probe, Result
 
 
 @pytest.fixture
@@ -52,24 +52,31 @@ def test_one_failing_run_does_not_stop_the_others(probe: Probe) -> None:
         assert str(log) in result.err and "Traceback" in log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "word"),
-    [("raise", 1, "ValueError: boom-x"), ("kill", 137, "SIGKILL"), ("segv", 139, "SIGSEGV")],
-)
-def test_the_failing_rank_is_named_with_its_reason(probe: Probe, how: str, code: int, word: str) -> None:
-    result = probe.run("resources.procs_per_node=3", "fail_rank=2", f"how={how}", "note=x", "sleep=100")
-    outcome = result.outcome(0)
+def told(result: Result, num: int, reason: str) -> bool:
+    """Whether the summary gives this reason below the run."""
+    return bool(re.search(rf"^ *run {num} .*\n *failed: {reason}", result.err, re.M))
+
+
+def test_the_failing_rank_is_named_with_its_reason(probe: Probe) -> None:
+    ends = (("raise", 1, "ValueError: boom-x"), ("kill", 137, "SIGKILL"), ("segv", 139, "SIGSEGV"))
+    how = f"how={','.join(how for how, *_ in ends)}"
+    result = probe.run("resources.procs_per_node=3", "fail_rank=2", how, "note=x", "sleep=100")
     assert result.code == 1
-    assert (outcome["rank"], outcome["exit_code"]) == (2, code)
-    assert word in outcome["reason"] and "rank 2" in result.err and word in result.err
+    for num, (_, code, word) in enumerate(ends):
+        outcome = result.outcome(num)
+        assert (outcome["rank"], outcome["exit_code"]) == (2, code)
+        assert word in outcome["reason"] and told(result, num, rf"rank 2 on \S+: .*{word}")
 
 
-@pytest.mark.parametrize("code", [1, 7, 120, 255])
-def test_exit_codes_come_through_unchanged(probe: Probe, code: int) -> None:
-    result = probe.run("resources.procs_per_node=2", "fail_rank=1", "how=exit", f"exit_code={code}", "sleep=100")
-    outcome = result.outcome(0)
-    assert (outcome["rank"], outcome["exit_code"]) == (1, code)
-    assert result.code == 1 and str(code) in result.err
+def test_exit_codes_come_through_unchanged(probe: Probe) -> None:
+    codes = (1, 7, 120, 255)
+    size = ("resources.procs_per_node=2", "resources.cpus_per_proc=1")
+    result = probe.run(*size, "fail_rank=1", "how=exit", f"exit_code={','.join(map(str, codes))}", "sleep=100")
+    assert result.code == 1
+    for num, code in enumerate(codes):
+        outcome = result.outcome(num)
+        assert (outcome["rank"], outcome["exit_code"]) == (1, code)
+        assert told(result, num, rf"rank 1 on \S+: exit code {code}\b"), result.err
 
 
 def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe) -> None:
@@ -83,26 +90,23 @@ def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe
     assert (outcome["rank"], outcome["exit_code"], result.code) == (2, 7, 1)
 
 
-@pytest.mark.parametrize(
-    ("ret", "kind", "value"),
-    [
-        ("none", "none", None), ("number", "json", 41.5), ("dict", "json", {"acc": 0.5, "list": [1, 2]}),
-        ("dataclass", "pickle", None), ("big", "pickle", None), ("lambda", "pickle", None),
-        ("file", "unserialisable", None), ("generator", "unserialisable", None),
-        ("unpicklable", "unserialisable", None),
-    ],
-)  # fmt: skip
-def test_a_run_is_never_lost_over_its_return_value(local_probe: Probe, ret: str, kind: str, value: object) -> None:
-    result = local_probe.run(f"ret={ret}")
-    outcome = result.outcome(0)
-    assert outcome["status"] == "completed" and result.code == 0, result.text
-    assert outcome["result_kind"] == kind and outcome["result"] == value
-    if kind == "unserialisable":
-        assert outcome["result_note"] and "could not be" in result.err
+RETURNED = {
+    "none": ("none", None), "number": ("json", 41.5), "dict": ("json", {"acc": 0.5, "list": [1, 2]}),
+    "dataclass": ("pickle", None), "big": ("pickle", None), "lambda": ("pickle", None),
+    "file": ("unserialisable", None), "generator": ("unserialisable", None), "unpicklable": ("unserialisable", None),
+    "not_a_number": ("json", "nan"),
+}  # fmt: skip
 
 
-def test_nan_is_returned_as_nan(local_probe: Probe) -> None:
-    assert str(local_probe.run("ret=not_a_number").outcome(0)["result"]) == "nan"
+def test_a_run_is_never_lost_over_its_return_value(local_probe: Probe) -> None:
+    result = local_probe.run(f"ret={','.join(RETURNED)}")
+    assert result.code == 0, result.text
+    for num, (kind, value) in enumerate(RETURNED.values()):
+        outcome = result.outcome(num)
+        found = str(outcome["result"]) if value == "nan" else outcome["result"]
+        assert (outcome["status"], outcome["result_kind"], found) == ("completed", kind, value)
+        if kind == "unserialisable":
+            assert outcome["result_note"] and re.search(rf"run {num}\b.*could not be", result.err), result.err
 
 
 def test_each_rank_has_its_own_complete_log(probe: Probe) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
-from tests.scenarios.conftest import ROOT, Probe
+from tests.scenarios.conftest import ROOT, Probe, train_digits
 from tests.scenarios.test_coming_back import hpc, states
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
@@ -100,13 +99,9 @@ def test_each_system_of_a_sweep_has_its_scheduler(fake_flux: Cluster, slurm_clus
 def test_an_interrupt_cancels_all_by_one_command(fake_flux: Cluster, tmp_path: Path) -> None:
     probe = Probe(tmp_path, "flux")
     fake_flux.set_note("hosts", {"node01": {"slots": 2, "gpus": 0}})
-    args = probe.argv(
-        *SMALL, "resources.procs_per_node=1", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d"
-    )  # fmt: skip
-    with probe.started(argv=args) as launcher:
-        assert await_true(lambda: len(probe.saw()) >= 2)
-        launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(PATIENCE) == 130
+    probe.interrupt(
+        *SMALL, "resources.procs_per_node=1", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d", running=2
+    )
     jobs = fake_flux.jobs()
     assert {job.state for job in jobs} == {"ended"}
     assert [job.started is None for job in jobs] == [False, False, True, True]
@@ -179,16 +174,9 @@ def test_a_batch_script_of_the_users_own(fake_flux: Cluster, tmp_path: Path) -> 
 
 @pytest.mark.torch
 def test_the_digits_example_trains_over_several_nodes(fake_flux: Cluster, tmp_path: Path) -> None:
-    train = ROOT / "train_examples" / "digits_ddp" / "train.py"
-    args = [
-        sys.executable, str(train), "-m", "scheduler=flux", *SMALL, "epochs=1", f"hydra.sweep.dir={tmp_path / 'sweep'}",
-        "resources.nodes=2", "resources.procs_per_node=2", "launch.seed=7",
-    ]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(args, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
-    assert (outcome["status"], outcome["world_size"]) == ("completed", 4)
+    size = ("resources.nodes=2", "resources.procs_per_node=1")
+    (outcome,) = train_digits(tmp_path, "scheduler=flux", *SMALL, "epochs=1", *size)
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
     (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
-    assert "on 4 ranks" in log.read_text()
+    assert "on 2 ranks" in log.read_text()
     assert [job.code for job in fake_flux.jobs()] == [0]

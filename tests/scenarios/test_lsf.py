@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
-from tests.scenarios.conftest import ROOT, Probe
+from tests.scenarios.conftest import ROOT, Probe, train_digits
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
 PATIENCE = 120.0  # seconds
@@ -73,14 +71,10 @@ def test_each_run_goes_to_its_own_scheduler(fake_lsf: Cluster, tmp_path: Path) -
 
 def test_an_interrupt_cancels_what_runs_and_what_waits(fake_lsf: Cluster, tmp_path: Path) -> None:
     probe = Probe(tmp_path, "lsf")
-    args = probe.argv(
+    probe.interrupt(
         *SMALL, "resources.procs_per_node=2", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d",
-        "scheduler.array_parallelism=2",
+        "scheduler.array_parallelism=2", running=4,
     )  # fmt: skip
-    with probe.started(argv=args) as launcher:
-        assert await_true(lambda: len(probe.saw()) >= 4)
-        launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(PATIENCE) == 130
     jobs = fake_lsf.jobs()
     assert {job.state for job in jobs} == {"ended"}
     assert [job.started is None for job in jobs] == [False, False, True, True]
@@ -150,19 +144,12 @@ def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> N
 
 @pytest.mark.torch
 def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
-    train = ROOT / "train_examples" / "digits_ddp" / "train.py"
     where = address()
     nodes = 2 if where else 1
-    args = [
-        sys.executable, str(train), "-m", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1",
-        f"hydra.sweep.dir={tmp_path / 'sweep'}", f"resources.nodes={nodes}", f"resources.procs_per_node={4 // nodes}",
-        "launch.seed=7", *([f"rendezvous.master_addr={where}"] if where else []),
-    ]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(args, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
-    assert (outcome["status"], outcome["world_size"]) == ("completed", 4)
+    size = (f"resources.nodes={nodes}", f"resources.procs_per_node={2 // nodes}")
+    meet = (f"rendezvous.master_addr={where}",) if where else ()
+    (outcome,) = train_digits(tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", *size, *meet)
+    assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
     (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
-    assert "on 4 ranks" in log.read_text()
+    assert "on 2 ranks" in log.read_text()
     assert [job.code for job in fake_lsf.jobs()] == [0]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.awaiting import await_true
 
 from .conftest import ROOT, Probe
 
@@ -35,25 +36,18 @@ def test_cpus_per_task_is_stated_on_the_step_itself(slurm_probe: Probe, tmp_path
 
 @pytest.mark.torch
 def test_jobs_that_share_a_node_never_share_a_port(slurm_probe: Probe) -> None:
-    holders = []
-    for port in (29400, 29500):
-        holder = socket.socket()
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", port))
-        holder.listen()
-        holders.append(holder)
-    try:
-        result = slurm_probe.run(
-            "note=1,2,3,4", "resources.procs_per_node=2", "resources.cpus_per_proc=1", "mode=gloo", "sleep=2",
-            "scheduler.nodelist=node01",
-        )  # fmt: skip
-    finally:
-        for holder in holders:
-            holder.close()
-    assert result.code == 0, result.text
-    ports = [{result.probes[(n, r)]["env"]["MASTER_PORT"] for r in (0, 1)} for n in range(4)]
+    """Two jobs of two ranks that meet, and two more that only hold their ports meanwhile."""
+    gate = slurm_probe.tmp / "gate"
+    size = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "scheduler.nodelist=node01")
+    with slurm_probe.started("mode=gloo,none", "note=1,2", f"gate={gate}", *size) as launcher:
+        assert await_true(lambda: len(slurm_probe.saw()) == 8 or launcher.poll() is not None)
+        gate.touch()
+        out, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, out
+    saw = slurm_probe.saw()
+    ports = [{saw[n, r]["env"]["MASTER_PORT"] for r in (0, 1)} for n in range(4)]
     assert all(len(p) == 1 for p in ports) and len(set.union(*ports)) == 4
-    assert {result.probes[(n, r)]["sum"] for n in range(4) for r in (0, 1)} == {3.0}
+    assert {saw[n, r]["sum"] for n in (0, 1) for r in (0, 1)} == {3.0}
 
 
 @pytest.mark.parametrize(
@@ -88,21 +82,19 @@ def test_a_failed_submission_is_told_at_once(slurm_probe: Probe, tmp_path: Path,
     assert not result.probes
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [("0.5G", "512M"), ("1.5GB", "1536M"), ("2500MB", "2500M"), ("1GiB", "1G"), ("'0'", "0"), ("null", None)],
-)
-def test_memory_reaches_slurm_in_its_own_units(slurm_probe: Probe, asked: str, told: str | None) -> None:
-    result = slurm_probe.run(f"resources.mem_per_node={asked}", "launch.dry_run=true")
+def test_memory_reaches_slurm_in_its_own_units(local_probe: Probe) -> None:
+    """One job each, as the memory differs; where none is asked for, there is no line."""
+    asked = "resources.mem_per_node=0.5G,null,1.5GB,2500MB,1GiB,'0'"
+    result = local_probe.run("scheduler=slurm", asked, "launch.dry_run=true")
     assert result.code == 0, result.text
     found = re.findall(r"^#SBATCH --mem=(\S+)", result.out, re.M)
-    mib = {"512M": {"512M"}, "1536M": {"1536M"}, "2500M": {"2500M"}, "1G": {"1G", "1024M"}, "0": {"0"}}
-    assert (not found) if told is None else (len(found) == 1 and found[0] in mib[told])
+    assert [told.replace("1024M", "1G") for told in found] == ["512M", "1536M", "2500M", "1G", "0"]
+    assert len(re.findall(r"^#SBATCH --nodes=", result.out, re.M)) == 6
 
 
 @pytest.mark.parametrize("asked", ["1024", "-1G", "lots", "0.25"])
-def test_memory_without_a_unit_or_sense_is_refused(slurm_probe: Probe, asked: str) -> None:
-    result = slurm_probe.run(f"resources.mem_per_node={asked}")
+def test_memory_without_a_unit_or_sense_is_refused(local_probe: Probe, asked: str) -> None:
+    result = local_probe.run("scheduler=slurm", f"resources.mem_per_node={asked}")
     assert result.code == 2 and "resources.mem_per_node" in result.err and "Try:" in result.err
     assert not result.probes and not result.sweep.exists()
 
@@ -135,12 +127,13 @@ def seconds(text: str) -> int:
     return int(days or 0) * 86400 + fields[0] * 3600 + fields[1] * 60 + fields[2]
 
 
-@pytest.mark.parametrize("asked", TIMES)
-def test_time_limits_mean_what_slurm_says(local_probe: Probe, asked: str) -> None:
-    result = local_probe.run("scheduler=slurm", f"resources.time_limit={asked}", "launch.dry_run=true")
+def test_time_limits_mean_what_slurm_says(local_probe: Probe) -> None:
+    """One job each, as the limits differ."""
+    result = local_probe.run("scheduler=slurm", f"resources.time_limit={','.join(TIMES)}", "launch.dry_run=true")
     assert result.code == 0, result.text
-    (told,) = re.findall(r"^#SBATCH --time=(\S+)", result.out, re.M)
-    assert 0 <= seconds(told) - seconds(TIMES[asked]) < 60
+    found = re.findall(r"^#SBATCH --time=(\S+)", result.out, re.M)
+    for told, meant in zip(found, TIMES.values(), strict=True):
+        assert 0 <= seconds(told) - seconds(meant) < 60
 
 
 @pytest.mark.parametrize("asked", ["0", "-5", "1.5", "soon"])

@@ -60,16 +60,17 @@ def test_an_outer_jobs_variables_do_not_leak_into_a_new_job(probe: Probe) -> Non
     outer = {k: v for k, v in OUTER.items() if k not in ("RANK", "WORLD_SIZE")}  # with these two it would be a rank
     cpus = "2" if probe.scheduler == "slurm" else "1"
     result = probe.run(
-        "resources.procs_per_node=2", f"resources.cpus_per_proc={cpus}", "mode=gloo",
+        "resources.procs_per_node=2", f"resources.cpus_per_proc={cpus}",
         *(["resources.time_limit=7"] if probe.scheduler == "slurm" else []), env=outer,
     )  # fmt: skip
     assert result.code == 0, result.text
     assert [result.probes[(0, r)]["env"]["RANK"] for r in (0, 1)] == ["0", "1"]
+    meeting = [{result.probes[(0, r)]["env"][name] for r in (0, 1)} for name in ("MASTER_ADDR", "MASTER_PORT")]
+    assert [len(said) for said in meeting] == [1, 1]
     for rank in (0, 1):
         env = result.probes[(0, rank)]["env"]
         assert (env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("2", str(rank))
         assert env["MASTER_ADDR"] != "10.9.9.9" and env["MASTER_PORT"] != "1"
-        assert result.probes[(0, rank)]["sum"] == 3
         if probe.scheduler == "slurm":
             assert env["SLURM_JOB_PARTITION"] == "gpu"
             assert env["SLURM_CPUS_PER_TASK"] == "2" and env["SLURM_NTASKS"] == "2"
@@ -77,7 +78,7 @@ def test_an_outer_jobs_variables_do_not_leak_into_a_new_job(probe: Probe) -> Non
 
 
 def test_identity_of_every_rank_on_several_nodes(slurm_probe: Probe) -> None:
-    result = slurm_probe.run("resources.nodes=2", "resources.procs_per_node=2", "mode=gloo")
+    result = slurm_probe.run("resources.nodes=2", "resources.procs_per_node=2")
     assert result.code == 0, result.text
     ranks = [result.probes[(0, r)] for r in range(4)]
     env = [p["env"] for p in ranks]
@@ -88,7 +89,6 @@ def test_identity_of_every_rank_on_several_nodes(slurm_probe: Probe) -> None:
     assert ranks[0]["host"] == ranks[1]["host"] != ranks[2]["host"] == ranks[3]["host"]
     assert len({(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in env}) == 1
     assert env[0]["MASTER_ADDR"].startswith(("10.77.", ranks[0]["host"]))
-    assert {p["sum"] for p in ranks} == {10.0}
 
 
 def test_cyclic_placement_keeps_ranks_on_their_nodes(slurm_probe: Probe) -> None:
@@ -104,7 +104,7 @@ def test_cyclic_placement_keeps_ranks_on_their_nodes(slurm_probe: Probe) -> None
 
 
 def test_one_output_directory_per_run_written_by_rank_0(probe: Probe) -> None:
-    result = probe.run("resources.procs_per_node=3", "note=a,b", "start_skew=2")
+    result = probe.run("resources.procs_per_node=3", "note=a,b", "start_skew=0.5")
     assert result.code == 0, result.text
     for num in (0, 1):
         dirs = {result.probes[(num, r)]["output_dir"] for r in range(3)}
