@@ -28,7 +28,7 @@ from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.report import complain, say
 from hpc_hydra.planning.types import Logging
-from hpc_hydra.scheduler import container, registry
+from hpc_hydra.scheduler import commands, container, registry
 from hpc_hydra.scheduler.base import Dialect, JobSpec
 from hpc_hydra.scheduler.environment import cleaned
 from hpc_hydra.sweep.files import on_disk, read_json
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 JOB, PLAN = "job0", "plan0"
 ATTACHED = "HPC_HYDRA_ATTACHED"  # tells the ranks to leave their streams as they are
+LOOK_AFTER = 10.0  # seconds after which an allocation that is still waited for is asked about
+QUERY = 30.0  # seconds that the answer may take
 _ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of all ranks cannot have
 
 
@@ -228,7 +230,8 @@ def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
 
 def _execute(todo: Attached) -> int:
     try:
-        ended = run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
+        with _hopeless_told(todo):
+            ended = run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
     except FileNotFoundError as error:
         raise SchedulerError(
             f"{todo.command[0]} is not there: is this a machine with {todo.dialect.name}?",
@@ -241,6 +244,30 @@ def _execute(todo: Attached) -> int:
         if not of_itself:  # the code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
+
+
+@contextlib.contextmanager
+def _hopeless_told(todo: Attached) -> Iterator[None]:
+    """Meanwhile, say it once where the scheduler has taken a request that can never start: it waits for ever."""
+    command = None if todo.spec.held is not None else todo.dialect.waiting_command()
+    if command is None:
+        yield
+        return
+    from threading import Timer
+
+    def look() -> None:
+        with contextlib.suppress(SchedulerError):
+            answer = commands.run(command, env=cleaned(os.environ), timeout=QUERY)
+            if why := todo.dialect.parse_waiting(answer.out, os.getsid(0)):
+                complain(f"hpc_hydra: this will never start as it is: {why}\n  Try: Ctrl-C, and another request")
+
+    timer = Timer(LOOK_AFTER, look)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check_places(todo: Attached, *, keep: bool) -> None:

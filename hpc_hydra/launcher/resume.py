@@ -84,8 +84,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside)
-        for note in _notes(jobs, sweep, submitters):
-            complain(f"note: {note}")
+        _tell_notes(jobs, sweep)
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
@@ -270,15 +269,13 @@ def _jobs(
     return jobs
 
 
-def _notes(jobs: scripts.Jobs, sweep: Sweep, submitters: Mapping[str, Submitter]) -> list[str]:
-    """What is said of an allocation that runs are steps of now, and of plans that are new."""
-    found: dict[str, None] = {}
-    for g, spec, _ in jobs:
-        found |= dict.fromkeys(allocation.resumed(spec.held))
-        new = [run.plan for run in g.runs if run.overrides != sweep.records[run.num].overrides]
-        for plan in new:
-            found |= dict.fromkeys((*plan.notes, *submitters[plan.request.scheduler].dialect.notes(plan.request)))
-    return list(found)
+def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
+    """Of an allocation that runs are steps of now, and of plans that are new."""
+    told = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
+    for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
+        told += [*plan.notes, *registry.dialect(plan.request.scheduler).notes(plan.request)]
+    for note in dict.fromkeys(told):
+        complain(f"note: {note}")
 
 
 def _next_key(sweep: Sweep) -> int:

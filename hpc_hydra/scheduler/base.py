@@ -264,6 +264,14 @@ class Dialect(ABC):
         """
         return None
 
+    def waiting_command(self) -> list[str] | None:
+        """Command that lists the user's jobs that wait, for `parse_waiting`; None: there is none."""
+        return None
+
+    def parse_waiting(self, stdout: str, session: int) -> str | None:
+        """Why the job that `attach_command` waits for in this session of processes will never start; None: it may."""
+        return None
+
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str] | None:
         """argv that runs the script on the first node of an allocation, with this terminal as its own; None: cannot."""
         return None

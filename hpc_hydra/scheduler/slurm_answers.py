@@ -159,6 +159,17 @@ class SlurmAnswers(Dialect):
             found.update(dict.fromkeys(_elements(job), status))
         return found
 
+    def waiting_command(self) -> list[str]:
+        return ["squeue", "--me", "--states=PENDING", "--noheader", "--Format=jobid:|,allocsid:|,reason:"]
+
+    def parse_waiting(self, stdout: str, session: int) -> str | None:
+        for line in stdout.splitlines():
+            job, _, rest = line.partition("|")
+            sid, _, reason = rest.partition("|")
+            if sid.strip() == str(session) and never_starts(reason.strip()):
+                return f"job {job.strip()}, {in_words(reason.strip())}"
+        return None
+
     def status_of(self, job: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
         """Elements of an array that were cancelled before they began are told of by the array's own id, and only so.
 

@@ -184,3 +184,25 @@ def _quoted(word: str) -> str:
     import shlex
 
     return shlex.quote(word)
+
+
+def test_defaults_of_the_shell_reach_a_job_and_a_resume_in_an_allocation_is_noted(inside: Inside) -> None:
+    sizes = [
+        "resources.nodes=1",
+        "resources.procs_per_node=1",
+        "resources.gpus_per_proc=0",
+        "resources.cpus_per_proc=1",
+    ]
+    hpc = [sys.executable, "-m", "hpc_hydra.cli"]
+    fixed = [f"hydra.sweep.dir={inside.folder}/sweep", "scheduler=slurm", *sizes]
+    command = ["--", "sh", "-c", 'echo "in $SLURM_JOB_PARTITION"; exit 3']
+    own = {"SBATCH_PARTITION": "debug", "SBATCH_TIMELIMIT": "nonsense", "SLURM_CPU_BIND": "nonsense"}
+    first = inside.run([*hpc, "run", "-m", *fixed, *command], **own)
+    assert first.returncode == 1, first.stderr
+    assert "scheduler.queue=debug (SBATCH_PARTITION)" in first.stderr
+    assert "not used: SBATCH_TIMELIMIT=nonsense, SLURM_CPU_BIND=nonsense of your shell" in first.stderr
+    assert "in debug" in inside.run([*hpc, "logs", "0", f"{inside.folder}/sweep"]).stdout
+    held = [*SALLOC, "--nodes=1", "--cpus-per-task=1", "--partition=gpu"]
+    again = inside.run([*held, *hpc, "resume", f"{inside.folder}/sweep"], **own)
+    assert re.search(r"note: they run as steps of the allocation \d+", again.stderr), again.stderr
+    assert "in gpu" in inside.run([*hpc, "logs", "0", f"{inside.folder}/sweep"]).stdout

@@ -293,3 +293,19 @@ def test_what_no_end_of_another_job_changes_is_known(reason: str, never: bool) -
     assert status.never is never
     running = SLURM.parse_status(["squeue"], f"7|RUNNING|0|N/A|{reason}")["7"]
     assert running.never is False
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("7|100|PartitionTimeLimit\n", "job 7, PartitionTimeLimit: its time limit"),
+        ("6|99|BadConstraints\n7|100|PartitionNodeLimit\n", "job 7, PartitionNodeLimit"),
+        ("7|100|Priority\n", None),
+        ("7|101|PartitionTimeLimit\n", None),  # of another session
+        ("", None),
+        ("squeue: error: Invalid user\n", None),
+    ],
+)
+def test_an_allocation_that_is_waited_for_at_the_console_and_never_starts(said: str, why: str | None) -> None:
+    found = SLURM.parse_waiting(said, 100)
+    assert found is None if why is None else found is not None and found.startswith(why)
