@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,14 @@ def await_true(check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
     while not (found := check()) and time.monotonic() < end:
         time.sleep(0.05)
     return found or check()
+
+
+def changed(folder: Path, module: str, **constants: float) -> str:
+    """PYTHONPATH by which new Python processes begin with other constants of one of our modules."""
+    folder.mkdir(exist_ok=True)
+    lines = (f"\n{module}.{name} = {value}" for name, value in constants.items())
+    (folder / "sitecustomize.py").write_text(f"import {module}{''.join(lines)}\n")
+    return os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
 
 
 def takes(pid: int, number: signal.Signals) -> bool:

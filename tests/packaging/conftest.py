@@ -100,7 +100,7 @@ def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session", params=["wheel", "wheel_of_sdist", "editable", "checkout"])
+@pytest.fixture(scope="session", params=["wheel", "editable", "checkout"])
 def installed(
     request: pytest.FixtureRequest, dependencies: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Installed:
