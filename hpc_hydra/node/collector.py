@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 LOADING = 1_000_000  # objects that come between two collections; torch and all that trains with it are fewer
 _before: tuple[int, int, int] | None = None
+_frozen = False
 
 
 def rest() -> None:
@@ -38,10 +39,17 @@ def resume() -> None:
     before, _before = _before, None
     if gc.get_threshold() != (LOADING, *before[1:]):
         return
-    if gc.get_freeze_count() == 0:  # what somebody has frozen stays so
+    if not _frozen and gc.get_freeze_count() == 0:  # what somebody has frozen stays so
         gc.freeze()
         gc.unfreeze()  # into the oldest generation, without a look at each object
     gc.set_threshold(*before)
+
+
+def freeze() -> None:
+    """Before forks: the collector never looks at what is there, so that the memory pages stay shared."""
+    global _frozen
+    _frozen = True  # to count what is frozen takes a look at each
+    gc.freeze()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import importlib
 import os
 import re
@@ -19,23 +18,34 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node import environment
+from hpc_hydra.node import collector, environment
 from hpc_hydra.node.become import Child
 from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, Stopped, die_with_parent, exit_code, kill_children
 from hpc_hydra.node.rendezvous import Meeting
 from hpc_hydra.node.seat import Agent, Case, Seat, identify, meeting_of, prepare_run, sit, told_of_nobody
 from hpc_hydra.node.supervisor import ended_early, start
 from hpc_hydra.planning.types import Plan, RankInfo
+from hpc_hydra.sweep.files import read_bytes
+from hpc_hydra.sweep.layout import SweepPaths
 
-READ_AT_IMPORT = re.compile(r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|TORCH|PYTORCH|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_")
+READ_AT_IMPORT = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|PYTORCH|TORCH[A-Z]*|TRITON|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_"
+)
 
 SHARED = (
-    "hydra", "hydra.core.utils", "hydra._internal.callbacks", "torch", "torch.distributed",
+    "hydra", "hydra.core.utils", "hydra._internal.callbacks", "hydra._internal.logging_config",
+    "hydra.experimental.callback", "torch", "torch.distributed", "hpc_hydra.config.store",
     "hpc_hydra.node.distributed", "hpc_hydra.node.program", "hpc_hydra.node.returned",
 )  # fmt: skip
-"""What every rank imports before the user's own program."""
+"""What every rank imports, besides the user's own program."""
+
+COMPILER = "torch._dynamo"
+"""What torch imports with the first optimizer and with DDP: it takes as long as torch itself."""
+_NEEDS_IT = re.compile(rb"DistributedDataParallel|torch\.optim|torch\.compile|fully_shard|FullyShardedDataParallel")
+_SETS_IT_UP = re.compile(rb"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TRITON_")
 
 
 def supervise_forked(case: Case, signals: Signals) -> int | Child:
@@ -97,15 +107,40 @@ def prepare(case: Case, first: RankInfo, meeting: Meeting) -> str | None:
         for name in SHARED:
             importlib.import_module(name)
         import torch
+
+        if imports_compiler(case):
+            importlib.import_module(COMPILER)
     except ImportError as error:
         return str(error)
-    gc.collect()
-    gc.freeze()  # ranks leave these pages as they are
+    _warm_up()
+    collector.freeze()  # ranks leave these pages as they are
     if threading.active_count() > 1:
         return "a thread was started by what is imported"
     if any(module.is_initialized() for name in ("cuda", "xpu") if (module := getattr(torch, name, None)) is not None):
         return "a GPU was initialised by what is imported"
     return None
+
+
+def imports_compiler(case: Case) -> bool:
+    """Whether the ranks will import torch's compiler, as far as script and configuration tell.
+
+    Where the script sets variables that it reads at import, it is left to the ranks, after these lines.
+    """
+    program, text = case.record.program, b""
+    with contextlib.suppress(OSError):
+        if program.kind == "script":
+            text = read_bytes(Path(program.target))
+        if _SETS_IT_UP.search(text):
+            return False
+        text += read_bytes(SweepPaths(case.execution.sweep).bases, case.record.base)
+    return _NEEDS_IT.search(text) is not None
+
+
+def _warm_up() -> None:
+    """Read one interpolation: the tables of OmegaConf's parser, which it fills as it goes, are then all ranks'."""
+    from omegaconf import OmegaConf
+
+    OmegaConf.create({"a": {"b": "x"}, "c": "${a.b}/${oc.env:HPC_HYDRA_RUN,null}"})["c"]
 
 
 def _become(case: Case, info: RankInfo, meeting: Meeting, server: int, *, new_image: bool) -> int | Child:

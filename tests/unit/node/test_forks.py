@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.forks import rank_info
+from hpc_hydra.node.execution import Execution
+from hpc_hydra.node.forks import imports_compiler, rank_info
+from hpc_hydra.node.seat import Case
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
+from hpc_hydra.sweep.frozen import read_run
 
 from .conftest import alive, await_true
 
@@ -25,6 +28,28 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (7, 3, 8, 4)
     assert (info.node_rank, info.num_nodes, info.master_host, info.job_id) == (1, 2, "n1", "77")
     assert plan.tasks.procs_per_node == 1 and plan.tasks.world_size == 2
+
+
+SCRIPT = "import hydra\nfrom torch.nn.parallel import DistributedDataParallel\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "config", "expected"),
+    [
+        (SCRIPT, "lr: 1", True),
+        ("import hydra\n", "optimizer: {_target_: torch.optim.SGD}", True),
+        ("import hydra\n", "lr: 1", False),
+        ("import os\nos.environ['TORCHDYNAMO_DISABLE'] = '1'\n" + SCRIPT, "lr: 1", False),
+    ],
+)
+def test_torchs_compiler_is_shared_where_the_ranks_will_import_it(
+    freeze: Any, script: str, config: str, expected: bool
+) -> None:
+    frozen = freeze("pass", config=f"{config}\nhydra:\n  job:\n    name: app\n")
+    record = read_run(frozen.root, 0)
+    Path(record.program.target).write_text(script)
+    execution = Execution(frozen.root, 0, "job0", "attempt", "local")
+    assert imports_compiler(Case(execution, record, frozen.plan, HOST)) is expected
 
 
 @pytest.mark.torch
