@@ -31,6 +31,7 @@ COLOURS = {
     "unknown": "yellow",
     "unreadable": "red",
 }
+NARROW = 80  # columns; a narrower terminal is written to as if it had so many
 _COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
 
 
@@ -248,6 +249,8 @@ def draw(what: Any) -> None:
     console = streams.console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = streams.console(highlight=False, width=1000)
+    elif console.width < NARROW:  # the terminal breaks lines; columns without room would be left out
+        console = streams.console(highlight=False, width=NARROW)
     with console.capture() as captured:
         console.print(what)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)

@@ -205,12 +205,15 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
         print(f"  used only with a system of your own of that name: {', '.join(words)}")
 
 
+_WIDEST = 200  # columns
+
+
 def _show(table: Any) -> None:
     """Print a table as wide as it needs: in a pipe, cells must not be cut to a width that nobody has."""
-
     console = streams.console(highlight=False)
-    if not console.is_terminal:
-        console = streams.console(highlight=False, width=200)
+    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    if not console.is_terminal or needed > console.width:  # the terminal breaks lines
+        console = streams.console(highlight=False, width=_WIDEST)
     with console.capture() as captured:
         console.print(table)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.types import Outcome
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+LONG = 200  # characters of an override; a longer one is shown in part
 MANY = 20  # more runs than this are shown in groups
 SOON = 10.0  # seconds for which it needs no word that runs wait
 _COLOURS = {
@@ -124,8 +125,12 @@ def printable(text: str) -> str:
 
 def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
     """The overrides of a run for people, without those that all runs have."""
-    shown = " ".join(o for o in overrides if not o.startswith("hydra.") and o not in common)
+    shown = " ".join(_brief(o) for o in overrides if not o.startswith("hydra.") and o not in common)
     return printable(shown) or "(no overrides)"
+
+
+def _brief(override: str) -> str:
+    return override if len(override) <= LONG else f"{override[: LONG // 2]}… ({len(override)} characters)"
 
 
 def common_overrides(runs: Sequence[Run]) -> frozenset[str]:

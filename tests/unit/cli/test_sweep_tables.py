@@ -36,6 +36,23 @@ def test_the_table_says_what_it_leaves_out(capsys) -> None:  # type: ignore[no-u
     assert "x=299" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("width", [20, 40, 79, 80])
+def test_a_narrow_terminal_loses_no_column(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpc_hydra.cli.systems import main
+    from hpc_hydra.system.index import names
+
+    for name, value in (("FORCE_COLOR", "1"), ("TTY_COMPATIBLE", "1"), ("COLUMNS", str(width)), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    sweep_tables.draw(sweep_tables.status(views(2)))
+    out = capsys.readouterr().out
+    assert "x=0" in out and "x=1" in out
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in names()) and "default queue" in out
+
+
 def test_many_rows_are_plain_text_in_columns(capsys) -> None:  # type: ignore[no-untyped-def]
     rows = [[n, None, "\x1b[31m"] for n in range(1000)]
     sweep_tables.draw(sweep_tables.as_table(["run", "x", "state"], rows))

@@ -61,6 +61,11 @@ def test_a_line_says_no_word_twice(status: str) -> None:
     assert stream.getvalue().lower().count(status) == 1
 
 
+def test_an_override_of_many_characters_is_shown_in_part() -> None:
+    text = shown_overrides(["a=1", f"s={'y' * 100_000}", "b=2"])
+    assert text.startswith("a=1 s=yyy") and text.endswith("(100002 characters) b=2") and len(text) < 300
+
+
 def test_why_runs_wait_is_said_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     reporter = Reporter(3, stream=stream)
