@@ -72,7 +72,7 @@ def test_an_outer_jobs_variables_do_not_leak_into_a_new_job(probe: Probe) -> Non
         assert (env["WORLD_SIZE"], env["LOCAL_RANK"]) == ("2", str(rank))
         assert env["MASTER_ADDR"] != "10.9.9.9" and env["MASTER_PORT"] != "1"
         if probe.scheduler == "slurm":
-            assert env["SLURM_JOB_PARTITION"] == "gpu"
+            assert env["SLURM_JOB_PARTITION"] == "spot"  # SBATCH_PARTITION is one's own default: asked for
             assert env["SLURM_CPUS_PER_TASK"] == "2" and env["SLURM_NTASKS"] == "2"
             assert env.get("SLURM_CPU_BIND", "") != "quiet,mask_cpu:0x1"
 
