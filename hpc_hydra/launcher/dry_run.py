@@ -48,6 +48,7 @@ def show(
         for step in steps(group, spec):
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ["HPC_HYDRA_PLAN"])
             parts.append(f"# {name}\n{dialect.step_script(step).rstrip()}")
+            parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
     parts.append("dry run: nothing was written or submitted")
     return "\n\n".join(part for part in parts if part)
 

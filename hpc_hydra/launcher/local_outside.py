@@ -17,7 +17,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher import processes
 from hpc_hydra.planning.types import Request
 from hpc_hydra.scheduler import registry, steps
-from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
+from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter, in_queue
 
 GRACE = 30.0  # seconds between the request to end and the kill
 
@@ -42,20 +42,21 @@ class LocalOutside(Submitter):
         running = processes.local_runs(self.jobs)
         lives: dict[str, bool | None] = {}
         found = {}
-        for id_ in ids:
+        for given in ids:
+            id_ = in_queue(given)
             key = id_.rpartition(".")[0]
             owner = self.owners.get(key, {})
             if key not in lives:
                 lives[key] = processes.launcher_lives(owner)
             who = f"the launcher (process {owner.get('pid')} on {owner.get('host')})"
             if id_ in running:
-                found[id_] = JobStatus(State.RUNNING, "RUNNING", start=processes.begun(running[id_]) or None)
+                found[given] = JobStatus(State.RUNNING, "RUNNING", start=processes.begun(running[id_]) or None)
             elif lives[key]:
-                found[id_] = JobStatus(State.PENDING, "PENDING", reason=f"in the queue of {who}")
+                found[given] = JobStatus(State.PENDING, "PENDING", reason=f"in the queue of {who}")
             elif lives[key] is None:
-                found[id_] = JobStatus(State.UNKNOWN, reason=f"belongs to {who}: ask there")
+                found[given] = JobStatus(State.UNKNOWN, reason=f"belongs to {who}: ask there")
             else:
-                found[id_] = JobStatus(State.FAILED, "LOST", reason=f"{who} has gone")
+                found[given] = JobStatus(State.FAILED, "LOST", reason=f"{who} has gone")
         return found
 
     def unanswered(self) -> str | None:
@@ -66,6 +67,7 @@ class LocalOutside(Submitter):
     def cancel(self, ids: Sequence[str]) -> None:
         """End runs that are being executed; their own scripts write how they ended. Raises `SchedulerError`."""
         running = processes.local_runs(self.jobs)
+        ids = list(dict.fromkeys(map(in_queue, ids)))
         for id_ in ids:
             if id_ in running:
                 if self.dialect.kills_ranks is not None:

@@ -13,6 +13,7 @@ from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.opened import Sweep
 from hpc_hydra.scheduler import registry
+from hpc_hydra.scheduler.unqueued import ids_of
 from hpc_hydra.sweep.manifest import Manifest
 from hpc_hydra.sweep.types import Job
 
@@ -35,7 +36,7 @@ def recover(sweep: Sweep, *, patient: bool = False) -> None:
             continue
         scheduler = sweep.state.scheduler[key]
         if not registry.has_queue(scheduler):  # its ids are known beforehand
-            _found(sweep, job, tuple(f"{job.key}.{num}" for num in job.runs))
+            _found(sweep, job, ids_of(replace(sweep.spec(job), key=job.key)))
             continue
         when = next(e["time"] for e in reversed(sweep.state.events) if e["event"] == "submitting" and e["job"] == key)
         on_its_way = _await_command(sweep, key, scheduler, when, patient=patient)

@@ -21,7 +21,7 @@ from hpc_hydra.launcher.group import Group, Pack
 from hpc_hydra.launcher.report import say
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.scheduler import container
+from hpc_hydra.scheduler import container, registry
 from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec
 from hpc_hydra.sweep.files import write_bytes
 from hpc_hydra.sweep.frozen import Program
@@ -82,9 +82,10 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
     """A spec for each plan of packed runs; its script starts one of them."""
     node = made.rank_command[:-1]
     found = []
+    sets_up = registry.dialect(group.plan.request.scheduler).packed_setup
     for plan in dict.fromkeys(run.plan for run in group.runs):
         _, inside = _pythons(plan)
-        bare = replace(plan, request=replace(plan.request, setup_lines=()))  # the allocation has run them
+        bare = plan if sets_up else replace(plan, request=replace(plan.request, setup_lines=()))  # the job has run them
         found.append(
             replace(
                 made,

@@ -16,7 +16,7 @@ from hpc_hydra.launcher import processes
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.report import command
 from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import State, Submitter
+from hpc_hydra.scheduler.base import State, Submitter, in_queue
 from hpc_hydra.sweep.frozen import read_runs
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.manifest import read_manifest
@@ -97,7 +97,7 @@ def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
                 alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
             else:
                 running = processes.local_runs(SweepPaths(root).jobs)
-                alive = [id_ for id_ in ids if id_ in running]
+                alive = [id_ for id_ in ids if in_queue(id_) in running]
         except HpcHydraError:
             continue
         if alive:

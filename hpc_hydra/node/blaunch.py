@@ -1,10 +1,12 @@
 """Starts the ranks on every host of an LSF job, from its first one: `spawn` here, and by LSF's blaunch on the others.
 
-    python -m hpc_hydra.node blaunch --nodes N [--further] [--procs P [--gpus-per-proc G] [--cpus-per-proc C]] -- …
+    python -m hpc_hydra.node blaunch --nodes N [--further] [--hosts H,H [--slices "S S"] [--whole]]
+        [--procs P [--gpus-per-proc G] [--cpus-per-proc C]] -- …
 
 Whether blaunch hands variables on, and how often a shell reads its words, differs between sites: what is to run stands
 in a file, whose path needs no quotes. GPUs and LSF's own variables are each host's own. The first host that fails ends
-the others. Without ``--procs`` the command runs once on each host; ``--further`` leaves out the first.
+the others. Without ``--procs`` the command runs once on each host; ``--further`` leaves out the first. ``--hosts`` are
+those of a packed run, of which it has a part each (`hpc_hydra.node.slices`); ``--whole``: the job has them for itself.
 Must not know: what the command does.
 """
 
@@ -25,6 +27,7 @@ from pathlib import Path
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.mpiexec import failures
 from hpc_hydra.node.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code, no_input
+from hpc_hydra.node.slices import SLICE, WHOLE
 from hpc_hydra.scheduler.base import Allocation
 from hpc_hydra.scheduler.environment import DEVICE_VARIABLES
 from hpc_hydra.scheduler.lsf_ranks import HOSTS, JOB, NODE, allocation
@@ -49,12 +52,12 @@ def blaunch(argv: Sequence[str]) -> int:
         raise RendezvousError(
             f"{options.nodes} hosts are to run ranks, and {have}", where="LSB_MCPU_HOSTS", fix="submit the job script"
         )
-    held = replace(held, hosts=held.hosts[: options.nodes], slots=held.slots[: options.nodes])  # a part of a held job
+    here, held = held.hosts[0], _part(held, options)
     signals = Signals()
     with _script(held, options, command) as script:
         running: dict[int, str] = {}
         for number, host in enumerate(held.hosts):
-            if number == 0:
+            if host == here:
                 words = ["bash", script, "0"]
             else:
                 words = ["blaunch", *options.blaunch, "-z", host, "bash", script, str(number)]
@@ -63,10 +66,26 @@ def blaunch(argv: Sequence[str]) -> int:
         return _watch(running, signals, failures())
 
 
+def _part(held: Allocation, options: argparse.Namespace) -> Allocation:
+    """The hosts that are meant: those that are named, or the first. Raises `RendezvousError`."""
+    slots = dict(zip(held.hosts, held.slots, strict=True))
+    chosen = [host for host in options.hosts.split(",") if host] or held.hosts[: options.nodes]
+    if len(chosen) != options.nodes or not set(chosen) <= slots.keys():
+        raise RendezvousError(
+            f"{options.nodes} hosts of the job's ({' '.join(held.hosts)}) are to be named",
+            where=f"--hosts={options.hosts}",
+            fix="start the job script",
+        )
+    return replace(held, hosts=tuple(chosen), slots=tuple(slots[host] for host in chosen))
+
+
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node blaunch", allow_abbrev=False)
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--further", action="store_true")
+    parser.add_argument("--hosts", default="")
+    parser.add_argument("--slices", default="")
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--procs", type=int, default=None)
     parser.add_argument("--gpus-per-proc", type=int, default=0)
     parser.add_argument("--cpus-per-proc", type=int, default=None)
@@ -102,7 +121,7 @@ def _script(held: Allocation, options: argparse.Namespace, command: Sequence[str
             continue
         try:
             with open(descriptor, "w", errors="surrogateescape") as file:
-                file.write(text(os.environ, held, str(Path.cwd()), command))
+                file.write(text(os.environ, held, str(Path.cwd()), command, slices_of(options)))
             yield str(path)
         finally:
             with contextlib.suppress(OSError):
@@ -115,13 +134,20 @@ def _script(held: Allocation, options: argparse.Namespace, command: Sequence[str
     )
 
 
-def text(env: Mapping[str, str], held: Allocation, cwd: str, command: Sequence[str]) -> str:
+def slices_of(options: argparse.Namespace) -> list[str]:
+    """For each host what of it is the run's; none where the whole is."""
+    return [f"{word}:{WHOLE}" if options.whole else word for word in options.slices.split()]
+
+
+def text(env: Mapping[str, str], held: Allocation, cwd: str, command: Sequence[str], slices: Sequence[str] = ()) -> str:
     """What runs on a host, whose number is the first argument: the variables of the first host, then the command."""
     own = {**env, HOSTS: " ".join(held.hosts), JOB: held.job_id}
     lines = ["#!/bin/bash"]
     for name, value in own.items():
         if _NAME.fullmatch(name) and not _OF_THE_HOST.match(name) and name not in DEVICE_VARIABLES:
             lines.append(f"export {name}={quote(value)}")
+    if slices:
+        lines += [f"slices=({shell_command(slices)})", f'export {SLICE}="${{slices[$1]}}"']
     lines += [f"export {NODE}=$1", f"cd -- {quote(cwd)} || exit 1", f"exec {shell_command(command)}", ""]
     return "\n".join(lines)
 

@@ -14,59 +14,40 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.finish import gathered, in_words, write
+from hpc_hydra.node.groups import become, dead_children, has_ended, signal_all
 from hpc_hydra.node.pack_again import AGAIN, Again
-from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, exit_code, name_of, no_input
+from hpc_hydra.node.packed import Task, chosen, tasks_of
+from hpc_hydra.node.processes import (
+    STOP,
+    WARN,
+    Signals,
+    adopt_orphans,
+    die_with_parent,
+    exit_code,
+    name_of,
+)
+from hpc_hydra.node.slices import Host
 from hpc_hydra.planning.packing import Share
-from hpc_hydra.planning.types import Plan, from_json
 from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.scheduler.ssh import LIFELINE
 from hpc_hydra.sweep.collect import last_lines
 from hpc_hydra.sweep.files import make_below, read_json
-from hpc_hydra.sweep.frozen import RunRecord, read_plans, read_runs
+from hpc_hydra.sweep.frozen import RunRecord
 from hpc_hydra.sweep.index import forget_outcome, note_end
 from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.types import Outcome
 
 LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
 DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
-PATIENCE = 10.0  # seconds between SIGTERM and SIGKILL for a run that is to end
-
-
-@dataclass
-class Host:
-    """What is free on a node; ``name`` is empty where the scheduler itself places runs."""
-
-    name: str
-    cpus: int
-    gpus: int
-    mem: int
-
-
-@dataclass
-class Task:
-    """A run of the pack."""
-
-    record: RunRecord
-    plan: Plan
-    share: Share
-    script: Path
-    hosts: tuple[int, ...] = ()
-    attempt: str = ""
-    cancelled: bool = False
-    kill_at: float | None = None
-    kills: int = 0  # how often it was sent SIGKILL
-    status: int | None = None  # of its script, once that has ended: the rest of its process group may live on
-
-    @property
-    def paths(self) -> RunPaths:
-        return RunPaths(self.record.dir)
+LOST = 255  # exit code of a run one of whose hosts cannot be reached; ssh's own
 
 
 @dataclass
@@ -83,9 +64,12 @@ class Pack:
     again: Again
     first: int  # the run that names the pack
     counts_memory: bool = False
+    lifeline: bool = False  # the end of standard input is that of the launcher, and ours that of the runs
+    patience: float = 10.0
     running: dict[int, Task] = field(default_factory=dict)  # pid → run
     failed: int = 0
     stopped: int | None = None  # the signal that ends the allocation
+    ends_by: int | None = None  # the signal that says that its time is up: no further run begins
     held_until: float = 0.0
     _cancel_read: int = 0
     _looked: float = 0.0
@@ -103,17 +87,18 @@ class Pack:
         data = read_json(paths.pack(job))
         if data is None:
             raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
-        numbers = _chosen(data["packs"], values["PACK"])
+        numbers = chosen(data["packs"], values["PACK"])
         hosts = dialect(values["SCHEDULER"]).hosts(env)
-        room = Host("", data["cpus"], data["gpus"], data["mem"])
-        nodes = [replace(room, name=host) for host in hosts] or [replace(room) for _ in range(data["nodes"])]
-        tasks = _tasks(paths, job, data, numbers)
+        room = (data["cpus"], data["gpus"], data["mem"])
+        nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
+        tasks = tasks_of(paths, job, data, numbers)
         restarts = dialect(values["SCHEDULER"]).restarts(env)
         plans = [task.plan for task in tasks]
         again = Again.of(sweep, job, values["PACK_JOB"], values["SCHEDULER"], plans, restarts)
         pack = cls(
             sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes, tasks, again, numbers[0],
-            counts_memory=bool(data["mem"]),
+            counts_memory=bool(data["mem"]), lifeline=bool(env.get(LIFELINE)),
+            patience=dialect(values["SCHEDULER"]).packed_patience,
         )  # fmt: skip
         if again.count:
             pack._leave_out_the_final()
@@ -134,15 +119,21 @@ class Pack:
 
     def run(self, signals: Signals) -> int:
         """Until all runs have ended, or the allocation does; the exit code."""
-        while self.running or (self.waiting and not self.again.holds):
+        limit = dialect(self.scheduler).limit_signal
+        while self.running or (self.waiting and not self._holds):
             self._start_those_that_fit(signals)
             number = signals.wait(self._pause())
             if number in STOP:
                 self._stop(number)
             elif number in WARN:
                 self.again.warn()
+                self.ends_by = self.ends_by or (number if number == limit else None)
                 for pid in () if dialect(self.scheduler).warns_steps else self.running:
-                    _signal(pid, number)
+                    signal_all(pid, number)
+            if self.lifeline and has_ended(0):
+                print("hpc_hydra: the launcher has gone: the runs are ended", file=sys.stderr, flush=True)
+                self.lifeline = False
+                self._stop(signal.SIGTERM)
             self._reap()
             self._obey_cancels()
             self._kill_the_patient()
@@ -157,9 +148,18 @@ class Pack:
             return code
         for record, outcome in self.again.left:
             self._write(record, outcome)
-        if self.stopped:
-            return 128 + self.stopped
+        if self._is_cancelled:
+            self._leave_out({task.record.num for task in self.waiting})
+        if self.stopped or self.ends_by:
+            return 128 + (self.stopped or self.ends_by or 0)
+        if any(host.lost for host in self.hosts):
+            return LOST
         return 1 if self.failed or self.waiting else 0
+
+    @property
+    def _holds(self) -> bool:
+        """Whether no run is to begin any more."""
+        return self.ends_by is not None or self.again.holds
 
     def _pause(self) -> float:
         """Seconds until something has to be looked at, though nothing happens."""
@@ -170,36 +170,25 @@ class Pack:
         return max(0.0, min([LOOK, *(end - now for end in ends)]))
 
     def _start_those_that_fit(self, signals: Signals) -> None:
-        if self.stopped or self.again.holds or time.monotonic() < self.held_until:
+        if self.stopped or self._holds or time.monotonic() < self.held_until:
             return
+        self._leave_out_too_large()
         for task in list(self.waiting):
             if self.at_a_time is not None and len(self.running) >= self.at_a_time:
                 return
             hosts = self._place(task.share)
             if hosts is not None:
                 self.waiting.remove(task)
-                self._take(task, hosts)
+                task.hosts = {index: self.hosts[index].take(task.share) for index in hosts}
                 self._start(task, signals)
 
     def _place(self, share: Share) -> tuple[int, ...] | None:
         """The nodes for a run; of those with room the fullest, so that whole nodes stay free for large runs."""
-        fits = [
-            index
-            for index, host in enumerate(self.hosts)
-            if host.cpus >= share.cpus and host.gpus >= share.gpus and (not self.counts_memory or host.mem >= share.mem)
-        ]
+        fits = [index for index, host in enumerate(self.hosts) if host.holds(share, self.counts_memory)]
         if len(fits) < share.nodes:
             return None
-        fits.sort(key=lambda index: (self.hosts[index].gpus, self.hosts[index].cpus, index))
+        fits.sort(key=lambda index: (len(self.hosts[index].gpus), len(self.hosts[index].cpus), index))
         return tuple(sorted(fits[: share.nodes]))
-
-    def _take(self, task: Task, hosts: tuple[int, ...], sign: int = -1) -> None:
-        for index in hosts:
-            host = self.hosts[index]
-            host.cpus += sign * task.share.cpus
-            host.gpus += sign * task.share.gpus
-            host.mem += sign * task.share.mem
-        task.hosts = hosts
 
     def _start(self, task: Task, signals: Signals) -> None:
         task.attempt = self.again.fresh_attempt(task.record)
@@ -208,54 +197,90 @@ class Pack:
             make_below(self.sweep, task.paths.attempt(task.attempt))
         forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)
         names = ",".join(self.hosts[index].name for index in task.hosts)
-        argv = ["bash", str(task.script), str(task.record.num), names, task.attempt]
+        slices = " ".join(map(str, task.hosts.values()))
+        argv = ["bash", str(task.script), str(task.record.num), names, task.attempt, slices]
         self.again.note("began", task.record.num)
+        log, stdin = task.paths.step_log(task.attempt), self._ends_with_us
         pid = os.fork()
         if pid == 0:
-            _become(argv, task.paths.step_log(task.attempt), signals)
+            become(argv, log, signals, stdin)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self.running[pid] = task
 
+    @cached_property
+    def _ends_with_us(self) -> int | None:
+        """A stream that ends when this process does, whatever ends it; nobody writes into it."""
+        if not self.lifeline:
+            return None
+        reader, self._open_end = os.pipe()
+        return reader
+
     def _reap(self) -> None:
         """A run has ended, and its slot is free, when nothing of its process group lives any more."""
-        for pid, status in _dead_children():
+        for pid, status in dead_children():
             if pid in self.running:
                 self.running[pid].status = status
         for pid, task in list(self.running.items()):
             if task.status is None:
                 continue
-            if _signal(pid, 0) and task.kills < 2:  # what even SIGKILL does not end is not waited for
+            if signal_all(pid, 0) and task.kills < 2:  # what even SIGKILL does not end is not waited for
                 if task.kill_at is None:
                     self._tell(pid, task)
                 continue
             del self.running[pid]
-            self._take(task, task.hosts, +1)
+            for index, part in task.hosts.items():
+                self.hosts[index].give_back(part, task.share)
             self._ended(task, *exit_code(task.status))
 
     def _ended(self, task: Task, code: int, signum: int | None) -> None:
         execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
+        if code == LOST:
+            self._note_lost_hosts(task)
         outcome = replace(gathered(execution, task.record, task.plan, code), job_id=self.id)
         of_itself = outcome.status == "completed" or outcome.rank is not None
+        cancelled = task.cancelled or self._is_cancelled
+        if self._is_cancelled and outcome.signal == signal.SIGTERM:
+            of_itself = False  # the scheduler has told every process, and the program was the first
         told = self.again.outcome_of(
-            task.record, task.attempt, outcome, cancelled=task.cancelled, stopped=self.stopped is not None
+            task.record, task.attempt, outcome, cancelled=cancelled, stopped=self.stopped is not None
         )
         if told is None:
             return
         outcome = told
-        if not of_itself and self.stopped and not self.again.over:
+        if not of_itself and self.stopped and not self.again.over and not self._is_cancelled:
             return  # the scheduler knows why, and whoever asks it will say so
-        if signum and task.kill_at is not None and not task.cancelled and not of_itself:  # its ranks were told by us
+        if signum and task.kill_at is not None and not cancelled and not of_itself:  # its ranks were told by us
             why = f"its script was ended by {name_of(signum)}"
             outcome = replace(outcome, status="failed", exit_code=code, signal=signum, reason=why)
-        elif outcome.status == "cancelled" and not task.cancelled:
+        elif self.ends_by and outcome.signal == self.ends_by:
+            outcome = replace(outcome, status="timeout", reason="the time limit of its allocation was reached")
+        elif outcome.status == "cancelled" and not cancelled:
             self.held_until = time.monotonic() + DOUBT
-        if task.cancelled and not of_itself:
+        if cancelled and not of_itself:
             outcome = replace(outcome, status="cancelled")
         if outcome.status != "completed" and outcome.log is None:
             log = task.paths.step_log(task.attempt)
             outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
         self._write(task.record, outcome)
+
+    def _note_lost_hosts(self, task: Task) -> None:
+        """Hosts that could not be reached get no further runs."""
+        for path in task.paths.attempt(task.attempt).glob("ssh_*.end.json"):
+            with contextlib.suppress(HpcHydraError, OSError, KeyError):
+                end = read_json(path) or {}
+                for host in self.hosts:
+                    if end["exit_code"] == LOST and end["host"] == host.name:
+                        host.lost = end["error"] or "not reached"
+
+    def _leave_out_too_large(self) -> None:
+        lost = [host.lost for host in self.hosts if host.lost]
+        left = len(self.hosts) - len(lost)
+        for task in [task for task in self.waiting if lost and task.share.nodes > left]:
+            self.waiting.remove(task)
+            why = f"it needs {task.share.nodes} hosts, and {left} are left ({'; '.join(lost)})"
+            outcome = Outcome(task.record.num, "failed", 1, job_id=self.id, reason=why, ended=time.time())
+            self._write(task.record, outcome)
 
     def _write(self, record: RunRecord, outcome: Outcome) -> None:
         self.failed += outcome.status != "completed"
@@ -275,16 +300,16 @@ class Pack:
             self._tell(pid, task)
 
     def _tell(self, pid: int, task: Task) -> None:
-        _signal(pid, signal.SIGTERM)
-        task.kill_at = task.kill_at or time.monotonic() + PATIENCE
+        signal_all(pid, signal.SIGTERM)
+        task.kill_at = task.kill_at or time.monotonic() + self.patience
 
     def _kill_the_patient(self) -> None:
         for pid, task in self.running.items():
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
-                _signal(pid, signal.SIGKILL)
+                signal_all(pid, signal.SIGKILL)
                 self._end_step(task)
                 task.kills += 1
-                task.kill_at = time.monotonic() + PATIENCE
+                task.kill_at = time.monotonic() + self.patience
 
     def _end_step(self, task: Task) -> None:
         """What the killed launch command has started may live on in the scheduler's hands."""
@@ -299,15 +324,24 @@ class Pack:
             return
         self._looked = now
         numbers = self._cancels()
+        self._leave_out(numbers)
+        for pid, task in self.running.items():
+            if task.record.num in numbers and not task.cancelled:
+                task.cancelled = True
+                self._tell(pid, task)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        """Whether a person ended the allocation, and the scheduler, which only handed SIGTERM on, will not say so."""
+        asks = dialect(self.scheduler).warning_command(["0"]) is not None
+        return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
+
+    def _leave_out(self, numbers: set[int]) -> None:
         for task in [task for task in self.waiting if task.record.num in numbers]:
             self.waiting.remove(task)
             why = "cancelled before it began"
             outcome = Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time())
             self._write(task.record, outcome)
-        for pid, task in self.running.items():
-            if task.record.num in numbers and not task.cancelled:
-                task.cancelled = True
-                self._tell(pid, task)
 
     def _cancels(self) -> set[int]:
         """Runs that somebody wants to end, said since the last look."""
@@ -328,6 +362,8 @@ def main(argv: Sequence[str]) -> int:
     adopt_orphans()  # what a killed script leaves behind is awaited here
     try:
         pack = Pack.read(os.environ)
+        if pack.lifeline:
+            die_with_parent(os.getppid(), signal.SIGTERM)
         if argv[:1] == ["--failed"]:
             return _none_started(pack, int(argv[1]))
         return pack.run(signals)
@@ -342,61 +378,3 @@ def _none_started(pack: Pack, code: int) -> int:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
         pack._write(task.record, outcome)
     return 1 if code == dialect(pack.scheduler).requeue_exit else code  # or the scheduler would queue it again
-
-
-def _chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
-    """``3`` is the fourth pack; ``run 12`` the one that begins with run 12. Raises `SweepError`."""
-    first, number = which.startswith("run "), which.removeprefix("run ")
-    if number.isdigit():
-        found = [p for p in packs if p[0] == int(number)] if first else packs[int(number) : int(number) + 1]
-        if found:
-            return found[0]
-    raise SweepError(f"there is no pack {which!r}", where="HPC_HYDRA_PACK", fix=f"0 to {len(packs) - 1}")
-
-
-def _tasks(paths: SweepPaths, job: str, data: Mapping[str, Any], numbers: Sequence[int]) -> list[Task]:
-    """The runs, large ones first: small ones fill what they leave."""
-    wanted = set(numbers)
-    records = {record.num: record for record in read_runs(paths.root) if record.num in wanted}
-    plans = read_plans(paths.root)
-    tasks = []
-    for num in numbers:
-        record = records[num]
-        share: Share = from_json(Share, data["shares"][record.plan])
-        tasks.append(Task(record, plans[record.plan], share, paths.step_script(job, record.plan)))
-    return sorted(tasks, key=lambda task: tuple(-part for part in task.share.weight))
-
-
-def _become(argv: Sequence[str], log: Path, signals: Signals) -> None:
-    """In the child: a process group of its own, its output into a file, nothing on standard input."""
-    try:
-        os.setpgid(0, 0)
-        signals.restore()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        no_input()
-        os.execvp(argv[0], list(argv))
-    except OSError as error:
-        print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(127)
-
-
-def _dead_children() -> Iterator[tuple[int, int]]:
-    """Pids and wait statuses of all that have ended, adopted ones too."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            yield pid, status
-
-
-def _signal(group: int, number: int) -> bool:
-    """Whether there is anything in this process group that can be sent a signal."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.lines import Lines
 from hpc_hydra.node.processes import (
     GRACE,
@@ -33,12 +34,18 @@ from hpc_hydra.node.processes import (
     no_input,
     signal_group,
 )
+from hpc_hydra.node.slices import confine
 
 
 def spawn(argv: Sequence[str]) -> int:
     """Returns the exit code of the first rank that failed, 0 where none did, 128+n when told to stop by signal n."""
     options, command = _parse(argv)
     signals = Signals()
+    try:
+        confine(os.environ)
+    except HpcHydraError as error:
+        print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
     adopt_orphans()
     running: dict[int, int] = {}  # pid → rank
     attached = bool(os.environ.get("HPC_HYDRA_ATTACHED"))

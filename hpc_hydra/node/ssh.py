@@ -1,6 +1,7 @@
 """The launch command of ``scheduler=ssh``: one ssh a host, all at once; `hpc_hydra.node.host` starts the ranks there.
 
-    python -m hpc_hydra.node ssh --procs N [--cpus-per-proc C] [--option WORD]… [--setup LINE]… -- command args…
+    python -m hpc_hydra.node ssh --procs N [--cpus-per-proc C] [--option WORD]… [--setup LINE]… [--slices "S S"]
+        -- command args…
 
 Output comes here, of several hosts each line with its host's name. One host that fails, a signal, the end of the
 launcher or of the job script stops all hosts. Must not know: what the command does.
@@ -29,6 +30,7 @@ from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.host import Order
 from hpc_hydra.node.link import Link
 from hpc_hydra.node.processes import GRACE, STOP, WARN, die_with_parent
+from hpc_hydra.node.slices import SLICE, WHOLE
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.scheduler.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.scheduler.shell import SETUP_THEN
@@ -85,6 +87,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--cpus-per-proc", type=int, default=None)
     parser.add_argument("--option", action="append", default=[], help="a word for ssh's command line")
     parser.add_argument("--setup", action="append", default=[], help="a line of shell, before the ranks of each host")
+    parser.add_argument("--slices", default="", help="for each host what of it is the run's")
     at = list(argv).index("--") if "--" in argv else len(argv)
     own, command = list(argv[:at]), list(argv[at + 1 :])
     options = parser.parse_args(own)
@@ -162,12 +165,14 @@ class _Session:
         os.umask(umask)
         cwd = str(Path.cwd())
         base = Order("", [], cwd, env, [cwd, *needed], umask)
+        parts = self.options.slices.split()
         for node, host in enumerate(self.hosts):
+            own = {NODE: str(node), **({SLICE: f"{parts[node]}:{WHOLE}"} if parts else {})}
             order = replace(
                 base,
                 word=secrets.token_hex(8),
                 command=command_on(node, self.options, self.command),
-                env={**env, NODE: str(node)},
+                env={**env, **own},
             )
             self._connect(host, order, remote)
 

@@ -149,7 +149,7 @@ def environment_of(seat: Seat, meeting: rendezvous.Meeting) -> tuple[dict[str, s
 def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
     guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
-    relay = seat.agent.relay(child) if seat.agent else None
+    relay = seat.agent.relay(child) if seat.agent else _relay_of_jsrun(child)
     overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
     with _monitored(seat):
         code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), overdue)
@@ -212,6 +212,19 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
     for note in said:
         os.write(err, f"hpc_hydra: {note}\n".encode())
     return out, err
+
+
+def _relay_of_jsrun(child: int) -> Callable[[int, int], None] | None:
+    """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
+    if "JSM_NAMESPACE_RANK" not in os.environ or "HPC_HYDRA_SPAWN_RANK" in os.environ:
+        return None
+
+    def relay(signum: int, sender: int) -> None:
+        if signum in STOP:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signum)
+
+    return relay
 
 
 def _wait(

@@ -87,12 +87,6 @@ def wanted(settings: Settings) -> Packing:
             where="launch.pack",
             fix="launch.pack=null, or rendezvous=torchrun",
         )
-    if settings.container.name == "edf":
-        raise PlanError(
-            "the container engine takes one description a job, and packed runs may have several",
-            where="launch.pack",
-            fix="container=pyxis, or launch.pack=null",
-        )
     system = settings.system
     return Packing(
         pack=pack,
@@ -151,10 +145,17 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 def together(plan: Plan) -> Request:
     """What must be equal for runs to share an allocation: all of the request but its size."""
+    options = _of_the_job(plan.request) if plan.request.scheduler == "ssh" else ()
     return replace(
         plan.request, nodes=1, procs_per_node=1, gpus_per_proc=0, shared_gpus=None, cpus_per_proc=None,
-        mem_per_node=None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=(), gpu_request=None, comment=None,
+        mem_per_node=None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=options, gpu_request=None, comment=None,
     )  # fmt: skip
+
+
+def _of_the_job(request: Request) -> tuple[tuple[str, str | None], ...]:
+    """Options of the launch command that concern the allocation too: how hosts are reached (ssh), which of those that
+    are given for both commands are not for the submit command (LSF)."""
+    return request.launch_args if request.scheduler in ("lsf", "ssh") else ()
 
 
 def allocation(plans: Sequence[Plan], most: int | None = None) -> Allocation:
@@ -196,7 +197,8 @@ def allocation(plans: Sequence[Plan], most: int | None = None) -> Allocation:
     memory = 0 if whole else slots * largest.mem
     request = replace(
         first.request, nodes=nodes, procs_per_node=1, cpus_per_proc=cpus, gpus_per_proc=taken, shared_gpus=None,
-        mem_per_node=memory if memory or whole else None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=(),
+        mem_per_node=memory if memory or whole else None, gpu_bind=None, cpu_bind=None, mpi=None,
+        launch_args=_of_the_job(first.request),
         gpu_request="gpus-per-node" if first.request.gpu_request == "gpus-per-task" else first.request.gpu_request,
     )  # fmt: skip
     return Allocation(request, at_a_time, cpus, taken, memory)

@@ -40,6 +40,8 @@ class Dialect(ABC):
     program: str = ""  # the submit command; its absence means that this scheduler is not here
     can_pack: bool = False  # starts several runs in one allocation, each confined to its part (`step_script`)
     requeues_packs: bool = False  # and queues such an allocation again (`launch.max_requeues`)
+    packed_patience: float = 10.0  # seconds between SIGTERM and SIGKILL for a packed run; its starter may need them
+    packed_setup: bool = False  # packed runs run the setup lines themselves, each on its hosts; else their job does
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
@@ -49,6 +51,7 @@ class Dialect(ABC):
     can_requeue: bool = False  # a job of its own script's can go into the queue again: by one of the three below
     resubmits: bool = False  # by a further job of another id, where there is no requeueing (`resubmit_command`)
     requeue_exit: int | None = None  # exit code of its script with which a job is queued again, under the same id
+    limit_signal: int | None = None  # with which it tells a job that its time is up, some time before it kills it
     warns_steps: bool = False  # and steps of an allocation by itself: nobody hands it on to them
     tells_the_end: bool = False  # `standing_command` says of a job that is being ended whether a person does it
     can_lose_nodes: bool = False  # what it started on the other nodes goes on
@@ -137,7 +140,10 @@ class Dialect(ABC):
         return None
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """The nodes of the job whose script has this environment, in allocation order; empty where it does not say."""
+        """The nodes of the job whose script has this environment, in allocation order.
+
+        Empty where it does not say, or where it is the launch command that places ranks on them.
+        """
         return ()
 
     @abstractmethod
@@ -179,7 +185,8 @@ class Dialect(ABC):
     def step_script(self, spec: JobSpec) -> str:
         """The script of one packed run: a part of the allocation that it is started in.
 
-        Its arguments: the run's number; its hosts, separated by commas; the name of the attempt.
+        Its arguments: the run's number; its hosts, separated by commas; the name of the attempt; for each host a word
+        that says which of its cores and GPUs are the run's (`hpc_hydra.node.slices`), for who confines it by himself.
         """
         raise NotImplementedError(f"scheduler={self.name} packs no runs")
 

@@ -83,7 +83,8 @@ def files(spec: JobSpec) -> dict[Path, str]:
 
 
 def edf_path(spec: JobSpec) -> Path:
-    return SweepPaths(spec.sweep).jobs / f"{spec.key}.toml"
+    plan = spec.environ.get("HPC_HYDRA_PLAN", "")  # runs of several may share a job
+    return SweepPaths(spec.sweep).jobs / f"{spec.key}{f'.{plan}' if plan else ''}.toml"
 
 
 def all_mounts(spec: JobSpec, box: Container) -> list[Mount]:

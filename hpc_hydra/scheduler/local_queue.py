@@ -19,10 +19,10 @@ from pathlib import Path
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter
+from hpc_hydra.scheduler.base import Dialect, JobSpec, JobStatus, State, SubmitError, Submitter, in_queue
 from hpc_hydra.scheduler.devices import Machine, this_machine
 from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.scheduler.unqueued import run_id
+from hpc_hydra.scheduler.unqueued import ids_of
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,9 @@ class LocalSubmitter(Submitter):
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         self.check(spec.plan.request)
         share = self._share(spec.plan.request)
-        runs = [Run(run_id(spec.key, num), spec, script, num, share) for num in spec.runs]
+        ids = ids_of(spec)
+        firsts = {in_queue(id_): num for id_, num in reversed(list(zip(ids, spec.runs, strict=True)))}
+        runs = [Run(id_, spec, script, firsts[id_], share) for id_ in dict.fromkeys(map(in_queue, ids))]
         with self._changed:
             known = [run.id for run in runs if run.id in self._runs and not self._runs[run.id].status.state.is_finished]
             if known or self._closed:
@@ -88,15 +90,16 @@ class LocalSubmitter(Submitter):
             self._runs.update({run.id: run for run in runs})
             self._waiting.extend(runs)
             self._start_those_that_fit()
-        return tuple(run.id for run in runs)
+        return ids
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         with self._changed:
-            return {job: self._runs[job].status if job in self._runs else JobStatus(State.UNKNOWN) for job in ids}
+            runs = {job: self._runs.get(in_queue(job)) for job in ids}
+            return {job: run.status if run is not None else JobStatus(State.UNKNOWN) for job, run in runs.items()}
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End these runs, waiting or running, and everything they started; returns when they are gone."""
-        wanted = [self._runs[job] for job in ids if job in self._runs]
+        wanted = [self._runs[job] for job in dict.fromkeys(map(in_queue, ids)) if job in self._runs]
         with self._changed:
             for run in [run for run in self._waiting if run in wanted]:
                 self._waiting.remove(run)

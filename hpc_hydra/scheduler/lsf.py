@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.errors import PlanError
@@ -20,7 +22,7 @@ from hpc_hydra.scheduler import lsf_options as options
 from hpc_hydra.scheduler import lsf_ranks as ranks
 from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, JobStatus, Refusal
 from hpc_hydra.scheduler.options import Option, one_line
-from hpc_hydra.scheduler.shell import export, job_script, quote
+from hpc_hydra.scheduler.shell import export, job_script, pack_script, quote, step_script
 
 _DEFAULTS = {  # a person's own defaults, each where the request does not say it
     "LSB_DEFAULTQUEUE": "queue",
@@ -41,6 +43,9 @@ class LsfDialect(Dialect):
     program = "bsub"
     has_arrays = True
     reads_stdin = True
+    can_pack = True
+    packed_patience = 25.0
+    limit_signal = signal.SIGUSR2
 
     def check(self, request: Request) -> None:
         self.check_warning(request)
@@ -91,16 +96,49 @@ class LsfDialect(Dialect):
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
         if elsewhere and flavour(request) != "csm" and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+        directives = [f"#BSUB {options.directive(option)}" for option in own]
+        if spec.packs:
+            return pack_script(
+                spec,
+                scheduler=self.name,
+                directives=directives,
+                head=self._head(spec),
+                index="$((${hpc_hydra_index:-1} - 1))",
+                job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+[$hpc_hydra_index]}",
+                other_nodes=elsewhere,
+                before=before,
+            )
         return job_script(
             spec,
             scheduler=self.name,
-            directives=[f"#BSUB {options.directive(option)}" for option in own],
+            directives=directives,
             head=self._head(spec),
             launch=self.launch(request, python),
             select='"${1:-${runs[${hpc_hydra_index:-1}-1]}}"',
             job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+_$hpc_hydra_index}",
             other_nodes=elsewhere,
             before=before,
+        )
+
+    def step_script(self, spec: JobSpec) -> str:
+        """jsrun, which places the run on what is free of the job; or our starter on the hosts, cores and GPUs it is
+        told, as blaunch confines nothing."""
+        request, csm = spec.plan.tasks, flavour(spec.plan.tasks) == "csm"
+        argv = self.launch(replace(request, cpus_per_proc=request.cpus_per_proc or 1), spec.python)
+        if not csm:
+            given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
+            argv = [spec.python, "-m", "hpc_hydra.node", "blaunch", "--nodes", str(request.nodes), *given]
+            argv += [*(["--whole"] if request.exclusive else []), *self._per_node(request)]
+        return step_script(
+            spec,
+            scheduler=self.name,
+            launch=argv,
+            last="" if csm else '"--hosts=${2-}" "--slices=${4-}" --',
+            job_id="${LSB_JOBID:-by-hand}",
+            before=(
+                "trap : INT QUIT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them",
+                f"export {ranks.FLAVOUR}={flavour(request)}{f' {ranks.STEP}=1' if csm else ''}",
+            ),
         )
 
     @staticmethod
@@ -130,12 +168,12 @@ class LsfDialect(Dialect):
         if "%J" in report or "%I" in report or ('"' in report and "'" in report):
             raise PlanError("LSF cannot write to a path with %J, %I or both kinds of quotes", where=report,
                             fix="hydra.sweep.dir=PATH")  # fmt: skip
-        yield "J", options.array(request, len(spec.runs))
+        yield "J", options.array(request, spec.elements)
         described = f"{one_line(request.comment, 'scheduler.comment')} {spec.tag}" if request.comment else spec.tag
         if len(described) > options.LONGEST:
             raise PlanError(f"has {len(described)} characters", where="scheduler.comment", fix="fewer than 4000")
         yield "Jd", described
-        yield "o", f"{report}.%J{'.%I' if len(spec.runs) > 1 else ''}.lsf"
+        yield "o", f"{report}.%J{'.%I' if spec.elements > 1 else ''}.lsf"
         given = {name.lstrip("-") for name, _ in request.submit_args}
         if not given & {"r", "rn"} and "rn" not in request.removed_args:
             yield "rn", None  # no host that fails starts the script once more behind our back
@@ -178,7 +216,7 @@ class LsfDialect(Dialect):
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *own]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        return answers.elements(answers.submitted(stdout), len(spec.runs))
+        return answers.elements(answers.submitted(stdout), spec.elements)
 
     def array_limit_command(self) -> list[str]:
         return ["bparams", "-a"]
@@ -202,7 +240,7 @@ class LsfDialect(Dialect):
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         found = answers.found_by_tag(stdout, spec.tag)
-        return answers.elements(found[0][0], len(spec.runs)) if found else ()
+        return answers.elements(found[0][0], spec.elements) if found else ()
 
     status_forms = answers.FORMS
 
@@ -227,7 +265,7 @@ class LsfDialect(Dialect):
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         held = ranks.allocation(env)
-        return held.hosts if held else ()
+        return held.hosts if held and env.get(ranks.FLAVOUR) != "csm" else ()
 
     def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("LSB_JOBID", "")

@@ -20,6 +20,8 @@ RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SP
 NODE, HOSTS, JOB = "HPC_HYDRA_LSF_NODE", "HPC_HYDRA_LSF_HOSTS", "HPC_HYDRA_LSF_JOB"
 """What ``blaunch`` sets on each host: its number, all hosts, the job."""
 FLAVOUR = "HPC_HYDRA_LSF_FLAVOUR"
+STEP = "HPC_HYDRA_LSF_STEP"
+"""Set where several jsruns share the job: which of its hosts one has, jsrun does not say."""
 
 _TASKS = (  # families of per-task variables, the most specific first
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
@@ -104,6 +106,7 @@ def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankI
             where="LSB_MCPU_HOSTS",
             fix="start the ranks by jsrun inside the job",
         )
+    hosts = () if env.get(STEP) and len(hosts) != nodes else hosts[:nodes]
     return RankInfo(
         rank=rank,
         local_rank=local,
@@ -111,8 +114,8 @@ def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankI
         local_world_size=per_node,
         node_rank=rank // per_node,
         num_nodes=nodes,
-        master_host=hosts[0],
-        hosts=hosts[:nodes],
+        master_host=hosts[0] if hosts else "",
+        hosts=hosts,
         job_id=job_id(env),
         source=source,
     )

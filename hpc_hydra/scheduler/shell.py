@@ -121,8 +121,8 @@ def step_script(
 ) -> str:
     """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
 
-    Its arguments are the run's number, its hosts and the name of its attempt. By hand, without the last one, the
-    script writes the outcome as a job of its own would; else who started it does.
+    Its arguments are the run's number, its hosts, the name of its attempt, and its part of each host. By hand, without
+    an attempt, the script writes the outcome as a job of its own would; else who started it does.
     """
     lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
     lines += [comment(text) for text in (spec.comment,) if text]
@@ -133,7 +133,7 @@ def step_script(
     options, enter = container.around(spec)
     lines += [
         "",
-        *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}"),
+        *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}".lstrip()),
         "code=$?",
         '[ -z "${3-}" ] || exit "$code"',
     ]
@@ -151,12 +151,18 @@ def pack_script(
     other_nodes: Sequence[str] = (),
     workdir: bool = True,
     before: Iterable[str] = (),
+    head: Iterable[str] = (),
+    stays: bool = False,
 ) -> str:
-    """The script of an allocation for several runs: ``index`` is the bash word that says which of the packs it is."""
+    """The script of an allocation for several runs: ``index`` is the bash word that says which of the packs it is.
+
+    ``before`` and ``head`` are as in `job_script`. ``stays``: the script awaits what it starts, or it becomes that.
+    """
     lines = ["#!/bin/bash", *directives, comment(f"{spec.key} of the sweep {spec.sweep}")]
     lines += [comment(f"{len(spec.runs)} runs in {len(spec.packs)} allocations")]
     lines += [comment(text) for text in (spec.comment,) if text]
     lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += head
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_own(spec, scheduler)]
@@ -164,7 +170,11 @@ def pack_script(
     if spec.plan.request.setup_lines:
         lines += ["", *_setup(spec, other_nodes)]
     lines += _exports(spec)
-    lines += ["", f"exec {command(spec.rank_command)}", ""]
+    if stays:
+        lines += ["", "trap : INT TERM  # the packed runs are told too: wait for them", command(spec.rank_command)]
+        lines += ["exit $?", ""]
+    else:
+        lines += ["", f"exec {command(spec.rank_command)}", ""]
     return "\n".join(lines)
 
 

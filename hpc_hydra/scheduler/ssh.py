@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.scheduler.base import JobSpec, Submitter
 from hpc_hydra.scheduler.local import RANK, SIZE
-from hpc_hydra.scheduler.shell import job_script, quote
+from hpc_hydra.scheduler.shell import job_script, pack_script, quote, step_script
 from hpc_hydra.scheduler.unqueued import Unqueued, number, run_id
 
 NODE, HOSTS, LIFELINE = "HPC_HYDRA_SSH_NODE", "HPC_HYDRA_SSH_HOSTS", "HPC_HYDRA_SSH_LIFELINE"
@@ -39,6 +40,9 @@ class SshDialect(Unqueued):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
+    can_pack = True
+    packed_patience = 25.0
+    packed_setup = True
     program = "ssh"
     place = "hosts without a scheduler"
     refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
@@ -70,8 +74,21 @@ class SshDialect(Unqueued):
         argv += [f"--setup={line}" for line in request.setup_lines]
         return [*argv, "--"]
 
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(host for host in env.get(HOSTS, "").split(",") if host)
+
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
+        if spec.packs:
+            bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
+            return pack_script(
+                replace(spec, plan=bare),
+                scheduler=self.name,
+                index=f"run ${{1:-{spec.runs[0]}}}",
+                job_id=f"{spec.key}.${{1:-{spec.runs[0]}}}",
+                before=_hosts_of_the_run(request),
+                stays=True,
+            )
         return job_script(
             spec,
             scheduler=self.name,
@@ -81,6 +98,21 @@ class SshDialect(Unqueued):
             setup=False,  # on the hosts, not here
             before=_hosts_of_the_run(request),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
+        )
+
+    def step_script(self, spec: JobSpec) -> str:
+        """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
+        request = spec.plan.tasks
+        return step_script(
+            spec,
+            scheduler=self.name,
+            launch=self.launch(request, spec.python)[:-1],
+            last='"--slices=${4-}" --',
+            job_id="$$",
+            before=(
+                *list(_hosts_of_the_run(request))[:-1],
+                f'[ -z "${{3-}}" ] || export {LIFELINE}=1',
+            ),
         )
 
     def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:

@@ -40,14 +40,13 @@ class Unqueued(Dialect):
         return []
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
-        (run,) = spec.runs
-        return ["bash", str(script), str(run)]
+        return ["bash", str(script), str(spec.runs[0])]  # the only one, or the first of a pack
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         return self.submit_command(script, spec)
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        return tuple(run_id(spec.key, run) for run in spec.runs)
+        return tuple(ids_of(spec))
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         return []  # only the queue of this launcher knows
@@ -57,6 +56,12 @@ class Unqueued(Dialect):
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         raise SchedulerError(f"runs on {self.place} are cancelled by the launcher that started them")
+
+
+def ids_of(spec: JobSpec) -> tuple[str, ...]:
+    """For each run: its own, or that of the pack that carries it, which its first run names (`in_queue`)."""
+    starts = [sum(spec.packs[:i]) for i in range(len(spec.packs))]
+    return spec.ids_of_runs([run_id(spec.key, spec.runs[at]) for at in starts or range(len(spec.runs))])
 
 
 def run_id(job: str, run: int | str) -> str:

@@ -11,7 +11,7 @@
 <sweep>/.hpc_hydra/code/                   only with launch.snapshot: the code that the jobs import
 <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
-<sweep>/.hpc_hydra/jobs/<job>.toml         only with container=edf: the description of the container
+<sweep>/.hpc_hydra/jobs/<job>.<plan>.toml  only with container=edf: the description of the container
 <sweep>/.hpc_hydra/ended/<machine>.jsonl   how runs ended, noted there: many in one file, for those who look at all
 <sweep>/.hpc_hydra/lib/                    only with a container: what the ranks need of this package
 <sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: which are in which allocation, and what each takes of it

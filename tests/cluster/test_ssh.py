@@ -18,6 +18,7 @@ import pytest
 
 from tests.cluster.fixtures import SCRIPTS, wait_for
 from tests.cluster.sshd import SshHosts
+from tests.scenarios.test_packing_on_lsf import STEP, check_apart, told
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
@@ -201,6 +202,65 @@ def test_another_process_sees_a_sweep_cancels_and_resumes_it(shell: Shell) -> No
     done = shell.run(shell.hydra("resume", f"{shell.folder}/run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert [shell.outcome(num)["status"] for num in range(3)] == ["completed"] * 3
+
+
+def packed(shell: Shell, *words: str) -> list[str]:
+    """A sweep of packed runs on hosts that have two cores, and two GPUs of odd numbers."""
+    return shell.hydra(
+        "run", "--fill", "-m", *shell.hosts.overrides, f"hydra.sweep.dir={shell.folder}/run", "launch.allocations=1",
+        "resources.procs_per_node=1", "resources.cpus_per_proc=1", "system.cores_per_node=2", "system.gpus_per_node=2",
+        "resources.time_limit=1h",
+        "scheduler.setup_lines=['export CUDA_VISIBLE_DEVICES=5,7']", *words,
+    )  # fmt: skip
+
+
+def test_packed_runs_of_several_sizes_share_hosts_and_never_a_core_or_a_gpu(shell: Shell) -> None:
+    (shell.folder / "step.py").write_text(STEP)
+    sizes = ("resources.nodes=1,2", "resources.gpus_per_proc=1,2", "+x=0")
+    argv = packed(shell, TWO, "launch.pack=auto", *sizes, "--", sys.executable, "step.py", str(shell.folder), "{x}")
+    done = shell.run(argv)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "4 runs in 1 allocation of 2 nodes" in done.stdout and "a job for each run" in done.stdout
+    assert [shell.outcome(num)["status"] for num in range(4)] == ["completed", "failed", "completed", "completed"]
+    held = told(shell.folder)
+    check_apart(held)
+    assert {(what, at) for _, _, mine in held for _, what, at in mine if what == "gpu"} == {("gpu", 5), ("gpu", 7)}
+    assert {host for _, _, mine in held for host, *_ in mine} == {"node01", "node02"}
+
+
+def test_packed_runs_are_cancelled_alone_and_do_not_outlive_their_launcher(shell: Shell) -> None:
+    """Two at a time of three on one host: one is cancelled, the next begins; the rest goes back to `resume`."""
+    run, one = f"{shell.folder}/run", ("scheduler.hosts=[node01]", "launch.pack=2", "+key=0,1,2")
+    argv = packed(shell, *one, "resources.gpus_per_proc=0", "--", "bash", "run.sh", "{key}")
+    (shell.folder / "run.sh").write_text(f"[ -e go ] || {{ touch at.$1; sleep {shell.mark}; }}\n")
+    with shell.started(argv) as launcher:
+        wait_for(lambda: len(list(shell.folder.glob("at.*"))) == 2, 60, "two runs")
+        assert "waits in its allocation" in shell.run(shell.hydra("status", run)).stdout
+        assert shell.run(shell.hydra("cancel", run, "0")).returncode == 0
+        wait_for(lambda: len(list(shell.folder.glob("at.*"))) == 3, 60, "the next one")
+        assert shell.outcome(0)["status"] == "cancelled"
+        launcher.send_signal(signal.SIGKILL)
+        wait_for(lambda: not shell.running("node01"), 60, "nothing runs there")
+    (shell.folder / "go").touch()
+    done = shell.run(shell.hydra("resume", run, "0-2"))
+    assert done.returncode == 0 and "3 of 3 runs are submitted again" in done.stdout, done.stdout + done.stderr
+    assert [shell.outcome(num)["status"] for num in range(3)] == ["completed"] * 3
+
+
+def test_a_host_that_is_lost_gets_no_further_packed_runs(shell: Shell) -> None:
+    """The connections to one host break: what needs both is told why, the others go on where there is one."""
+    program = f'[ "$(hostname)" = node01 ] || {{ touch at.$1; sleep {shell.mark}; }}'
+    (shell.folder / "run.sh").write_text(program + "\n")
+    sizes = ("launch.pack=2", "resources.gpus_per_proc=2", "resources.nodes=1", "+x=range(4)")
+    with shell.started(packed(shell, TWO, *sizes, "--", "bash", "run.sh", "{x}")) as launcher:
+        wait_for(lambda: list(shell.folder.glob("at.*")), 60, "one runs on node02")
+        mine = subprocess.run(["pgrep", "-f", f"^ssh .*{shell.hosts.config} .*node02"], capture_output=True, text=True)
+        for pid in mine.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        assert launcher.wait(90) == 1
+    ended = [shell.outcome(num)["status"] for num in range(4)]
+    assert sorted(ended) == ["completed"] * 3 + ["failed"]
+    assert len(list(shell.folder.glob("at.*"))) == 1
 
 
 APP = """\

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from scheduler_state import MARK, REMOTE, TICK, Cluster
+from scheduler_state import MARK, REMOTE, TICK, Cluster, is_alive
 
 JSRUN = {  # short → long, of those that take a value
     "n": "nrs", "r": "rs_per_host", "a": "tasks_per_rs", "c": "cpu_per_rs", "g": "gpu_per_rs", "b": "bind",
@@ -86,11 +89,21 @@ def blaunch(cluster: Cluster, argv: list[str]) -> int:
     env |= {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     command = ["/bin/sh", "-c", " ".join(rest)] if shell else rest
     home = os.environ.get("HOME", "/")
-    return _run([(command, {**env, REMOTE: host, "HOSTNAME": host}, home) for host in hosts])
+    job = next((one for one in cluster.jobs() if str(one.data["number"]) == os.environ["LSB_JOBID"]), None)
+    tasks = []
+    for host in hosts:  # a host's own GPUs, those that the batch script does not have where others are free
+        own, has = {REMOTE: host, "HOSTNAME": host}, cluster.hosts[host]["gpus"]
+        if job is not None and job.gpus:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(has - job.gpus, has)))
+        tasks.append((command, {**env, **own}, home))
+    return _run(tasks)
 
 
 def jsrun(cluster: Cluster, argv: list[str]) -> int:
-    """Resource sets, packed. Whether a task that fails ends the others is a note of the cluster, ``ends_together``."""
+    """Resource sets, packed, on what other steps of the job leave free; a step waits for it, in the order of arrival.
+
+    Whether a task that fails ends the others is a note of the cluster, ``ends_together``.
+    """
     try:
         asked, command = _options(argv)
     except ValueError as error:
@@ -116,6 +129,15 @@ def jsrun(cluster: Cluster, argv: list[str]) -> int:
     if not re.fullmatch(r"none|rs|packed(:\d+)?|proportional-packed:\d+", asked.get("bind", "packed:1")):
         print(f"jsrun: bad value for bind: {asked['bind']}", file=sys.stderr)
         return 1
+    used = -(-sets // per_host)
+    with _room(cluster, hosts, used, min(per_host, sets) * cores, min(per_host, sets) * number) as hosts:
+        todo = _tasks(command, asked, hosts, sets, per_host, tasks, number)
+        return _run(todo, together=cluster.note("ends_together", True))
+
+
+def _tasks(
+    command: list[str], asked: dict[str, str], hosts: list[str], sets: int, per_host: int, tasks: int, number: int
+) -> list[tuple[list[str], dict[str, str], str]]:
     size, todo = sets * tasks, []
     for rank in range(size):
         place = rank // tasks
@@ -129,7 +151,54 @@ def jsrun(cluster: Cluster, argv: list[str]) -> int:
         env |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in own.items()}
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(number)))
         todo.append((command, env, asked.get("chdir", str(Path.cwd()))))
-    return _run(todo, together=cluster.note("ends_together", True))
+    return todo
+
+
+@contextlib.contextmanager
+def _room(cluster: Cluster, hosts: list[str], count: int, cores: int, gpus: int) -> Iterator[list[str]]:
+    """Hosts with so much free on each, held meanwhile; what a step has is in ``steps.jsonl``."""
+    name, me = f"steps {os.environ['LSB_JOBID']}", os.getpid()
+    while True:
+        with cluster.locked():
+            steps = [step for step in cluster.note(name, []) if is_alive(step["pid"])]
+            if me not in [step["pid"] for step in steps]:
+                steps.append({"pid": me, "parts": {}})
+            waiting = [step for step in steps if not step["parts"]]
+            if waiting[0]["pid"] == me:
+                waiting[0]["parts"] = _parts(cluster, steps, hosts, count, cores, gpus)
+            cluster.set_note(name, steps)
+            parts = waiting[0]["parts"] if waiting[0]["pid"] == me else {}
+        if parts:
+            break
+        time.sleep(TICK)
+    _note_step(cluster, event="begins", parts=parts)
+    try:
+        yield list(parts)
+    finally:
+        _note_step(cluster, event="ends", parts=parts)
+        with cluster.locked():
+            cluster.set_note(name, [step for step in cluster.note(name, []) if step["pid"] != me])
+
+
+def _parts(
+    cluster: Cluster, steps: list[dict[str, Any]], hosts: list[str], count: int, cores: int, gpus: int
+) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for host in hosts:
+        has, parts = cluster.hosts[host], [step["parts"][host] for step in steps if host in step["parts"]]
+        free = {
+            kind: [at for at in range(has[total]) if not any(at in part[kind] for part in parts)]
+            for kind, total in (("cores", "slots"), ("gpus", "gpus"))
+        }
+        if len(free["cores"]) >= cores and len(free["gpus"]) >= gpus and len(found) < count:
+            found[host] = {"cores": free["cores"][:cores], "gpus": free["gpus"][:gpus]}
+    return found if len(found) == count else {}
+
+
+def _note_step(cluster: Cluster, **what: Any) -> None:
+    line = {"time": time.monotonic(), "run": os.environ.get("HPC_HYDRA_RUN"), **what}
+    with open(cluster.root / "steps.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def _options(argv: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -111,6 +111,14 @@ def test_edf_is_a_file_beside_the_script() -> None:
     assert found["env"] == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
+def test_packed_runs_of_several_containers_have_a_description_each() -> None:
+    one, two = (replace(spec(planned("edf")), environ={"HPC_HYDRA_PLAN": plan}) for plan in ("plan1", "plan2"))
+    assert [path.name for made in (one, two) for path in container.files(made)] == [
+        "job0.plan1.toml",
+        "job0.plan2.toml",
+    ]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_the_sweep_the_program_and_the_directory_of_the_command_are_mounted(name: str) -> None:
     made = spec(planned(name), needs=("/proj/app", "/scratch/code/sub", "/scratch/sweep"))
