@@ -181,10 +181,27 @@ def _open(root: Path) -> Sweep:
             where=str(root),
             fix="start it again, with the command that started it",
         )
-    return Sweep(
-        root=root,
-        program=program,
-        records={record.num: record for record in read_runs(root)},
-        plans=read_plans(root),
-        state=read_manifest(root),
-    )
+    state = read_manifest(root)  # first: what it tells of was written before
+    records = {record.num: record for record in read_runs(root)}
+    sweep = Sweep(root=root, program=program, records=records, plans=read_plans(root), state=state)
+    _check_together(sweep)
+    return sweep
+
+
+def _check_together(sweep: Sweep) -> None:
+    """Refuse records that do not belong to each other. Raises `SweepError`."""
+    fix = "a copy of the file in its place"
+    for record in sweep.records.values():
+        if record.plan not in sweep.plans:
+            why = f"damaged: run {record.num} has {record.plan!r}, which is not in {sweep.paths.plans.name}"
+            raise SweepError(why, where=str(sweep.paths.runs), fix=fix)
+    for event in sweep.state.events:
+        for first, last in event["runs"] if event["event"] == "submitting" else ():
+            for num in range(first, last + 1):
+                if num not in sweep.records:
+                    why = f"damaged: run {num} is not there, which {event['job']} carries"
+                    raise SweepError(why, where=str(sweep.paths.runs), fix=fix)
+        plan = event["plan"] if event["event"] == "submitting" else ""
+        if plan and plan not in sweep.plans:
+            why = f"damaged: {plan!r} is not there, which {event['job']} has"
+            raise SweepError(why, where=str(sweep.paths.plans), fix=fix)

@@ -23,7 +23,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.planning.types import Plan, from_json, to_json
+from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.sweep.checked import check_size, checked
 from hpc_hydra.sweep.files import write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 
@@ -125,17 +126,23 @@ def read_program(sweep: Path) -> Program:
         raise SweepError(
             "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise _damaged("it is no JSON object", path)
     if data.get("format") != FORMAT:
         raise SweepError(
             f"written in format {data.get('format')}, this version reads {FORMAT}",
             where=str(path),
             fix="use the version of hpc_hydra that started the sweep",
         )
-    program = from_json(Program, data)
-    assert isinstance(program, Program)
-    return program
+    try:
+        program = checked(Program, data)
+        if not 0 <= program.umask <= 0o777:
+            raise ValueError(f"umask is {program.umask!r:.80}")
+        return program
+    except ValueError as error:
+        raise _damaged(str(error), path) from None
 
 
 def check_launch(sweep: Path, program: Program, launch: str | None) -> None:
@@ -161,8 +168,8 @@ def read_run(sweep: Path, num: int) -> RunRecord:
     end = data.find(b"\n", at)
     try:
         return _record(sweep, json.loads(data[at : end if end >= 0 else None]), program)
-    except ValueError as error:
-        raise SweepError(f"the line of run {num} cannot be read: {error}", where=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"the line of run {num}: {error}", path) from None
 
 
 def read_runs(sweep: Path) -> Iterator[RunRecord]:
@@ -178,17 +185,31 @@ def read_runs(sweep: Path) -> Iterator[RunRecord]:
                 return
             try:
                 yield _record(sweep, json.loads(line), program)
-            except (ValueError, KeyError) as error:
-                raise SweepError(f"line {number} cannot be read: {error}", where=str(path)) from error
+            except (ValueError, RecursionError) as error:
+                raise _damaged(f"line {number}: {error}", path) from None
 
 
 def read_plans(sweep: Path) -> dict[str, Plan]:
-    """All plans of the sweep, by key."""
+    """All plans of the sweep, by key. Raises `SweepError`."""
     path = SweepPaths(sweep).plans
     try:
-        return {key: from_json(Plan, plan) for key, plan in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError) as error:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise _damaged("it is no JSON object", path)
+    found = {}
+    for key, plan in data.items():
+        try:
+            found[key] = checked(Plan, plan)
+            check_size(found[key].request)
+        except ValueError as error:
+            raise _damaged(f"{key}: {error}", path) from None
+    return found
+
+
+def _damaged(why: str, path: Path) -> SweepError:
+    return SweepError(f"damaged: {why}", where=str(path), fix="put it right there, or a copy of the file in its place")
 
 
 def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictConfig:
@@ -286,16 +307,27 @@ def load_task(sweep: Path) -> Callable[[Any], Any]:
     return function
 
 
-def _record(sweep: Path, line: Mapping[str, Any], program: Program) -> RunRecord:
-    return RunRecord(
-        num=line["num"],
-        overrides=tuple(line["overrides"]),
-        plan=line["plan"],
-        base=line["base"],
-        seed=line["seed"],
-        dir=sweep / line["dir"],
-        program=program,
-    )
+_TYPES = {"num": int, "plan": str, "base": int, "seed": int, "dir": str, "overrides": list}  # of a line of runs.jsonl
+
+
+def _record(sweep: Path, line: Any, program: Program) -> RunRecord:
+    """Raises `ValueError`."""
+    if type(line) is not dict:
+        raise ValueError(f"it is {line!r:.80}")
+    for name, kind in _TYPES.items():
+        if name not in line:
+            raise ValueError(f"{name} is missing")
+        value: Any = line[name]
+        if type(value) is not kind or (type(value) is int and not -(2**63) <= value < 2**63):
+            raise ValueError(f"{name} is {value!r:.80}")
+    num, overrides, base, dir = line["num"], line["overrides"], line["base"], line["dir"]
+    if num < 0 or base < 0:
+        raise ValueError(f"num is {num}, and base {base}")
+    if "\0" in dir:
+        raise ValueError(f"dir is {dir!r:.80}")
+    if not all(type(override) is str for override in overrides):
+        raise ValueError(f"overrides is {overrides!r:.80}")
+    return RunRecord(num, tuple(overrides), line["plan"], base, line["seed"], sweep / dir, program)
 
 
 def _dumps(value: Any, *, by_value: bool) -> bytes:

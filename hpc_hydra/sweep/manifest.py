@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.sweep.files import GONE, append_line, is_gone, on_disk, read_json, read_lines, write_json
+from hpc_hydra.sweep.events import checked_event, read_numbered
+from hpc_hydra.sweep.files import GONE, append_line, is_gone, on_disk, read_json, write_json
 from hpc_hydra.sweep.layout import FORMAT, SweepPaths
 from hpc_hydra.sweep.types import Job, consecutive
 
@@ -66,7 +67,7 @@ class Manifest:
 
     def submitted(self, job: Job) -> None:
         """Written when the ids are known. ``job.ids`` are those of its runs, in order."""
-        self._write("submitted", job=job.key, ids=list(job.ids))
+        self._write("submitted", job=job.key, count=len(job.ids), ids=list(job.ids))
 
     def refused(self, job: Job, reason: str) -> None:
         """The scheduler refused; nothing of this job is in its queue."""
@@ -96,13 +97,22 @@ class Manifest:
 
 
 def read_manifest(sweep: Path) -> SweepState:
-    """The state of a sweep. Lines that a crash left unfinished are passed over."""
-    state = SweepState()
-    for line in read_lines(SweepPaths(sweep).manifest):
-        if not isinstance(line, dict) or "event" not in line:
-            continue
-        state.events.append(line)
-        _apply(state, line)
+    """The state of a sweep. Lines that a crash left unfinished are passed over.
+
+    Raises `SweepError` naming the line that is damaged: what it told of might be submitted twice.
+    """
+    state, path = SweepState(), SweepPaths(sweep).manifest
+    for number, line in read_numbered(path):
+        try:
+            event = checked_event(line)
+            _apply(state, event)
+        except ValueError as error:
+            raise SweepError(
+                f"line {number} is damaged: {error}",
+                where=str(path),
+                fix="put it right there; without it nobody knows which jobs are in the queue",
+            ) from None
+        state.events.append(event)
     _follow(state, SweepPaths(sweep))
     return state
 
@@ -168,6 +178,8 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.pending[key] = Job(key=key, plan=line["plan"], runs=runs, tag=line["tag"], packs=packs)
         state.scheduler[key] = line["scheduler"]
         state.refused.pop(key, None)
+    elif event in ("submitted", "refused") and not (key in state.pending or key in state.jobs or key in state.refused):
+        raise ValueError(f"{event} is {key}, and no line before says that it was about to be")
     elif event == "submitted" and key in state.pending:
         state.jobs[key] = replace(state.pending.pop(key), ids=tuple(line["ids"]))
     elif event == "refused":
