@@ -13,7 +13,7 @@ from submitit.helpers import Checkpointable
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.scheduler.functions import FluxExecutor, FunctionExecutor, LsfExecutor
-from tests.conformance.conftest import PATIENCE
+from tests.conformance.conftest import PATIENCE, ROOT
 from tests.fakes.scheduler_state import Cluster
 
 STAND_INS = {"standard": "fake_lsf", "csm": "fake_csm", "flux": "fake_flux"}
@@ -33,6 +33,8 @@ def cluster(flavour: str, request: pytest.FixtureRequest) -> Cluster:
 @pytest.fixture
 def executor(flavour: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FunctionExecutor:
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 60)
+    monkeypatch.chdir(tmp_path)  # jobs work there, and a killed one may leave the file that its hosts read
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     if flavour == "flux":
         return FluxExecutor(tmp_path / "it's a folder")
     made = LsfExecutor(tmp_path / "it's a folder")
