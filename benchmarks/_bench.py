@@ -71,7 +71,8 @@ def end(process: subprocess.Popen[Any]) -> None:
 def interleaved(
     ways: Mapping[str, Callable[[], dict[str, float]]], rounds: int, *, warm_up: int = 1
 ) -> dict[str, dict[str, list[float]]]:
-    """Run every way once a round, each round beginning with another one; return the samples of each quantity.
+    """Run every way once a round, each round beginning with another one, every second one in the other order; return
+    the samples of each quantity.
 
     Noise of the machine then falls on all ways alike, and ratios within a round mean something.
     """
@@ -79,7 +80,7 @@ def interleaved(
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     for number in range(-warm_up, rounds):
         shift = number % len(names)
-        for name in names[shift:] + names[:shift]:
+        for name in (names[shift:] + names[:shift])[:: -1 if number % 2 else 1]:
             found = ways[name]()
             print(f"  round {number + 1}/{rounds}  {name}: " + "  ".join(f"{k} {v:.3f}" for k, v in found.items()))
             if number >= 0:

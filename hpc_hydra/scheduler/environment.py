@@ -58,8 +58,8 @@ SITE_VARIABLES = frozenset(
 _LEFTOVER = re.compile(
     r"""
     (SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_
-    | PMI_ | PMI2_ | PMIX_ | PALS_ | ALPS_ | PRTE_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
-    | OMPI_(?!MCA_) | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|initial|num_procs|shmem_RUNTIME)
+    | PMI_ | PMI2_ | PMIX_ | PALS_ | ALPS_ | PRTE_(?!ALLOW_) | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
+    | OMPI_(?!MCA_|ALLOW_) | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|initial|num_procs|shmem_RUNTIME)
     | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID
     | TORCHELASTIC_ | SUBMITIT_ | HPC_HYDRA_
     """,
@@ -70,8 +70,8 @@ _LEFTOVER = re.compile(
 def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
     """A copy of ``env`` without what belongs to another job; ``env`` itself is not touched.
 
-    Tuning that a user exports (``OMPI_MCA_btl``, ``NCCL_*``) stays, as does what locates the cluster. Visible GPUs go
-    where ``env`` is that of a job.
+    Tuning that a user exports (``OMPI_MCA_btl``, ``OMPI_ALLOW_RUN_AS_ROOT``, ``NCCL_*``) stays, as does what locates the
+    cluster. Visible GPUs go where ``env`` is that of a job.
     """
     inside = any(name in env for name in JOB_IDS)
     return {
