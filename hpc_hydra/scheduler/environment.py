@@ -70,8 +70,8 @@ _LEFTOVER = re.compile(
 def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
     """A copy of ``env`` without what belongs to another job; ``env`` itself is not touched.
 
-    Tuning that a user exports (``OMPI_MCA_btl``, ``OMPI_ALLOW_RUN_AS_ROOT``, ``NCCL_*``) stays, as does what locates the
-    cluster. Visible GPUs go where ``env`` is that of a job.
+    Tuning that a user exports (``OMPI_MCA_btl``, ``OMPI_ALLOW_RUN_AS_ROOT``, ``NCCL_*``) stays, as does what locates
+    the cluster. Visible GPUs go where ``env`` is that of a job.
     """
     inside = any(name in env for name in JOB_IDS)
     return {
