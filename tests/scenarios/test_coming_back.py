@@ -63,15 +63,17 @@ def executions(probe: Probe) -> list[int]:
     return [len([p for p in Path(run["dir"]).glob("logs/*") if p.is_dir()]) for run in runs(probe)]
 
 
+def in_squeue(probe: Probe) -> list[tuple[str, str]]:
+    """Script and state of each job of this sweep that SLURM has taken, element by element."""
+    asked = ["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%o|%T"]
+    out = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    found = [line.rpartition("|") for line in out.splitlines() if line.startswith(f"{probe.sweep}/")]
+    return [(script, state) for script, _, state in found]
+
+
 def jobs_of(probe: Probe) -> Counter[str]:
     """Scripts of this sweep that the scheduler has taken, and how often."""
-    out = subprocess.run(
-        ["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%o"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return Counter(line for line in out.splitlines() if line.startswith(f"{probe.sweep}/"))
+    return Counter(script for script, _ in in_squeue(probe))
 
 
 @pytest.fixture

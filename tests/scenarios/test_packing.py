@@ -14,18 +14,12 @@ from pathlib import Path
 from tests.awaiting import await_true
 
 from .conftest import Probe
-from .test_coming_back import SMALL, executions, hpc, runs, states
+from .test_coming_back import SMALL, executions, hpc, in_squeue, runs, states
 
 
 def allocations(probe: Probe) -> list[str]:
-    """What the scheduler has of this sweep, one line each: its state."""
-    out = subprocess.run(
-        ["squeue", "--noheader", "--me", "--states=all", "--array", "--format=%o|%T"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return [line.partition("|")[2] for line in out.splitlines() if line.startswith(f"{probe.sweep}/")]
+    """The states of what the scheduler has of this sweep."""
+    return [state for _, state in in_squeue(probe)]
 
 
 def test_many_runs_in_four_allocations(slurm_probe: Probe, tmp_path: Path) -> None:

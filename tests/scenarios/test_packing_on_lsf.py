@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
 
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
-from .test_failures import await_true
 from .test_lsf import address
 
 PATIENCE = 120.0  # seconds
