@@ -78,14 +78,15 @@ def jobs_of(probe: Probe) -> Counter[str]:
 
 @pytest.fixture
 def slow_sbatch(tmp_path: Path) -> Path:
-    """A folder for PATH whose sbatch takes its time: $SLOW before or after the job is taken."""
+    """A folder for PATH whose sbatch outlives its launcher: $SLOW before or after the job is taken."""
     shim = tmp_path / "bin" / "sbatch"
     shim.parent.mkdir()
     real = shutil.which("sbatch")
+    wait = f"touch {tmp_path}/there; while kill -0 $PPID 2>/dev/null; do sleep 0.1; done; sleep 1"
     shim.write_text(
         "#!/bin/sh\n"
-        f'if [ "$SLOW" = before ]; then touch {tmp_path}/there; sleep 2; exec {real} "$@"; fi\n'
-        f'{real} "$@"; code=$?; touch {tmp_path}/there; sleep 2; exit $code\n'
+        f'if [ "$SLOW" = before ]; then {wait}; exec {real} "$@"; fi\n'
+        f'{real} "$@"; code=$?; {wait}; exit $code\n'
     )
     shim.chmod(0o755)
     return shim.parent
