@@ -34,14 +34,17 @@ def on_disk(root: Path, fix: str = "make room there, or another directory") -> I
 
 @contextmanager
 def from_disk(root: Path) -> Iterator[None]:
-    """What may not be read is a `SweepError` that names the file."""
+    """What cannot be read (rights, a broken disk, no regular file) is a `SweepError` that names the file."""
     try:
         yield
-    except PermissionError as error:
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        own = "as the user who owns it, or have its modes changed (chmod u+rwX)"
         raise SweepError(
-            f"cannot be read: {error.strerror}",
+            f"cannot be read: {error.strerror or type(error).__name__}",
             where=os.fsdecode(error.filename or root),
-            fix="as the user who owns it, or have its modes changed (chmod u+rwX)",
+            fix=own if isinstance(error, PermissionError) else "a copy of the file in its place",
         ) from error
 
 

@@ -218,3 +218,17 @@ def test_the_message_names_file_line_and_cure(tmp_path: Path, capsys: pytest.Cap
         assert told[1].startswith("  Try: ") and len(told) == 2
     file.write_text("\n".join(lines) + "\n")
     assert seen(root) == TRUTH
+
+
+@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl"])
+def test_a_directory_in_place_of_a_record_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    root = made(tmp_path / "sweep")
+    file = SweepPaths(root).meta / name
+    file.unlink()
+    file.mkdir()
+    for command in ("status", "logs", "cancel", "wait", "resume", "results", "report"):
+        assert main([command, str(root)]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert told[0].startswith(f"hpc-hydra {command}: {file}: cannot be read: ") and len(told) == 2
