@@ -30,7 +30,7 @@ from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler import registry
 from hpc_hydra.scheduler.base import Allocation, JobSpec, Submitter
-from hpc_hydra.sweep.files import on_disk, write_json
+from hpc_hydra.sweep.files import from_disk, on_disk, write_json
 from hpc_hydra.sweep.frozen import Freezer, read_program
 from hpc_hydra.sweep.layout import SweepPaths
 from hpc_hydra.sweep.manifest import Manifest
@@ -353,7 +353,8 @@ def put_aside(view: RunView) -> None:
 @contextmanager
 def _lock(root: Path) -> Iterator[Callable[[], None]]:
     """Held while it is decided what to submit, and until it is; gives what releases it earlier."""
-    read_program(root)  # a sweep at all?
+    with from_disk(root):
+        read_program(root)  # a sweep at all?
     path = SweepPaths(root).meta / "resume.lock"
     mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": _began()})
     with on_disk(path, _RIGHTS):

@@ -151,7 +151,7 @@ def test_the_sweep_as_it_is(tmp_path: Path) -> None:
     assert seen(made(tmp_path / "sweep")) == TRUTH
 
 
-@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl"])
+@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl", "program.json"])
 def test_lines_of_what_is_submitted(tmp_path: Path, name: str) -> None:
     root = made(tmp_path / "sweep")
     file = SweepPaths(root).meta / name
@@ -220,7 +220,7 @@ def test_the_message_names_file_line_and_cure(tmp_path: Path, capsys: pytest.Cap
     assert seen(root) == TRUTH
 
 
-@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl"])
+@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl", "program.json"])
 def test_a_directory_in_place_of_a_record_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
