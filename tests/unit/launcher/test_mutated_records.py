@@ -151,7 +151,7 @@ def test_the_sweep_as_it_is(tmp_path: Path) -> None:
     assert seen(made(tmp_path / "sweep")) == TRUTH
 
 
-@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl", "program.json"])
+@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl"])
 def test_lines_of_what_is_submitted(tmp_path: Path, name: str) -> None:
     root = made(tmp_path / "sweep")
     file = SweepPaths(root).meta / name
