@@ -62,7 +62,7 @@ def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) 
             same.add(name)
             if getattr(asked.scheduler, key) is None:
                 taken[f"scheduler.{key}={value}"] = name
-    left = [f"{name}={probe.env[name]}" for name in (*named.values(), *kept_away) if probe.env.get(name)]
+    left = [f"{name}={_shown(probe.env[name])}" for name in (*named.values(), *kept_away) if probe.env.get(name)]
     left = [text for text in dict.fromkeys(left) if text.partition("=")[0] not in same]
     said = []
     if taken:
@@ -70,6 +70,11 @@ def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) 
     if left:
         said.append(f"not used: {', '.join(left)} of your shell; what a job asks for stands in the configuration")
     return tuple(said)
+
+
+def _shown(value: str) -> str:
+    """A value as a terminal may have it: one line, and none of its own commands."""
+    return value if value.isprintable() else repr(value)
 
 
 def _is_held(settings: Settings, probe: Probe) -> bool:

@@ -94,6 +94,11 @@ def test_no_word_about_what_changes_nothing(env: dict[str, str], composed: Compo
     assert (request.account, told) == ("mine", "")
 
 
+def test_what_a_terminal_would_obey_is_told_escaped(composed: Composed) -> None:
+    _, told = launched(composed, SLURM, SBATCH_CONSTRAINT="\x1b[2Jx\ny")
+    assert "not used: SBATCH_CONSTRAINT='\\x1b[2Jx\\ny'" in told
+
+
 def test_a_run_at_this_console_reads_what_salloc_reads(composed: Composed) -> None:
     env = {"SALLOC_PARTITION": "extended", "SBATCH_PARTITION": "debug", "SALLOC_TIMELIMIT": "5"}
     request, told = launched(composed, SLURM, attached=True, **env)
