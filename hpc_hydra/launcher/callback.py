@@ -76,6 +76,18 @@ def _check_run(config: DictConfig) -> None:
             fix="add -m to launch it (or `hydra: {mode: MULTIRUN}` in the primary config); "
             "launch.debug=true runs one process here",
         )
+    _tell_unpacked(config)
+
+
+def _tell_unpacked(config: DictConfig) -> None:
+    """A request for packing on this command line, which has no effect here."""
+    from hpc_hydra.launcher.compose import raw_list
+    from hpc_hydra.launcher.report import complain
+
+    pack = OmegaConf.select(config, "launch.pack")
+    asked = any(text.lstrip("+").startswith("launch.pack=") for text in raw_list(config.hydra.overrides.task))
+    if asked and pack not in (None, False):
+        complain(f"note: launch.pack={pack}: a start without -m launches nothing, so nothing is packed (add -m)")
 
 
 def _check_launcher(config: DictConfig) -> None:

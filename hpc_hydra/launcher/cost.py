@@ -78,12 +78,27 @@ def told(groups: Sequence[Group]) -> str:
         rows.append(
             ("saved where a job takes whole nodes", "", "", f"{_number(alone.hours - now.hours)} ({part:.0f} %)")
         )
+    if alone.hours is not None and now.hours is not None and now.hours > alone.hours:
+        rows.append(("more where a job takes whole nodes", "", "", _number(now.hours - alone.hours)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines += [
         "  " + "  ".join([row[0].ljust(widths[0]), *(row[c].rjust(widths[c]) for c in (1, 2)), row[3]]).rstrip()
         for row in rows
     ]
     return "\n".join(lines)
+
+
+def notes(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What is said where packed runs cost more than a job for each of them would."""
+    there = [g for g in groups if g.pack is not None]
+    now, alone = packed(there), unpacked(there)
+    if now.hours is not None and alone.hours is not None:
+        more = now.hours - alone.hours
+        shown = f"{_number(more)} node-hours"
+    else:
+        more = now.nodes - alone.nodes
+        shown = _count(now.nodes - alone.nodes, "node")
+    return (f"launch.pack costs {shown} more than a job for each run (launch.pack=null)",) if more > 0 else ()
 
 
 def _slots(group: Group) -> int:
@@ -140,7 +155,10 @@ def _count(number: int, what: str) -> str:
 
 
 def _number(hours: float | None) -> str:
-    return "not known: no time limit" if hours is None else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
+    """Two digits at least of what is small: minutes of a node are not 0.0."""
+    if hours is None:
+        return "not known: no time limit"
+    return f"{hours:.2g}" if hours < 0.95 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
 
 
 def _hours(hours: float | None) -> str:

@@ -94,7 +94,7 @@ def packed(groups: Iterable[Group]) -> list[Group]:
         else:
             key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python, plan.after)
             by_rest.setdefault(key, []).append(group)
-    return done + [_pack(members) for members in by_rest.values()]
+    return done + [pack for members in by_rest.values() for pack in _packs(members)]
 
 
 def _on_this_machine(group: Group) -> Group:
@@ -111,12 +111,26 @@ def _on_this_machine(group: Group) -> Group:
     return replace(group, plan=replace(group.plan, request=replace(request, array_parallelism=min(limits))))
 
 
-def _pack(members: Sequence[Group]) -> Group:
+def _packs(members: Sequence[Group]) -> list[Group]:
+    """One group, and where some allocations need fewer nodes than others (the last ones, not full), one for these.
+
+    Jobs of an array are alike, and ``array_parallelism`` counts within one: with it, all are as large as the largest.
+    """
     runs = sorted((run for group in members for run in group.runs), key=lambda run: run.num)
     plans = [group.plan for group in members]
     parts = packing.spread([run.plan for run in runs], packing.allocation(plans), plans[0].allocations)
+    nodes = {size: packing.allocation(plans, most=size).request.nodes for size in {len(part) for part in parts}}
+    one_array = plans[0].request.array_parallelism is not None
+    by_nodes: dict[int, list[list[Run]]] = {}
+    for part in parts:
+        key = 0 if one_array else nodes[len(part)]
+        by_nodes.setdefault(key, []).append([runs[index] for index in part])
+    return [_pack(plans, alike) for alike in by_nodes.values()]
+
+
+def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]]) -> Group:
     room = packing.allocation(plans, most=max(map(len, parts)))
-    first = members[0].plan
+    first = plans[0]
     outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
-    chosen = tuple(runs[index] for part in parts for index in part)
+    chosen = tuple(run for part in parts for run in part)
     return Group(outer, chosen, Pack(room, tuple(map(len, parts))))

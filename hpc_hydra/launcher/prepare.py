@@ -26,6 +26,7 @@ from hpc_hydra.launcher import checks
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.plugin import BUNDLE
+from hpc_hydra.planning import packing
 from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.sweep.frozen import parse_override
@@ -115,7 +116,8 @@ class Preparer:
         if settings is None:
             raise ConfigError("there are no runs", where="overrides", fix="give a sweep values: lr=0.1,0.01")
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
-        return Prepared(runs, self._bases, settings, tuple(notes))
+        only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
+        return Prepared(runs, self._bases, settings, (*notes, *only))
 
     def check_files(self, prepared: Prepared) -> None:
         """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""

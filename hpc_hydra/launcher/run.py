@@ -341,4 +341,4 @@ def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, D
     found = dict.fromkeys(prepared.notes)
     for g in groups:
         found.update(dict.fromkeys(dialects[g.plan.request.scheduler].notes(g.plan.request)))
-    return list(found)
+    return [*found, *cost.notes(groups)]

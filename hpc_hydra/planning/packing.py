@@ -140,7 +140,14 @@ def notes(plan: Plan) -> tuple[str, ...]:
     if fit > 1:
         return ()
     fix = "launch.pack=null, or fewer resources.cpus_per_proc or GPUs"
-    return (f"launch.pack={plan.pack}: a run fills a node, so packing saves nothing ({fix})",)
+    return (f"launch.pack={plan.pack}: a run fills a node, so no two share one ({fix})",)
+
+
+def alone(plan: Plan) -> tuple[str, ...]:
+    """What is said where there is one run only."""
+    if plan.pack is None or plan.pack == 1:
+        return ()
+    return (f"launch.pack={plan.pack}: there is one run, so nothing is packed with it",)
 
 
 def together(plan: Plan) -> Request:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_hydra.launcher.group import Run, group, packed, split
+import pytest
+
+from hpc_hydra.launcher import cost
+from hpc_hydra.launcher.group import Group, Run, group, packed, split
 
 from .fakes import runs
 
@@ -28,19 +32,54 @@ def test_a_group_is_split_where_the_scheduler_takes_only_so_many() -> None:
     assert split(whole, {"slurm": None}) == split(whole, {}) == whole
 
 
+def packs(count: int, pack: int, *, cpus: int = 2, allocations: int | None = None, **request: object) -> list[Group]:
+    """So many packed runs of one rank, on nodes of 4 cores."""
+
+    def wanting(run: Run) -> Run:
+        size = replace(run.plan.request, procs_per_node=1, cpus_per_proc=cpus, **request)  # type: ignore[arg-type]
+        return replace(run, plan=replace(run.plan, request=size, pack=pack, cores_on_node=4, allocations=allocations))
+
+    return packed(group([wanting(run) for run in runs(Path("/s"), count)]))
+
+
 def test_an_allocation_has_room_for_the_runs_that_it_carries() -> None:
     def sizes(count: int, pack: int, allocations: int | None = None) -> tuple[tuple[int, ...], int, int | None]:
-        def wanting(run: Run) -> Run:
-            request = replace(run.plan.request, procs_per_node=1, cpus_per_proc=2)
-            return replace(
-                run, plan=replace(run.plan, request=request, pack=pack, cores_on_node=4, allocations=allocations)
-            )
-
-        (one,) = packed(group([wanting(run) for run in runs(Path("/s"), count)]))
+        (one,) = packs(count, pack, allocations=allocations)
         assert one.pack is not None
         return one.pack.sizes, one.plan.request.nodes, one.pack.room.at_a_time
 
     assert sizes(3, 64) == ((3,), 2, 3)
-    assert sizes(9, 8) == ((5, 4), 3, 5)
+    assert sizes(11, 6) == ((6, 5), 3, 6)
     assert sizes(6, 4, allocations=3) == ((2, 2, 2), 1, 2)
     assert sizes(8, 4) == ((4, 4), 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "pack", "cpus", "shapes"),
+    [(3, 2, 4, [(2, (2,)), (1, (1,))]), (5, 2, 4, [(2, (2, 2)), (1, (1,))]), (9, 8, 2, [(3, (5,)), (2, (4,))])],
+)
+def test_allocations_that_need_fewer_nodes_are_a_job_of_their_own(
+    count: int, pack: int, cpus: int, shapes: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    found = packs(count, pack, cpus=cpus, time_limit=3600)
+    assert [(g.plan.request.nodes, g.pack.sizes) for g in found if g.pack is not None] == shapes
+    assert sorted(num for g in found for num in g.nums) == list(range(count))
+    assert all(len(g.runs) == sum(g.pack.sizes) for g in found if g.pack is not None)
+    assert cost.notes(found) == () and "  more " not in cost.told(found)
+
+
+def test_packing_that_costs_more_is_told_with_what_it_costs() -> None:
+    one_array = packs(3, 2, cpus=4, time_limit=3600, array_parallelism=1)
+    assert [g.plan.request.nodes for g in one_array] == [2]  # its elements are alike
+    assert cost.notes(one_array) == (
+        "launch.pack costs 1.0 node-hours more than a job for each run (launch.pack=null)",
+    )
+    assert re.search(r"more where a job takes whole nodes +1\.0$", cost.told(one_array))
+    (told,) = cost.notes(packs(3, 2, cpus=4, time_limit=None, array_parallelism=1))
+    assert "costs 1 node more" in told
+
+
+def test_node_hours_of_minutes_have_two_digits() -> None:
+    table = cost.told(packs(4, 2, time_limit=60))
+    assert re.search(r"packed +2 +2 +0\.033$", table, re.M) and "0.033 (50 %)" in table
+    assert cost.told(packs(4, 2, time_limit=36 * 3600)).count("72.0") == 2

@@ -134,3 +134,27 @@ def test_batches_share_bases_and_directories(composed: Callable[..., Any]) -> No
     first = preparer.prepare([[LOCAL, "x=1"]], 0)
     second = preparer.prepare([[LOCAL, "x=2"]], 1)
     assert first.runs[0].base == second.runs[0].base == 0 and len(second.bases) == 1
+
+
+def test_packing_one_run_is_told_to_have_no_effect(composed: Callable[..., Any]) -> None:
+    asked = [LOCAL, "system=perlmutter", "launch.pack=2", "resources.procs_per_node=1"]
+    assert prepared(composed, runs=[asked]).notes[-1].startswith("launch.pack=2: there is one run")
+    for runs in ([asked, asked], [[*asked, "launch.pack=1"]], [asked[:2]]):
+        assert not [note for note in prepared(composed, runs=runs).notes if "launch.pack" in note]
+
+
+@pytest.mark.parametrize(
+    ("pack", "given", "told"),
+    [(2, ["launch.pack=2"], True), ("auto", ["x=1", "++launch.pack=auto"], True), (2, ["x=1"], False),
+     (None, ["launch.pack=null"], False)],
+)  # fmt: skip
+def test_a_plain_start_tells_that_it_packs_nothing(
+    pack: object, given: list[str], told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from omegaconf import OmegaConf
+
+    from hpc_hydra.launcher import callback
+
+    callback._tell_unpacked(OmegaConf.create({"launch": {"pack": pack}, "hydra": {"overrides": {"task": given}}}))
+    said = capsys.readouterr()
+    assert said.out == "" and (f"note: launch.pack={pack}: a start without -m" in said.err) is told
