@@ -40,17 +40,22 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
 
     runs = [word for word in words if is_selection(word)]
     dirs = [word for word in words if not is_selection(word)]
+    strange = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
+    if strange is not None:
+        from hpc_hydra.config.hints import nearest
+        from hpc_hydra.launcher.inspect import WORDS
+
+        near = nearest(strange, WORDS)
+        raise UsageError(
+            f"{strange!r} is no directory, and means no runs" + (f"; did you mean {' or '.join(near)}?" if near else ""),
+            where=command,
+            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or the directory of a sweep",
+        )
     if len(dirs) > 1:
         raise UsageError(
             f"{dirs[1]!r} is neither runs nor one directory",
             where=command,
             fix=f"hpc-hydra {command} [RUNS] [SWEEP_DIR]; RUNS as 3, 0-4, failed or lr=0.1",
-        )
-    if dirs and not Path(dirs[0]).expanduser().is_dir():
-        raise UsageError(
-            f"{dirs[0]!r} is no directory, and means no runs",
-            where=command,
-            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or the directory of a sweep",
         )
     return runs, dirs[0] if dirs else None
 

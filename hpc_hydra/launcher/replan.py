@@ -109,15 +109,15 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
         group = key.split(".")[0].split("@")[0].split("/")[0]
         if group not in GROUPS:
             raise ConfigError(
-                "the configuration of a run is frozen; only where and how it runs can change: " + ", ".join(GROUPS),
+                "the configuration of a run is frozen; only keys of these groups can change: " + ", ".join(GROUPS),
                 where=text,
-                fix="a new sweep for other values of your own keys",
+                fix="a new sweep for other values of your own keys; here keys as resources.time_limit=2h",
             )
         if "." not in key:
             raise ConfigError(
-                "another choice of a whole group cannot be made for a frozen run",
+                "the configuration of a run is frozen; another choice of a whole group cannot be made",
                 where=text,
-                fix=f"its keys, one by one: {group}.KEY=VALUE",
+                fix=f"its keys, one by one: {group}.KEY=VALUE; for another {group}, a new sweep",
             )
         if parsed.is_sweep_override():
             raise ConfigError("several values make a new sweep", where=text, fix="one value")

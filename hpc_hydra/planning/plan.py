@@ -12,6 +12,7 @@ from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, 
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
+from hpc_hydra.planning.warning import notes as notes_on_warning
 from hpc_hydra.planning.warning import warning
 
 
@@ -90,7 +91,7 @@ def plan(settings: Settings) -> Plan:
         cores_on_node=packed.cores_on_node,
         mem_on_node=packed.mem_on_node,
     )
-    return dataclasses.replace(done, notes=(*done.notes, *packing.notes(done)))
+    return dataclasses.replace(done, notes=(*done.notes, *packing.notes(done), *notes_on_warning(done.request)))
 
 
 def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[int, int | None] | None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.planning.types import Rendezvous
+from hpc_hydra.planning.types import Rendezvous, Request
 from hpc_hydra.planning.units import clock, seconds
 
 SIGNALS = ("USR1", "USR2")
 DEFAULT_SIGNAL, DEFAULT_BEFORE = "USR1", 60
 _LONGEST = 65535  # seconds that sbatch's --signal takes
+_OWN = {"signal", "wa"}  # options by which users ask SLURM, Flux and LSF for a warning themselves
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,17 @@ def warning(settings: Settings, time_limit: int | None, meet: Rendezvous) -> War
                 fix="launch.signal_before_end=2m, or a longer resources.time_limit",
             )
     return Warned(None if name is None else f"{name}@{before}", _requeues(settings, meet))
+
+
+def notes(request: Request) -> tuple[str, ...]:
+    """What is said where runs are to be queued again, and the time limit, of which nothing warns, ends them for good."""
+    own = {name for name, _ in request.submit_args} & _OWN
+    if not request.max_requeues or request.warn_signal is not None or own:
+        return ()
+    return (
+        f"launch.max_requeues={request.max_requeues}: a run that reaches its time limit is not queued again "
+        "without a warning before it (launch.signal_before_end=2m)",
+    )
 
 
 def _name(given: str | None, *, asked: bool) -> str | None:

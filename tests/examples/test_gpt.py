@@ -58,6 +58,7 @@ def test_ddp_and_fsdp_learn_alike_and_the_best_run_is_named(sweep: tuple[Path, s
     _, said, (ddp, fsdp) = sweep
     curve = losses(ddp)
     assert list(curve) == [4, 8, 12, 16, 20, 24]
+    assert [len(re.findall(r"Seed 3$", log, re.M)) for log in (ddp, fsdp)] == [1, 1]  # by which they can be repeated
     assert curve[4] > curve[12] > curve[24]
     assert losses(fsdp) == pytest.approx(curve, rel=1e-3)
     assert held_out(ddp) < curve[4]

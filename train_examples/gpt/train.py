@@ -62,6 +62,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
     autocast = parallel.autocast(cfg.parallel, device, precision)
     optimizers = optim.build(cfg.optim, plain)
     say("%s, %s, %d ranks (%s)", data.describe(files, cfg.data), cfg.parallel.name, dist.world_size, device.type)
+    say("Seed %d", dist.seed)  # launch.seed of a run that is to be this one again
 
     folder = Path(checkpoint.from_rank_0(str(Path(cfg.checkpoint_dir).absolute())))
     done = 0

@@ -36,6 +36,25 @@ def test_the_keys_are_understood(launch: dict[str, Any], signal: str | None, bef
     assert found.max_requeues == launch.get("max_requeues", 0)
 
 
+@pytest.mark.parametrize("pack", [None, "auto"])
+@pytest.mark.parametrize(
+    ("launch", "extra", "noted"),
+    [
+        ({"max_requeues": 3}, {}, True),
+        ({"max_requeues": 3, "signal_before_end": "2m"}, {}, False),
+        ({"max_requeues": 3, "signal": "USR2"}, {}, False),
+        ({"max_requeues": 3}, {"signal": "USR1@90"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_requeues_that_the_time_limit_does_not_bring_about_are_noted(
+    launch: dict[str, Any], extra: dict[str, Any], noted: bool, pack: str | None
+) -> None:
+    plan = make(scheduler={"name": "slurm", "submit_extra": extra}, launch={**launch, "pack": pack})
+    notes = [note for note in plan.notes if "launch.max_requeues" in note]
+    assert len(notes) == noted and all("launch.signal_before_end=2m" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("key", "rendezvous", "launch"),
     [
