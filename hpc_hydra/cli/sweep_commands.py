@@ -47,7 +47,8 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
 
         near = nearest(strange, WORDS)
         raise UsageError(
-            f"{strange!r} is no directory, and means no runs" + (f"; did you mean {' or '.join(near)}?" if near else ""),
+            f"{strange!r} is no directory, and means no runs"
+            + (f"; did you mean {' or '.join(near)}?" if near else ""),
             where=command,
             fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or the directory of a sweep",
         )

@@ -15,7 +15,6 @@ from hpc_hydra.planning.units import clock, seconds
 SIGNALS = ("USR1", "USR2")
 DEFAULT_SIGNAL, DEFAULT_BEFORE = "USR1", 60
 _LONGEST = 65535  # seconds that sbatch's --signal takes
-_OWN = {"signal", "wa"}  # options by which users ask SLURM, Flux and LSF for a warning themselves
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,12 @@ def warning(settings: Settings, time_limit: int | None, meet: Rendezvous) -> War
 
 
 def notes(request: Request) -> tuple[str, ...]:
-    """What is said where runs are to be queued again, and the time limit, of which nothing warns, ends them for good."""
-    own = {name for name, _ in request.submit_args} & _OWN
-    if not request.max_requeues or request.warn_signal is not None or own:
+    """What is said where runs are to be queued again, and nothing warns of the time limit, which ends them for good."""
+    if not request.max_requeues or request.warn_signal is not None:
         return ()
-    return (
-        f"launch.max_requeues={request.max_requeues}: a run that reaches its time limit is not queued again "
-        "without a warning before it (launch.signal_before_end=2m)",
-    )
+    asked = f"launch.max_requeues={request.max_requeues}"
+    missing = "without a warning before it (launch.signal_before_end=2m)"
+    return (f"{asked}: a run that reaches its time limit is not queued again {missing}",)
 
 
 def _name(given: str | None, *, asked: bool) -> str | None:

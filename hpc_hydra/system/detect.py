@@ -129,6 +129,7 @@ def notes(
         *strange,
         *_failed(asked, resolved, probe),
         *_sized_blindly(resolved, probe),
+        *_too_many_nodes(resolved, probe),
         *exported.notes(asked, resolved, probe, attached=attached),
     )
 
@@ -152,6 +153,20 @@ def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
         return ()
     text = _sinfo(probe)
     return (f"{_NO_SINFO.format(text.said)}: sizes may differ",) if isinstance(text, Unanswered) else ()
+
+
+def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
+    """What is said of more nodes than the partition has: SLURM may take such a job, and keep it waiting."""
+    nodes = resolved.resources.nodes
+    if not nodes or resolved.system.kind != "probed" or resolved.scheduler.name != "slurm":
+        return ()
+    text = _sinfo(probe)
+    if isinstance(text, Unanswered) or allocation.held(dialect("slurm"), resolved.launch.inside, probe) is not None:
+        return ()
+    has = sinfo.largest(probe.once("nodes", lambda: sinfo.parse(text)), _partition(resolved))
+    if has is None or nodes <= has[1]:
+        return ()
+    return (f"resources.nodes={nodes}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
 
 
 def _answering_or_local(probe: Probe) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G")
+COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%D")
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class NodeKind:
     cpus: int
     memory: int  # MiB
     gpus: int
+    count: int | None = None  # nodes of it, whatever they do now; None: not told
 
 
 def parse(text: str) -> tuple[NodeKind, ...]:
@@ -28,7 +29,7 @@ def parse(text: str) -> tuple[NodeKind, ...]:
     found = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")]
-        if len(words) == 4 and words[1].isdigit() and words[2].isdigit():
+        if len(words) in (4, 5) and words[1].isdigit() and words[2].isdigit():
             name = words[0]
             found.append(
                 NodeKind(
@@ -37,6 +38,7 @@ def parse(text: str) -> tuple[NodeKind, ...]:
                     cpus=int(words[1]),
                     memory=int(words[2]),
                     gpus=gpus(words[3]),
+                    count=int(words[4]) if words[4:] and words[4].isdigit() else None,
                 )
             )
     return tuple(found)
@@ -72,10 +74,7 @@ def facts(kinds: Sequence[NodeKind], partition: str | None, *, with_gpus: bool =
     ``with_gpus``: a partition that mixes nodes with and without GPUs is described by those with.
     Empty where SLURM does not know the partition.
     """
-    asked = partition.split(",") if partition else ()  # SLURM takes several, and picks one
-    chosen = [kind for kind in kinds if (kind.partition in asked if asked else kind.is_default)]
-    if not partition and len({kind.partition for kind in kinds}) == 1:
-        chosen = list(kinds)
+    chosen = _meant(kinds, partition)
     if with_gpus and any(kind.gpus for kind in chosen):
         chosen = [kind for kind in chosen if kind.gpus]
     if not chosen:
@@ -85,3 +84,22 @@ def facts(kinds: Sequence[NodeKind], partition: str | None, *, with_gpus: bool =
         "gpus_per_node": min(kind.gpus for kind in chosen),
         "mem_per_node": f"{min(kind.memory for kind in chosen)}M",
     }
+
+
+def largest(kinds: Sequence[NodeKind], partition: str | None) -> tuple[str, int] | None:
+    """The partition with the most nodes among those meant, and their number; None where SLURM does not tell it."""
+    sizes: dict[str, int] = {}
+    for kind in _meant(kinds, partition):
+        if kind.count is None:
+            return None
+        sizes[kind.partition] = sizes.get(kind.partition, 0) + kind.count
+    if not sizes or (partition and set(partition.split(",")) - set(sizes)):  # one that sinfo hides may be larger
+        return None
+    return max(sizes.items(), key=lambda item: item[1])
+
+
+def _meant(kinds: Sequence[NodeKind], partition: str | None) -> list[NodeKind]:
+    asked = partition.split(",") if partition else ()  # SLURM takes several, and picks one
+    if not partition and len({kind.partition for kind in kinds}) == 1:
+        return list(kinds)
+    return [kind for kind in kinds if (kind.partition in asked if asked else kind.is_default)]

@@ -43,7 +43,7 @@ def test_the_keys_are_understood(launch: dict[str, Any], signal: str | None, bef
         ({"max_requeues": 3}, {}, True),
         ({"max_requeues": 3, "signal_before_end": "2m"}, {}, False),
         ({"max_requeues": 3, "signal": "USR2"}, {}, False),
-        ({"max_requeues": 3}, {"signal": "USR1@90"}, False),
+        ({"max_requeues": 3}, {"signal": "USR1@90"}, True),  # of which the ranks' supervisors are not told
         ({}, {}, False),
     ],
 )

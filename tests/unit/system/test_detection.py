@@ -288,6 +288,29 @@ def test_queue_of_the_users_own_profile_leads_to_its_partition() -> None:
     assert detect.resolve(auto(system=system), probe=probe).system.cores_per_node == 128
 
 
+@pytest.mark.parametrize(
+    ("queue", "nodes", "has"),
+    [
+        (None, 7, "gpu has 6"),
+        (None, 6, None),
+        ("cpu", 3, "cpu has 2"),
+        ("cpu,gpu", 6, None),
+        ("cpu,gpu", 9, "gpu has 6"),
+        ("cpu,hidden", 9, None),
+        ("hidden", 9, None),
+        ("untold", 9, None),
+    ],
+)
+def test_more_nodes_than_a_partition_has_are_noted(queue: str | None, nodes: int, has: str | None) -> None:
+    text = "gpu*|96|515000|gpu:4|4\ngpu*|64|256000|gpu:8|2\ncpu|128|512000|(null)|2\nuntold|8|32000|\n"
+    asked = auto(scheduler={"queue": queue}, resources={"nodes": nodes})
+    for env, noted in (({"HOME": "/nowhere"}, has is not None), (HELD, False)):  # in an allocation, its nodes count
+        probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": text})
+        notes = detect.notes(asked, detect.resolve(asked, probe=probe), probe)
+        assert len(notes) == noted
+        assert all(f"resources.nodes={nodes}: partition {has}, " in note for note in notes)
+
+
 def test_unknown_cluster_seen_from_elsewhere_is_not_known() -> None:
     system = detect.resolve(auto(scheduler={"name": "slurm", "kind": "known"}), probe=machine()).system
     assert (system.cores_per_node, system.gpus_per_node) == (None, None)
