@@ -45,6 +45,11 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.pack import main as pack
 
         return pack(argv[1:])
+    if what == "ask_ranks" and len(argv) == 3:
+        from hpc_hydra.scheduler.registry import dialect
+        from hpc_hydra.scheduler.steps import ask_ranks
+
+        return 0 if ask_ranks(dialect(argv[1]), int(argv[2])) else 1
     if what == "monitor" and len(argv) == 5:
         from hpc_hydra.node.monitor import main as monitor
 

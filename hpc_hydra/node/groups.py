@@ -39,6 +39,12 @@ def become(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) 
         os._exit(127)
 
 
+def spawned(argv: Sequence[str]) -> int:
+    """The pid of a helper that `dead_children` will tell of; `subprocess` could reap it before."""
+    nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=nothing, setsigmask=())
+
+
 def dead_children() -> Iterator[tuple[int, int]]:
     """Pids and wait statuses of all that have ended, adopted ones too."""
     with contextlib.suppress(ChildProcessError):

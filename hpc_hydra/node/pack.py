@@ -22,7 +22,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.execution import Execution
 from hpc_hydra.node.finish import gathered, in_words, write
-from hpc_hydra.node.groups import become, dead_children, has_ended, signal_all
+from hpc_hydra.node.groups import become, dead_children, has_ended, signal_all, spawned
 from hpc_hydra.node.pack_again import AGAIN, Again
 from hpc_hydra.node.packed import Task, chosen, tasks_of
 from hpc_hydra.node.processes import (
@@ -46,6 +46,7 @@ from hpc_hydra.sweep.layout import RunPaths, SweepPaths
 from hpc_hydra.sweep.types import Outcome
 
 LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
+ASK = 45.0  # seconds after which the scheduler's commands, which tell the ranks of a run, are not waited for
 DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
 LOST = 255  # exit code of a run one of whose hosts cannot be reached; ssh's own
 
@@ -67,6 +68,7 @@ class Pack:
     lifeline: bool = False  # the end of standard input is that of the launcher, and ours that of the runs
     patience: float = 10.0
     running: dict[int, Task] = field(default_factory=dict)  # pid → run
+    asking: dict[int, int] = field(default_factory=dict)  # pid of who asks the ranks of a run to end → pid of the run
     failed: int = 0
     stopped: int | None = None  # the signal that ends the allocation
     ends_by: int | None = None  # the signal that says that its time is up: no further run begins
@@ -221,6 +223,8 @@ class Pack:
         for pid, status in dead_children():
             if pid in self.running:
                 self.running[pid].status = status
+            elif pid in self.asking:
+                self._asked(self.asking.pop(pid), reached=status == 0)
         for pid, task in list(self.running.items()):
             if task.status is None:
                 continue
@@ -258,7 +262,7 @@ class Pack:
         elif outcome.status == "cancelled" and not cancelled:
             self.held_until = time.monotonic() + DOUBT
         if cancelled and not of_itself:
-            outcome = replace(outcome, status="cancelled")
+            outcome = replace(outcome, status="cancelled", reason=task.why_cancelled or outcome.reason)
         if outcome.status != "completed" and outcome.log is None:
             log = task.paths.step_log(task.attempt)
             outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
@@ -306,6 +310,11 @@ class Pack:
     def _kill_the_patient(self) -> None:
         for pid, task in self.running.items():
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
+                task.forced = True
+                if task.asked:  # the launch command kills its ranks now; killed itself, it would leave them
+                    task.asked, task.kill_at = False, None
+                    self._tell(pid, task)
+                    continue
                 signal_all(pid, signal.SIGKILL)
                 self._end_step(task)
                 task.kills += 1
@@ -328,7 +337,24 @@ class Pack:
         for pid, task in self.running.items():
             if task.record.num in numbers and not task.cancelled:
                 task.cancelled = True
-                self._tell(pid, task)
+                self._ask(pid, task)
+
+    def _ask(self, pid: int, task: Task) -> None:
+        """Tell one run to end: its ranks, where the launch command would kill them at once."""
+        if dialect(self.scheduler).kills_ranks is None or task.kill_at is not None:
+            self._tell(pid, task)
+            return
+        task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
+        argv = [sys.executable, "-m", "hpc_hydra.node", "ask_ranks", self.scheduler, str(pid)]
+        self.asking[spawned(argv)] = pid
+
+    def _asked(self, pid: int, *, reached: bool) -> None:
+        task = self.running.get(pid)
+        if task is None or not task.asked:
+            return
+        task.asked, task.kill_at = reached, time.monotonic() + self.patience
+        if not reached:
+            self._tell(pid, task)
 
     @property
     def _is_cancelled(self) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.node.execution import Execution
-from hpc_hydra.node.requeue import queue_again, standing_of, with_more
+from hpc_hydra.node.requeue import queue_again, standing_of, times, with_more
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.scheduler.registry import dialect
 from hpc_hydra.sweep.again import TIME_IS_UP, why_again
@@ -156,7 +156,7 @@ class Again:
         if standing is None:
             return with_more(outcome, "it does not go on: the scheduler does not say how the job stands")
         if self.count >= self.most:
-            told = f"its allocation was queued again {self.count} times already: launch.max_requeues={self.most}"
+            told = f"its allocation was queued again {times(self.count)} already: launch.max_requeues={self.most}"
             return with_more(outcome, told)
         make_below(self.sweep, paths.attempt(attempt))
         write_json(paths.closed(attempt), to_json(replace(outcome, reason=why)))

@@ -29,13 +29,22 @@ class Task:
     hosts: dict[int, Slice] = field(default_factory=dict)  # index → its part of that host
     attempt: str = ""
     cancelled: bool = False
+    asked: bool = False  # its ranks are told to end, past a launch command that would kill them
     kill_at: float | None = None
+    forced: bool = False  # it went on until then
     kills: int = 0  # how often it was sent SIGKILL
     status: int | None = None  # of its script, once that has ended: the rest of its process group may live on
 
     @property
     def paths(self) -> RunPaths:
         return RunPaths(self.record.dir)
+
+    @property
+    def why_cancelled(self) -> str | None:
+        """How it ended where somebody wanted its end, and it did not end of itself."""
+        if not self.cancelled:
+            return None
+        return f"{'killed, as it went on after' if self.forced else 'stopped by'} SIGTERM (hpc-hydra cancel)"
 
 
 def chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:

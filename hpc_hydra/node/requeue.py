@@ -58,7 +58,7 @@ def requeued(
     if not (standing.is_running or standing.reached_limit or preempted):  # a person has cancelled it
         return outcome
     if count >= most:
-        return with_more(outcome, f"it was queued again {count} times already: launch.max_requeues={most}")
+        return with_more(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
     os.umask(record.program.umask)
     file = paths.closed(execution.attempt)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -140,3 +140,8 @@ def _run(command: list[str], env: Mapping[str, str]) -> tuple[str, str | None]:
 def with_more(outcome: Outcome, more: str) -> Outcome:
     """An outcome whose reason says more."""
     return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
+
+
+def times(count: int) -> str:
+    """``once``, or ``2 times``."""
+    return "once" if count == 1 else f"{count} times"

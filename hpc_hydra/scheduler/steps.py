@@ -122,19 +122,38 @@ class StepSubmitter(LocalSubmitter):
 
 def ask(dialect: Dialect, group: int) -> None:
     """Tell a run to end: the ranks of its steps, and what runs here, but for a launch command that would kill them."""
-    command = None
-    if dialect.kills_ranks is not None:
-        with suppress(OSError):
-            data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
-            env = dict(os.fsdecode(line).split("=", 1) for line in data if b"=" in line)
-            command = dialect.steps_command(env)
-    if command is None:
+    told = ask_ranks(dialect, group)
+    if told is None:
         _tell(group, signal.SIGTERM)
-    else:
-        _ask_steps(dialect, group, command, env)
+        return
+    members = _members(group)
+    launching = [pid for pid, name in members.items() if name == dialect.kills_ranks]
+    if launching and not told:  # a step that has not begun, or that nobody can reach
+        force(dialect, group)
+        return
+    for pid in members.keys() - set(launching):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
 
 
-def _ask_steps(dialect: Dialect, group: int, command: list[str], env: dict[str, str]) -> None:
+def ask_ranks(dialect: Dialect, group: int) -> bool | None:
+    """Send SIGTERM to the ranks of a run's steps, past the launch command; whether they were reached.
+
+    None: no steps can be asked for: it is for who signals the launch command.
+
+    Args:
+        group: of the processes of the run's script, which leads it.
+    """
+    if dialect.kills_ranks is None:
+        return None
+    try:
+        data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    env = dict(os.fsdecode(line).split("=", 1) for line in data if b"=" in line)
+    command = dialect.steps_command(env)
+    if command is None:
+        return None
     here, steps = socket.gethostname().partition(".")[0], []
     with suppress(HpcHydraError):
         for (host, pid), step in dialect.parse_steps(commands.run(command, env=env, timeout=_ASK).out).items():
@@ -143,14 +162,7 @@ def _ask_steps(dialect: Dialect, group: int, command: list[str], env: dict[str, 
                     steps.append(step)
         if steps and not commands.run(dialect.warn_steps_command(steps), env=env, timeout=_ASK).ok:
             steps = []
-    members = _members(group)
-    launching = [pid for pid, name in members.items() if name == dialect.kills_ranks]
-    if launching and not steps:  # a step that has not begun, or that nobody can reach
-        force(dialect, group)
-        return
-    for pid in members.keys() - set(launching):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGTERM)
+    return bool(steps)
 
 
 def force(dialect: Dialect, group: int) -> None:

@@ -131,7 +131,37 @@ def test_runs_are_cancelled_one_by_one(root: Path) -> None:
     waited, ran = there.outcome(1), there.outcome(0)
     assert waited is not None and waited["status"] == "cancelled" and waited["reason"] == "cancelled before it began"
     assert ran is not None and ran["status"] == "cancelled"
+    assert ran["reason"] == "stopped by SIGTERM (hpc-hydra cancel)"
     assert [line.split()[0] for line in there.lines("order")] == ["2", "0"]
+
+
+ASKED = """
+trap "touch {sweep}/killed; exit 137" TERM  # as srun does
+[ $1 = 0 ] || exit 0
+echo $$ > {sweep}/srun
+until [ -e {sweep}/told ]; do sleep 0.1; done
+echo saved > {sweep}/saved; exit 143
+"""
+
+
+def test_the_ranks_of_a_cancelled_run_are_told_past_a_launch_command_that_kills_them(root: Path) -> None:
+    tools = root.parent / "tools"
+    tools.mkdir()
+    says = f'echo "StepId=7.3 State=RUNNING SrunHost:Pid=$(hostname):$(cat {root}/srun)"'
+    for name, does in (("scontrol", says), ("scancel", f'echo "$@" > {root}/new; mv {root}/new {root}/told')):
+        (tools / name).write_text(f"#!/bin/bash\n{does}\n")
+        (tools / name).chmod(0o755)
+    there = Allocation(
+        root, 2, ASKED.format(sweep=root), at_a_time=1, SLURM_JOB_ID="7", PATH=f"{tools}:{os.environ['PATH']}"
+    )
+    there.await_begun(2)
+    there.paths.cancelled("job0").write_text("0\n")
+    there.end()
+    assert there.lines("told") == ["--signal=TERM 7.3"] and there.lines("saved") == ["saved"]
+    ran = there.outcome(0)
+    assert ran is not None and ran["status"] == "cancelled" and ran["exit_code"] == 143
+    assert ran["reason"] == "stopped by SIGTERM (hpc-hydra cancel)"
+    assert not (root / "killed").exists()
 
 
 def test_the_end_of_the_allocation_ends_the_runs_and_leaves_the_rest_to_resume(root: Path) -> None:
