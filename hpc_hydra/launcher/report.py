@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LONG = 200  # characters of an override; a longer one is shown in part
 MANY = 20  # more runs than this are shown in groups
+_LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 SOON = 10.0  # seconds for which it needs no word that runs wait
 _COLOURS = {
     "pending": "yellow",
@@ -279,7 +280,7 @@ def reason_of(run: Run, outcome: Outcome) -> str:
     """Why a run ended so, where that says more than its state does."""
     reason = outcome.reason or ""
     limit = run.plan.request.time_limit
-    if outcome.status == "timeout" and reason.lower() in ("", "timeout", "the time limit was reached"):
+    if outcome.status == "timeout" and reason.lower() in _LIMIT:
         return f"time limit {clock(limit)} reached" if limit else "the time limit was reached"
     if outcome.status == "cancelled" and reason.lower() in ("", "cancelled"):
         return ""

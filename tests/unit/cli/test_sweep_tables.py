@@ -92,6 +92,7 @@ def test_what_a_run_was_given_is_shown_as_the_program_got_it(override: str, valu
         (Outcome(0, "cancelled", 1, reason="CANCELLED"), "", None),
         (Outcome(0, "cancelled", 143, "t", reason="CANCELLED"), "", 143),
         (Outcome(0, "timeout", 143, "t", reason="TIMEOUT"), "time limit 1m reached", 143),
+        (Outcome(0, "timeout", 137, "t", reason="TIMEOUT: TimeLimit"), "time limit 1m reached", 137),
         (Outcome(0, "timeout", 1, reason="the time limit was reached"), "time limit 1m reached", None),
         (Outcome(0, "cancelled", 1, reason="not submitted, as another run had failed"), "not submitted, as", None),
         (Outcome(0, "failed", 1, reason="not submitted: no such queue"), "not submitted: no such queue", None),
