@@ -25,15 +25,7 @@ from hpc_hydra.node.finish import gathered, in_words, write
 from hpc_hydra.node.groups import become, dead_children, has_ended, signal_all, spawned
 from hpc_hydra.node.pack_again import AGAIN, Again
 from hpc_hydra.node.packed import Task, chosen, tasks_of
-from hpc_hydra.node.processes import (
-    STOP,
-    WARN,
-    Signals,
-    adopt_orphans,
-    die_with_parent,
-    exit_code,
-    name_of,
-)
+from hpc_hydra.node.processes import STOP, WARN, Signals, adopt_orphans, die_with_parent, exit_code, name_of
 from hpc_hydra.node.slices import Host
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.scheduler.registry import dialect
