@@ -260,7 +260,9 @@ class Session:
         assert received is not None
         self.reporter.stop()
         active = self._active
-        complain(f"{received.name}: {len(active)} runs in the queue: {self._shown_ids(active)}")
+        complain(
+            f"{received.name}: {len(active)} run{'s' * (len(active) != 1)} in the queue: {self._shown_ids(active)}"
+        )
         for waiting in self._queue:
             complain(f"not submitted: {waiting.spec.key} (runs {' '.join(map(str, waiting.spec.runs))})")
         choice = self.launch.on_interrupt

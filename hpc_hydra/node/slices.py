@@ -14,6 +14,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.node.binding import numbers
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.scheduler.devices import gpus
 from hpc_hydra.scheduler.hostlist import ranges
@@ -22,7 +23,8 @@ SLICE = "HPC_HYDRA_SLICE"
 """What of this host the ranks get: a `Slice` as a word. Not for the ranks themselves."""
 WHOLE = "whole"  # the run's job has the host for itself
 
-_WORD = re.compile(r"([\d,-]*)/(\d+):([\d,-]*)/(\d+)(?::(whole))?", re.ASCII)
+_RANGES = r"((?:\d+(?:-\d+)?(?:,|(?=/)))*)"  # as `ranges` writes them
+_WORD = re.compile(rf"{_RANGES}/(\d+):{_RANGES}/(\d+)(?::(whole))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,7 @@ class Slice:
         found = _WORD.fullmatch(word)
         if found is None:
             raise RendezvousError(f"{word!r} is no part of a host", where=SLICE, fix="start the job script")
-        return cls(_numbers(found[1]), int(found[2]), _numbers(found[3]), int(found[4]), found[5] == WHOLE)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+        return cls(tuple(numbers(found[1])), int(found[2]), tuple(numbers(found[3])), int(found[4]), found[5] == WHOLE)
 
 
 @dataclass

@@ -51,7 +51,7 @@ def test_the_command_line_program_starts(installed: Installed) -> None:
 
 
 def test_what_runs_on_the_nodes_is_there(installed: Installed) -> None:
-    installed.run("-c", "import hpc_hydra.node.__main__, hpc_hydra.launcher.plugin")
+    assert installed.run("-c", "import hpc_hydra.node.__main__, hpc_hydra.launcher.plugin; print('there')") == "there\n"
 
 
 def test_installing_leaves_nothing_in_the_checkout(installed: Installed) -> None:

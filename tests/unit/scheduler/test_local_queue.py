@@ -353,7 +353,7 @@ def test_many_runs_leave_no_threads(jobs: Queue) -> None:
     queue = jobs.open(cpus=tuple(range(50_000, 50_004)) if len(CPUS) < 4 else CPUS)
     ids = jobs.submit(queue, "true", tuple(range(30)), exclusive=True)
     ended(queue, *ids)
-    until(lambda: [1] if threading.active_count() <= before else [])
+    assert until(lambda: [1] if threading.active_count() <= before else [])
 
 
 SPAWNED = {"HPC_HYDRA_SPAWN_RANK": "1", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_SPAWN_HOST": "me"}
