@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import HpcHydraError
 
 if TYPE_CHECKING:
-    from hpc_hydra.launcher.door import Result, Sweep, launch
-    from hpc_hydra.node.distributed import Dist, distributed
+    from hpc_hydra.api import Result, Sweep, launch
+    from hpc_hydra.node.rank.distributed import Dist, distributed
 
 __version__ = "0.1.0"
 __all__ = ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
@@ -16,11 +16,11 @@ __all__ = ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
 
 def __getattr__(name: str) -> Any:  # the node side is loaded only by those who use it, and so is the launcher
     if name in ("launch", "Sweep", "Result"):
-        from hpc_hydra.launcher import door
+        from hpc_hydra import api
 
-        return getattr(door, name)
+        return getattr(api, name)
     if name in ("distributed", "Dist"):
-        from hpc_hydra.node import distributed as module
+        from hpc_hydra.node.rank import distributed as module
 
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""``hpc-hydra run | torchrun | status | logs | …``: parse, call, print."""

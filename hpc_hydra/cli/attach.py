@@ -21,20 +21,21 @@ from typing import TYPE_CHECKING
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.launcher import checks, each_node, scripts
+from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.compose import raw_list
-from hpc_hydra.launcher.dry_run import runs_table
-from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.prepare import Prepared, Preparer
-from hpc_hydra.launcher.report import complain, say
 from hpc_hydra.planning.types import Logging
-from hpc_hydra.scheduler import commands, container, registry
-from hpc_hydra.scheduler.base import Dialect, JobSpec
-from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.sweep.files import on_disk, read_json
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
+from hpc_hydra.records.batching import Group, Run
+from hpc_hydra.records.files import on_disk, read_json
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.schedulers import commands, container, registry
+from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.system import allocation
+from hpc_hydra.ui import dry_run_hosts
+from hpc_hydra.ui.dry_run import runs_table
+from hpc_hydra.ui.progress import complain, say
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -51,7 +52,7 @@ _ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of a
 class Attached:
     """What is to be done, decided; nothing is written yet."""
 
-    dialect: Dialect
+    dialect: Scheduler
     run: Run
     spec: JobSpec
     script: str
@@ -86,7 +87,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         check_exists(task)
         _check_places(todo, keep=keep)
         if prepared.settings.launch.confirm_above is not None:
-            from hpc_hydra.launcher import cost
+            from hpc_hydra.ui import cost
 
             cost.confirm([Group(todo.run.plan, (todo.run,))], prepared.settings.launch.confirm_above)
         with on_disk(todo.spec.sweep, "make room there, or launch.launch_dir=PATH"):
@@ -169,7 +170,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     env = cleaned(os.environ, keep=dialect.keeps(plan.request))
     command: list[str] | None
     if held is not None:
-        from hpc_hydra.scheduler.steps import StepSubmitter
+        from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 
         StepSubmitter(dialect, held).check(plan.tasks)
         command, env = ["bash", str(script)], dialect.step_environment(os.environ, plan.tasks, held)
@@ -209,13 +210,13 @@ def _show(todo: Attached, task: Program) -> None:
     parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(todo.spec).items()]
     parts.append(f"run by:\n  {shlex.join(todo.command)}")
-    parts.append(each_node.show(todo.dialect, todo.spec, todo.run, task))
+    parts.append(dry_run_hosts.show(todo.dialect, todo.spec, todo.run, task))
     say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 
 def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
     run, sweep = todo.run, todo.spec.sweep
-    from hpc_hydra.launcher.takeover import take_over  # a dry run does without
+    from hpc_hydra.launcher.reuse import take_over  # a dry run does without
 
     with take_over(sweep, [run], registry.submitter):
         freezer = Freezer(sweep, task)

@@ -17,10 +17,10 @@ from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
-from hpc_hydra.launcher.report import complain, hushed, say
 from hpc_hydra.planning.types import EnvVar
-from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.environment import cleaned
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.ui.progress import complain, hushed, say
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

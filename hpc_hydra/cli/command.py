@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.program import current_umask, package_path
-from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.records.frozen_config import Program
 
 
 def program(words: Sequence[str], *, fill: bool = False) -> Program:

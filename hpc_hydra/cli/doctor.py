@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
-from hpc_hydra.launcher import streams
+from hpc_hydra.ui import streams
 
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),

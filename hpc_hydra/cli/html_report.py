@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import ConfigError, HpcHydraError
 
 if TYPE_CHECKING:
-    from hpc_hydra.launcher.inspect import RunView
-    from hpc_hydra.launcher.opened import Sweep
+    from hpc_hydra.sweep.status import RunView
+    from hpc_hydra.sweep.store import Sweep
 
 TEMPLATE = Path(__file__).with_name("report.html")
 LONG = 60_000  # characters of one script
@@ -69,9 +69,9 @@ def page(shown: dict[str, Any], library: str) -> str:
 
 def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
     """All that the page shows."""
-    from hpc_hydra.cli import sweep_tables
-    from hpc_hydra.launcher import history
     from hpc_hydra.planning.types import to_json
+    from hpc_hydra.sweep import history
+    from hpc_hydra.ui import sweep_tables
 
     columns, rows = sweep_tables.results(views)
     state = columns.index("state")

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hpc_hydra.errors import NO_DIRECTORY, HpcHydraError
-from hpc_hydra.launcher import streams
+from hpc_hydra.ui import streams
 
 COMMANDS = {
     "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),

@@ -113,7 +113,7 @@ def explained() -> Iterator[None]:
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
 
-        from hpc_hydra.config.mistakes import explain
+        from hpc_hydra.hydra_compat.errors import explain
 
         said = explain(error)
         if said is None and isinstance(error, (HydraException, OmegaConfBaseException)):
@@ -141,7 +141,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     from hydra.types import RunMode
 
     from hpc_hydra.config import kept
-    from hpc_hydra.sweep.frozen import parse_overrides
+    from hpc_hydra.records.frozen_config import parse_overrides
 
     if call.config_dir and not Path(call.config_dir).is_dir():
         raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
@@ -169,7 +169,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
 def _check_overrides(call: Call) -> list[Any]:
     """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
     from hpc_hydra.config.schema import GROUPS
-    from hpc_hydra.sweep.frozen import parse_overrides
+    from hpc_hydra.records.frozen_config import parse_overrides
 
     parsed = parse_overrides(call.overrides)
     for one in parsed:
@@ -189,7 +189,7 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from hpc_hydra.config.schema import GROUPS
-    from hpc_hydra.sweep.fill import RANK_KEYS, names, unknown
+    from hpc_hydra.records.command_template import RANK_KEYS, names, unknown
 
     wanted = list(names([*call.command, *map(str, master.launch.env.values())]))
     added = {one.key_or_group for one in parsed}
@@ -243,7 +243,7 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
     from hydra.types import HydraContext
     from omegaconf import OmegaConf, open_dict, read_write
 
-    from hpc_hydra.launcher.program import declared
+    from hpc_hydra.hydra_compat.command_line import declare
 
     if not call.multirun and master.launch.launch_dir is None:
         with read_write(master), open_dict(master):
@@ -251,7 +251,7 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
     callbacks = Callbacks(master)
     callbacks.on_multirun_start(config=master, config_name=master.hydra.job.config_name)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
-    with declared(task):
+    with declare(task):
         sweeper = Plugins.instance().instantiate_sweeper(
             config=master, hydra_context=context, task_function=_no_function
         )

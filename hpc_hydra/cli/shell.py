@@ -34,13 +34,13 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.cli import attach, run
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts
-    from hpc_hydra.launcher.group import Group
     from hpc_hydra.launcher.prepare import Preparer
-    from hpc_hydra.launcher.report import complain, say
     from hpc_hydra.planning.types import Rendezvous
-    from hpc_hydra.scheduler import container, registry
-    from hpc_hydra.scheduler.environment import cleaned
-    from hpc_hydra.scheduler.shell import interactive_script
+    from hpc_hydra.records.batching import Group
+    from hpc_hydra.schedulers import container, registry
+    from hpc_hydra.schedulers.environment import cleaned
+    from hpc_hydra.schedulers.job_script import interactive_script
+    from hpc_hydra.ui.progress import complain, say
 
     checks.refuse_on_a_rank()
     call = run.Call(tuple(argv), ("bash",))

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.scan import UsageError
-from hpc_hydra.launcher import streams
+from hpc_hydra.ui import streams
 
 if TYPE_CHECKING:
-    from hpc_hydra.launcher.inspect import RunView
-    from hpc_hydra.launcher.opened import Sweep
-    from hpc_hydra.launcher.output import Log
+    from hpc_hydra.sweep.logs import Log
+    from hpc_hydra.sweep.status import RunView
+    from hpc_hydra.sweep.store import Sweep
 
 _RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several words add up. "
 _DIR = "SWEEP_DIR: where multirun.yaml is; without it, the newest sweep in or below the current directory."
@@ -36,14 +36,14 @@ def _parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentPar
 
 def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
     """RUNS and the directory, in any order."""
-    from hpc_hydra.launcher.choose import is_selection
+    from hpc_hydra.sweep.selection import is_selection
 
     runs = [word for word in words if is_selection(word)]
     dirs = [word for word in words if not is_selection(word)]
     strange = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
     if strange is not None:
         from hpc_hydra.config.hints import nearest
-        from hpc_hydra.launcher.inspect import WORDS
+        from hpc_hydra.sweep.status import WORDS
 
         near = nearest(strange, WORDS)
         raise UsageError(
@@ -62,15 +62,15 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
 
 
 def _open(given: str | None) -> Sweep:
-    from hpc_hydra.launcher.opened import find_sweep, open_sweep
+    from hpc_hydra.sweep.store import find_sweep, open_sweep
 
     return open_sweep(find_sweep(given))
 
 
 def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
-    from hpc_hydra.launcher.choose import select
-    from hpc_hydra.launcher.inspect import look
-    from hpc_hydra.launcher.recover import recover
+    from hpc_hydra.sweep.recover import recover
+    from hpc_hydra.sweep.selection import select
+    from hpc_hydra.sweep.status import look
 
     recover(sweep)
     return select(look(sweep), runs)
@@ -86,7 +86,7 @@ def status(argv: Sequence[str]) -> int:
     runs, where = _split(options.words, "status")
     sweep = _open(where)
     views = _views(sweep, runs)
-    from hpc_hydra.cli import sweep_tables
+    from hpc_hydra.ui import sweep_tables
 
     if options.json:
         print(sweep_tables.as_json({"sweep": str(sweep.root), "runs": sweep_tables.status_data(views)}))
@@ -102,10 +102,10 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
     """A live table in a terminal, elsewhere the table once more for each change."""
     from rich.live import Live
 
-    from hpc_hydra.cli import sweep_tables
-    from hpc_hydra.launcher.choose import select
-    from hpc_hydra.launcher.inspect import look
-    from hpc_hydra.launcher.recover import recover
+    from hpc_hydra.sweep.recover import recover
+    from hpc_hydra.sweep.selection import select
+    from hpc_hydra.sweep.status import look
+    from hpc_hydra.ui import sweep_tables
 
     console = streams.console(highlight=False)
     head = f"sweep: {sweep.root}"
@@ -147,7 +147,7 @@ def logs(argv: Sequence[str]) -> int:
         raise UsageError(f"{options.rank} is no rank", where="--rank", fix="--rank 0")
     sweep = _open(where)
     views = _views(sweep, runs)
-    from hpc_hydra.launcher import output
+    from hpc_hydra.sweep import logs as output
 
     if len(views) > 1 and runs and not options.follow:
         return _ends_of_logs(sweep, views, options)
@@ -168,9 +168,9 @@ def logs(argv: Sequence[str]) -> int:
 def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Namespace) -> int:
     """The last lines of the logs of several runs, each under its run's overrides."""
     from hpc_hydra.errors import SweepError
-    from hpc_hydra.launcher import output
-    from hpc_hydra.launcher.report import common_overrides, printable, shown_overrides
-    from hpc_hydra.sweep.collect import last_lines
+    from hpc_hydra.records.collect import last_lines
+    from hpc_hydra.sweep import logs as output
+    from hpc_hydra.ui.progress import common_overrides, printable, shown_overrides
 
     common = common_overrides([view.run for view in views])
     for view in views:
@@ -189,7 +189,7 @@ def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Name
 
 def _await_logs(sweep: Sweep, view: RunView, options: argparse.Namespace) -> list[Log]:
     from hpc_hydra.errors import SweepError
-    from hpc_hydra.launcher import output
+    from hpc_hydra.sweep import logs as output
 
     while True:
         try:
@@ -204,7 +204,7 @@ def _await_logs(sweep: Sweep, view: RunView, options: argparse.Namespace) -> lis
 
 
 def _ended() -> Sequence[str]:
-    from hpc_hydra.launcher.inspect import ENDED
+    from hpc_hydra.sweep.status import ENDED
 
     return ENDED
 
@@ -245,10 +245,10 @@ def cancel(argv: Sequence[str]) -> int:
     runs, where = _split(options.words, "cancel")
     sweep = _open(where)
     views = _views(sweep, runs)
-    from hpc_hydra.launcher import choose
+    from hpc_hydra.sweep import selection
 
-    done = choose.cancel(sweep, views, all_runs=not runs)
-    from hpc_hydra.launcher.report import say
+    done = selection.cancel(sweep, views, all_runs=not runs)
+    from hpc_hydra.ui.progress import say
 
     say("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
     return 0
@@ -270,9 +270,9 @@ def resume(argv: Sequence[str]) -> int:
     at = words.index("--") if "--" in words else len(words)
     options = parser.parse_intermixed_args(words[:at])
     runs, where = _split(options.words, "resume")
-    from hpc_hydra.launcher.opened import find_sweep
     from hpc_hydra.launcher.resume import Wanted
     from hpc_hydra.launcher.resume import resume as submit_again
+    from hpc_hydra.sweep.store import find_sweep
 
     overrides = tuple(words[at + 1 :])
     misplaced = [word for word in overrides if word.startswith("-")]
@@ -296,7 +296,7 @@ def results(argv: Sequence[str]) -> int:
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "results")
     views = _views(_open(where), runs)
-    from hpc_hydra.cli import sweep_tables
+    from hpc_hydra.ui import sweep_tables
 
     if options.json:
         print(sweep_tables.as_json(sweep_tables.results_data(views)))

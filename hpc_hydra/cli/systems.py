@@ -18,9 +18,9 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, SchedulerError
-from hpc_hydra.launcher import streams
-from hpc_hydra.system import checked, defaults, detect, index
+from hpc_hydra.system import defaults, detect, index, preset_check
 from hpc_hydra.system.probe import Probe, here
+from hpc_hydra.ui import streams
 
 USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--json]
 
@@ -109,7 +109,7 @@ def _broken(folders: index.Folders) -> dict[str, str]:
     for name in index.names(folders):
         if _is_own(name, folders):
             try:
-                checked.system(name, folders)
+                preset_check.system(name, folders)
             except ConfigError as error:
                 found[name] = str(error).replace("\n ", ";")
     return found
@@ -134,7 +134,7 @@ def _has_adapter(system: SystemConfig) -> bool:
 
 
 def _machine(name: str, probe: Probe, folders: index.Folders) -> dict[str, Any]:
-    system = checked.system(name, folders)
+    system = preset_check.system(name, folders)
     return {
         **{key: value for key, value in dataclasses.asdict(system).items() if key != "kind"},
         "adapter": _has_adapter(system),
@@ -220,7 +220,7 @@ def _show(table: Any) -> None:
 
 
 def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
-    system = checked.system(name, folders)
+    system = preset_check.system(name, folders)
     print(f"{name}: {system.description or ''}")
     if system.scheduler is not None and not _has_adapter(system):
         print(f"  There is no adapter for its scheduler ({system.scheduler}) yet.")

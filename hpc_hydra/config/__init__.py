@@ -1,0 +1,1 @@
+"""Types and checks every configuration group; registers their schemas with Hydra."""

@@ -85,7 +85,7 @@ def _answering(function: Callable[[], Any]) -> Any:
     try:
         return function()
     except Exception as error:
-        from hpc_hydra.config.mistakes import explain
+        from hpc_hydra.hydra_compat.errors import explain
 
         theirs = os.environ.get("HYDRA_FULL_ERROR") == "1" or _of_the_task(error)
         said = None if theirs else explain(error)
@@ -112,7 +112,7 @@ def _extend(error: Exception) -> None:
         return
     if not error.args or not isinstance(error.args[0], str):
         return
-    from hpc_hydra.config.mistakes import explain
+    from hpc_hydra.hydra_compat.errors import explain
 
     said = explain(error)
     setattr(error, MARK, said)

@@ -1,0 +1,1 @@
+"""Hydra's launcher and sweeper: compose, plan, batch, submit, watch, interrupt, resume."""

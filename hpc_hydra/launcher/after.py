@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
-from hpc_hydra.launcher.choose import is_selection, select
-from hpc_hydra.launcher.inspect import RunView, look
-from hpc_hydra.launcher.opened import Sweep, find_sweep, open_sweep
-from hpc_hydra.launcher.recover import recover
-from hpc_hydra.launcher.report import complain
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import Dialect, JobSpec, in_queue, is_packed
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import JobSpec, Scheduler, in_queue, is_packed
+from hpc_hydra.sweep.recover import recover
+from hpc_hydra.sweep.selection import is_selection, select
+from hpc_hydra.sweep.status import RunView, look
+from hpc_hydra.sweep.store import Sweep, find_sweep, open_sweep
+from hpc_hydra.ui.progress import complain
 
 KEY = "launch.after"
 AGAIN = 5.0  # seconds between two looks at what is waited for, at most
@@ -101,7 +101,7 @@ def read(text: str, here: Path) -> Awaited:
     return Awaited(sweep, views)
 
 
-def applied(spec: JobSpec, dialect: Dialect) -> JobSpec:
+def applied(spec: JobSpec, dialect: Scheduler) -> JobSpec:
     """The spec with the scheduler's dependency on what its plan waits for, as far as that is in the same queue.
 
     Raises `ConfigError`, and `PlanError` where the scheduler has no such dependency.

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher.program import interpreter_flags, package_path
-from hpc_hydra.launcher.report import log_hint, say
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import read_manifest
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import read_manifest
+from hpc_hydra.ui.progress import log_hint, say
 
 BEGINS = 120.0  # seconds within which it has submitted what it can
 _ENDS = 30.0  # seconds within which it ends when it is told to, and its runs with it

@@ -29,7 +29,7 @@ class HpcCallback(Callback):
         try:
             _check_run(config)
         except HpcHydraError as error:
-            from hpc_hydra.launcher.report import complain
+            from hpc_hydra.ui.progress import complain
 
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
@@ -42,7 +42,7 @@ class HpcCallback(Callback):
             checks.refuse_on_a_rank()
             _check_launcher(config)
         except HpcHydraError as error:
-            from hpc_hydra.launcher.report import complain
+            from hpc_hydra.ui.progress import complain
 
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
@@ -82,7 +82,7 @@ def _check_run(config: DictConfig) -> None:
 def _tell_unpacked(config: DictConfig) -> None:
     """A request for packing on this command line, which has no effect here."""
     from hpc_hydra.launcher.compose import raw_list
-    from hpc_hydra.launcher.report import complain
+    from hpc_hydra.ui.progress import complain
 
     pack = OmegaConf.select(config, "launch.pack")
     asked = any(text.lstrip("+").startswith("launch.pack=") for text in raw_list(config.hydra.overrides.task))
@@ -114,7 +114,7 @@ def _check_launcher(config: DictConfig) -> None:
 def _swept_sizes(config: DictConfig) -> str | None:
     """The override that lets runs differ in size, if one does."""
     from hpc_hydra.launcher.compose import raw_list
-    from hpc_hydra.sweep.frozen import parse_override
+    from hpc_hydra.records.frozen_config import parse_override
 
     for text in raw_list(config.hydra.overrides.task):
         override = parse_override(text)

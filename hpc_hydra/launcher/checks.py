@@ -17,10 +17,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import defaults_order, remembered, sexagesimal
+from hpc_hydra.config import defaults_order, remembered, yaml_pitfalls
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
-from hpc_hydra.scheduler import registry
+from hpc_hydra.schedulers import registry
 
 _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
 
@@ -58,7 +58,7 @@ def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
 
 def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
     """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
-    sexagesimal.check_overrides(overrides)
+    yaml_pitfalls.check_overrides(overrides)
     name = config.hydra.job.config_name
     folders = _own_folders(loader)
     if name is None or not folders:
@@ -68,7 +68,7 @@ def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[st
         mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
         found = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(found, _choices(config))
-    sexagesimal.check(_texts(folders, found))
+    yaml_pitfalls.check(_texts(folders, found))
 
 
 def _choices(config: DictConfig) -> dict[str, str]:
@@ -82,7 +82,7 @@ def _own_folders(loader: ConfigLoader) -> list[Path]:
     return folders + [folder for one in of_others if one.scheme() == "pkg" for folder in _folders(one.path)]
 
 
-def _texts(folders: Sequence[Path], defaults: Iterable[Any]) -> Iterator[sexagesimal.Source]:
+def _texts(folders: Sequence[Path], defaults: Iterable[Any]) -> Iterator[yaml_pitfalls.Source]:
     """The user's files among the composed ones."""
     for default in defaults:
         if default.config_path is None:
@@ -91,7 +91,7 @@ def _texts(folders: Sequence[Path], defaults: Iterable[Any]) -> Iterator[sexages
             file = folder / f"{default.config_path.removesuffix('.yaml')}.yaml"
             if file.is_file():
                 package = default.package if default.package else None
-                yield sexagesimal.Source(str(file), file.read_text(errors="replace"), package)
+                yield yaml_pitfalls.Source(str(file), file.read_text(errors="replace"), package)
                 break
 
 

@@ -21,7 +21,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from hpc_hydra.sweep.frozen import apply_overrides, parse_override, record_overrides
+from hpc_hydra.records.frozen_config import apply_overrides, parse_override, record_overrides
 
 _NOW = re.compile(r"\$\{now:([^{}]*)\}")
 

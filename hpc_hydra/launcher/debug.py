@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from hydra.core.utils import JobReturn, JobStatus, run_job
 from hydra.types import HydraContext, TaskFunction
 
-from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.prepare import Preparer
-from hpc_hydra.launcher.report import say, shown_overrides
-from hpc_hydra.sweep.frozen import fix_run
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import fix_run
+from hpc_hydra.ui.progress import say, shown_overrides
 
 
 def run_all(

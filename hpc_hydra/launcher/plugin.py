@@ -80,7 +80,7 @@ def _refuse_without_directory() -> None:
         Path.cwd()
     except FileNotFoundError:
         from hpc_hydra.errors import NO_DIRECTORY
-        from hpc_hydra.launcher.program import at_command_line
+        from hpc_hydra.hydra_compat.command_line import at_command_line
 
         if at_command_line():
             print(f"hpc_hydra: {NO_DIRECTORY}", file=sys.stderr)

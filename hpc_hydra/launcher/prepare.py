@@ -19,17 +19,17 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from hpc_hydra.config import load, sexagesimal
+from hpc_hydra.config import load, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
-from hpc_hydra.launcher.group import Run
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.sweep.frozen import parse_override
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.system import detect
 
 # Keys that say what becomes of the whole command: they cannot differ from run to run.
@@ -122,7 +122,7 @@ class Preparer:
     def check_files(self, prepared: Prepared) -> None:
         """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
         of_hydra = raw_list(self.master.hydra.overrides.hydra)
-        sexagesimal.check_overrides(raw_list(self.master.hydra.overrides.task))
+        yaml_pitfalls.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
             overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
             checks.check_files(self.loader, base.cfg, overrides, sweeping=False)

@@ -8,51 +8,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import hpc_hydra
-from hpc_hydra.sweep.frozen import Program, ProgramKind
+from hpc_hydra.hydra_compat import command_line
+from hpc_hydra.records.frozen_config import Program, ProgramKind
 
 # Modules that run other people's functions: starting them again would not start the user's task.
 _RUNNERS = ("pytest", "_pytest", "py.test", "unittest", "ipykernel_launcher", "ipykernel", "IPython")
 
 
-def started_by_hydra_main() -> bool:
-    """Whether this call comes from a program that calls its own ``@hydra.main`` function at the command line."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_run_hydra" and frame.f_globals.get("__name__") == "hydra._internal.utils":
-            return True
-        frame = frame.f_back
-    return False
-
-
-_declared: list[Program] = []
-
-
-@contextmanager
-def declared(program: Program) -> Iterator[None]:
-    """Within this context the program is this one: for command lines of our own, which are not what ranks run."""
-    _declared.append(program)
-    try:
-        yield
-    finally:
-        _declared.pop()
-
-
-def at_command_line() -> bool:
-    """Whether this process is a command line's, whose answer is an exit code; not a notebook, a test, a library."""
-    return bool(_declared) or started_by_hydra_main()
-
-
 def detect() -> Program:
     """The program of this process. Kind ``task`` where there is none that could be started again."""
-    if _declared:
-        return _declared[-1]
+    declared: Program | None = command_line.declared()
+    if declared is not None:
+        return declared
     kind, target = _kind(sys.modules["__main__"])
     return Program(
         kind=kind,
@@ -71,7 +43,7 @@ def _kind(main: ModuleType) -> tuple[ProgramKind, str]:
     spec = getattr(main, "__spec__", None)
     name = spec.name if spec is not None else ""
     runner = (name or Path(file or "").name).split(".")[0]
-    if file is None or runner in _RUNNERS or not started_by_hydra_main():
+    if file is None or runner in _RUNNERS or not command_line.started_by_hydra_main():
         return "task", ""
     if name and name != "__main__":
         return "module", name.removesuffix(".__main__")

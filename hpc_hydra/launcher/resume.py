@@ -18,24 +18,33 @@ from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher import after, background, cost, processes, scripts
-from hpc_hydra.launcher.choose import select
-from hpc_hydra.launcher.group import Group, Run, group, packed, split
-from hpc_hydra.launcher.inspect import UNREADABLE, RunView, look
-from hpc_hydra.launcher.opened import Sweep, open_sweep
-from hpc_hydra.launcher.recover import recover
-from hpc_hydra.launcher.report import MANY, command, common_overrides, complain, hushed, say, shown_overrides
+from hpc_hydra.launcher import after, background, scripts
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import Allocation, JobSpec, Submitter
-from hpc_hydra.sweep.files import from_disk, on_disk, write_json
-from hpc_hydra.sweep.frozen import Freezer, read_program
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.records.files import from_disk, on_disk, write_json
+from hpc_hydra.records.frozen_config import Freezer, read_program
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
+from hpc_hydra.sweep import processes
+from hpc_hydra.sweep.recover import recover
+from hpc_hydra.sweep.selection import select
+from hpc_hydra.sweep.status import UNREADABLE, RunView, look
+from hpc_hydra.sweep.store import Sweep, command, open_sweep
 from hpc_hydra.system import allocation
+from hpc_hydra.ui import cost
+from hpc_hydra.ui.progress import (
+    MANY,
+    common_overrides,
+    complain,
+    hushed,
+    say,
+    shown_overrides,
+)
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
@@ -229,7 +238,7 @@ def _told(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str
 def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:
     if not overrides:
         return list(runs)
-    from hpc_hydra.launcher.replan import Replanner
+    from hpc_hydra.launcher.override_plan import Replanner
 
     replanner = Replanner(sweep.root, overrides)
     return [replanner.replan(run, sweep.records[run.num]) for run in runs]

@@ -19,22 +19,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import checks, cost, dry_run, program, scripts, streams
+from hpc_hydra.launcher import checks, program, scripts
 from hpc_hydra.launcher.compose import raw_list
-from hpc_hydra.launcher.group import Group, Run, group, packed, split
 from hpc_hydra.launcher.prepare import Prepared, Preparer
-from hpc_hydra.launcher.report import common_overrides, complain, hushed, reported, say, summary
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.scheduler import registry
-from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec, Submitter
-from hpc_hydra.sweep.files import on_disk
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.records.files import on_disk
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import Allocation, JobSpec, Scheduler, Submitter
 from hpc_hydra.system import allocation
+from hpc_hydra.ui import cost, dry_run, streams
+from hpc_hydra.ui.progress import common_overrides, complain, hushed, reported, say, summary
 
 if TYPE_CHECKING:
     from hpc_hydra.launcher.snapshot import Snapshot
-    from hpc_hydra.sweep.types import Outcome
+    from hpc_hydra.records.types import Outcome
 
 _ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
 _MANY = 100  # runs of one job; with more, the scheduler is asked how many it takes
@@ -199,7 +200,7 @@ class Launch:
     def _specs(
         self,
         groups: Sequence[Group],
-        dialects: Mapping[str, Dialect],
+        dialects: Mapping[str, Scheduler],
         root: Path,
         held: Mapping[str, Allocation | None],
     ) -> list[tuple[Group, JobSpec, Path]]:
@@ -255,7 +256,7 @@ class Launch:
     def _take_over(self, root: Path, runs: Sequence[Run]) -> Any:
         from contextlib import nullcontext
 
-        from hpc_hydra.launcher.takeover import take_over
+        from hpc_hydra.launcher.reuse import take_over
 
         return nullcontext() if self._freezer is not None else take_over(root, runs, self._submitter)
 
@@ -299,7 +300,7 @@ class Launch:
 
     def _in_background(self, prepared: Prepared, root: Path) -> Sequence[JobReturn]:
         from hpc_hydra.launcher import background
-        from hpc_hydra.sweep.manifest import Manifest
+        from hpc_hydra.records.manifest import Manifest
 
         manifest = Manifest(root)
         manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
@@ -308,9 +309,9 @@ class Launch:
         return []
 
     def _run(self, prepared: Prepared, jobs: Sequence[tuple[Group, JobSpec, Path]], root: Path) -> Sequence[JobReturn]:
-        from hpc_hydra.launcher import ending  # a dry run does without
         from hpc_hydra.launcher.submit import Session
-        from hpc_hydra.sweep.manifest import Manifest
+        from hpc_hydra.records.manifest import Manifest
+        from hpc_hydra.ui import summary_table  # a dry run does without
 
         launch = prepared.settings.launch
         manifest = Manifest(root)
@@ -323,21 +324,21 @@ class Launch:
         for run in prepared.runs:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
-        ending.show(prepared.runs, outcomes, launch.best)
+        summary_table.show(prepared.runs, outcomes, launch.best)
         if failed:
             complain(summary(failed, len(prepared.runs), common_overrides(prepared.runs)))
             self.stopped = launch.on_failure == "stop"
         return [self._result(root, run, outcomes[run.num]) for run in prepared.runs]
 
     def _result(self, root: Path, run: Run, outcome: Outcome) -> JobReturn:
-        from hpc_hydra.launcher.results import RunReturn
+        from hpc_hydra.sweep.results import RunReturn
 
         assert self._program is not None
         name = str(self.master.hydra.job.name)
         return RunReturn(root, run, outcome, task_name=name, program_kind=self._program.kind)
 
 
-def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, Dialect]) -> list[str]:
+def _notes(prepared: Prepared, groups: Sequence[Group], dialects: Mapping[str, Scheduler]) -> list[str]:
     found = dict.fromkeys(prepared.notes)
     for g in groups:
         found.update(dict.fromkeys(dialects[g.plan.request.scheduler].notes(g.plan.request)))

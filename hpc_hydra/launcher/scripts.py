@@ -16,16 +16,16 @@ from pathlib import Path
 import hpc_hydra
 from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher.dry_run import by_hand as commands_by_hand
-from hpc_hydra.launcher.group import Group, Pack
-from hpc_hydra.launcher.report import say
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.scheduler import container, registry
-from hpc_hydra.scheduler.base import Allocation, Dialect, JobSpec
-from hpc_hydra.sweep.files import write_bytes
-from hpc_hydra.sweep.frozen import Program
-from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.records.batching import Group, Pack
+from hpc_hydra.records.files import write_bytes
+from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.schedulers import container, registry
+from hpc_hydra.schedulers.base import Allocation, JobSpec, Scheduler
+from hpc_hydra.ui.dry_run import by_hand as commands_by_hand
+from hpc_hydra.ui.progress import say
 
 Jobs = Sequence[tuple[Group, JobSpec, Path]]
 
@@ -136,7 +136,7 @@ def check_output(pattern: str | None, jobs: Jobs) -> None:
 
 
 def write(
-    jobs: Jobs, dialects: Mapping[str, Dialect], pattern: str | None, plan_key: Callable[[Plan], str] = str
+    jobs: Jobs, dialects: Mapping[str, Scheduler], pattern: str | None, plan_key: Callable[[Plan], str] = str
 ) -> None:
     """Write the scripts into the sweep, and where ``launch.output_script`` says; ``plan_key`` names packed plans.
 
@@ -204,7 +204,7 @@ def write_library(lib: Path) -> None:
             write_bytes(target, text)
 
 
-def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Dialect, plan_key: Callable[[Plan], str]) -> None:
+def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, plan_key: Callable[[Plan], str]) -> None:
     paths, room = SweepPaths(spec.sweep), pack.room
     shares = {}
     for step in steps(group, spec, plan_key):
@@ -221,7 +221,7 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Dialect, plan_
     write_bytes(paths.pack(spec.key), text.encode())
 
 
-def by_hand(jobs: Jobs, dialects: Mapping[str, Dialect]) -> str:
+def by_hand(jobs: Jobs, dialects: Mapping[str, Scheduler]) -> str:
     """What to type to start the runs of scripts that were not submitted."""
     lines = ["scripts are written, nothing is submitted; to start them:"]
     for group, spec, path in jobs:

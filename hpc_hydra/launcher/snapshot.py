@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import Program
-from hpc_hydra.sweep.layout import META, SweepPaths
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.layout import META, SweepPaths
 
 KEY = "launch.snapshot"
 LIMIT = 2**30  # bytes of a copy: more is data, not code

@@ -14,16 +14,17 @@ from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.launcher.interrupt import Interrupts
-from hpc_hydra.launcher.report import Reporter, command, common_overrides, complain, log_hint, say
 from hpc_hydra.launcher.scripts import retag, tag
-from hpc_hydra.launcher.watch import Watched, Watcher
-from hpc_hydra.scheduler.base import JobSpec, State, SubmitError, Submitter, in_queue
-from hpc_hydra.sweep.files import GONE, is_gone
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job, Outcome
+from hpc_hydra.records.batching import Group, Run
+from hpc_hydra.records.files import GONE, is_gone
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, in_queue
+from hpc_hydra.sweep.store import command
+from hpc_hydra.sweep.watch import Watched, Watcher
+from hpc_hydra.ui.progress import Reporter, common_overrides, complain, log_hint, say
 
 NO_ROOM = 120.0  # seconds for which "no room in the queue" is borne while none of our own jobs could make room
 RETRY = (1.0, 30.0)  # seconds between two tries while there is no room: at first, and at most

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from hpc_hydra.launcher.plugin import HpcLauncher
-from hpc_hydra.launcher.report import finish, reported
+from hpc_hydra.ui.progress import finish, reported
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn

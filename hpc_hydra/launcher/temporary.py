@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hpc_hydra.launcher import processes
+from hpc_hydra.sweep import processes
 
 OWNER = ".owner.json"
 QUIET = 600.0  # seconds for which nothing was made in a directory whose owner is gone: nodes may still end their part

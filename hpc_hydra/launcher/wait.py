@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.config.schema import LaunchConfig
-from hpc_hydra.launcher import ending
-from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.inspect import UNREADABLE, RunView, look
-from hpc_hydra.launcher.opened import Sweep
-from hpc_hydra.launcher.recover import recover
-from hpc_hydra.launcher.report import command, common_overrides, complain, log_hint, summary
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.launcher.watch import Watched, Watcher
-from hpc_hydra.sweep.frozen import parse_override
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import parse_override
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.sweep.recover import recover
+from hpc_hydra.sweep.status import UNREADABLE, RunView, look
+from hpc_hydra.sweep.store import Sweep, command
+from hpc_hydra.sweep.watch import Watched, Watcher
+from hpc_hydra.ui import summary_table
+from hpc_hydra.ui.progress import common_overrides, complain, log_hint, summary
 
 AGAIN = 2.0  # seconds between two looks for runs that somebody else submits
 
@@ -45,7 +45,7 @@ def wait(sweep: Sweep) -> int:
 
 def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str], best: str | None = None) -> int:
     """Print the table of results and the summary of failures, as the launcher does; the exit code."""
-    ending.show(runs, outcomes, best)
+    summary_table.show(runs, outcomes, best)
     failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
     if failed:
         complain(summary(failed, len(runs), common))

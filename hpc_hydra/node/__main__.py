@@ -17,37 +17,37 @@ USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | monitor â
 def main(argv: list[str]) -> int:
     what = argv[0] if argv else ""
     if what in ("rank", "worker", "program"):
-        from hpc_hydra.node import collector
+        from hpc_hydra.node.rank import gc_tuning
 
-        collector.rest()  # until the program is loaded
+        gc_tuning.rest()  # until the program is loaded
     if what in ("rank", "worker"):
-        from hpc_hydra.node.processes import Signals
+        from hpc_hydra.processes import Signals
 
         signals = Signals()  # before all else: a warning may come at once
         if what == "rank":
-            from hpc_hydra.node.supervisor import supervise
+            from hpc_hydra.node.rank.supervisor import supervise
 
             done = supervise(signals)
         else:
-            from hpc_hydra.node.worker import supervise_worker
+            from hpc_hydra.node.modes.torchrun_worker import supervise_worker
 
             done = supervise_worker(signals)
         return done if isinstance(done, int) else done()
     if what == "program":
-        from hpc_hydra.node.become import resume
+        from hpc_hydra.node.rank.exec_program import resume
 
         return resume()
     if what == "finish" and len(argv) == 2:
-        from hpc_hydra.node.finish import finish
+        from hpc_hydra.node.finalize import finish
 
         return finish(argv[1])
     if what == "pack":
-        from hpc_hydra.node.pack import main as pack
+        from hpc_hydra.node.packing.runner import main as pack
 
         return pack(argv[1:])
     if what == "ask_ranks" and len(argv) == 3:
-        from hpc_hydra.scheduler.registry import dialect
-        from hpc_hydra.scheduler.steps import ask_ranks
+        from hpc_hydra.schedulers.allocation_queue import ask_ranks
+        from hpc_hydra.schedulers.registry import dialect
 
         return 0 if ask_ranks(dialect(argv[1]), int(argv[2])) else 1
     if what == "monitor" and len(argv) == 5:
@@ -55,15 +55,15 @@ def main(argv: list[str]) -> int:
 
         return monitor(argv[1:])
     if what == "spawn":
-        from hpc_hydra.node.spawn import spawn
+        from hpc_hydra.node.modes.spawn import spawn
 
         return spawn(argv[1:])
     if what == "ssh":
-        from hpc_hydra.node.ssh import ssh
+        from hpc_hydra.schedulers.ssh.launch import ssh
 
         return ssh(argv[1:])
     if what == "host":
-        from hpc_hydra.node.host import host
+        from hpc_hydra.schedulers.ssh.agent import host
 
         return host()
     if what == "function":
@@ -85,7 +85,7 @@ def main(argv: list[str]) -> int:
             print(f"hpc_hydra: {error}", file=sys.stderr)
             return error.exit_code
     if what == "script":
-        from hpc_hydra.node.script import script
+        from hpc_hydra.node.rank.script import script
 
         return script(argv[1:])
     print(USAGE, file=sys.stderr)

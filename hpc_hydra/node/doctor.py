@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.environment import visible_devices
-from hpc_hydra.node.rendezvous import addresses
-from hpc_hydra.sweep.files import write_json
+from hpc_hydra.node.rank.environment import visible_devices
+from hpc_hydra.node.rank.rendezvous import addresses
+from hpc_hydra.records.files import write_json
 
 ROUNDS = 5  # of each all-reduce; the best counts
 PLUGINS = ("libnccl-net.so", "librccl-net.so", "libnccl-net-ofi.so", "librccl-net-ofi.so")

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.scheduler.registry import dialect
+from hpc_hydra.schedulers.registry import dialect
 
 _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
 
@@ -52,8 +52,8 @@ def function() -> int:
 
 
 def _environment() -> Any:
-    from hpc_hydra.scheduler.executor import DialectJobEnvironment
-    from hpc_hydra.scheduler.functions import FIRST_ID, again
+    from hpc_hydra.schedulers.executor import DialectJobEnvironment
+    from hpc_hydra.schedulers.functions import FIRST_ID, again
 
     class FunctionEnvironment(DialectJobEnvironment):
         """submitit's view of this task."""

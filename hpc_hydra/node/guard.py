@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from hpc_hydra.node.mpiexec import failures, watch
-from hpc_hydra.node.processes import Signals, die_with_parent
+from hpc_hydra.node.modes.mpiexec import watch
+from hpc_hydra.processes import Signals, die_with_parent
+from hpc_hydra.records.attempt import failures
 
 
 def guard(argv: Sequence[str]) -> int:

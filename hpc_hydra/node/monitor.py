@@ -21,11 +21,11 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_hydra.node.gpus import Gpus, Reading
-from hpc_hydra.node.processes import STOP, WARN, die_with_parent
+from hpc_hydra.node.rank.gpus import Gpus, Reading
+from hpc_hydra.processes import STOP, WARN, die_with_parent
 
 if TYPE_CHECKING:
-    from hpc_hydra.node.seat import Seat
+    from hpc_hydra.node.rank.context import Seat
 
 CSV, DMON = ".gutil.csv", ".gutil"
 NODE = (
@@ -86,7 +86,7 @@ def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
         return "none"
     if request.gpu_request == "gpus-per-task":  # this rank sees its own only
         return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "all"
-    from hpc_hydra.node.environment import visible_devices
+    from hpc_hydra.node.rank.environment import visible_devices
 
     return ",".join(visible_devices(env) or ()) or "all"
 
@@ -94,7 +94,7 @@ def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Sample until killed."""
     prefix, interval, dmon, which = argv
-    from hpc_hydra.node.gpus import open_gpus
+    from hpc_hydra.node.rank.gpus import open_gpus
 
     with contextlib.suppress(OSError):
         os.nice(5)

@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node.execution import Execution
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.scheduler.base import Dialect, Standing
-from hpc_hydra.scheduler.environment import cleaned
-from hpc_hydra.scheduler.registry import dialect
-from hpc_hydra.sweep.again import is_told_to_end, why_again
-from hpc_hydra.sweep.collect import read_ends
-from hpc_hydra.sweep.files import read_json, write_json
-from hpc_hydra.sweep.frozen import RunRecord
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import took_over
-from hpc_hydra.sweep.types import Outcome, RankEnd
+from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.collect import read_ends
+from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.records.frozen_config import RunRecord
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import took_over
+from hpc_hydra.records.requeue_policy import is_told_to_end, why_again
+from hpc_hydra.records.types import Outcome, RankEnd
+from hpc_hydra.schedulers.base import JobEndState, Scheduler
+from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.registry import dialect
 
 _ASK = 30  # seconds that the scheduler may take to answer
 
@@ -73,7 +73,7 @@ def requeued(
     return with_more(outcome, f"it could not be queued again: {failed}")
 
 
-def standing_of(scheduler: Dialect, ends: Sequence[RankEnd] = ()) -> Standing | None:
+def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndState | None:
     """How this process's job stands; None where the scheduler does not say.
 
     Args:
@@ -81,7 +81,7 @@ def standing_of(scheduler: Dialect, ends: Sequence[RankEnd] = ()) -> Standing | 
     """
     command = scheduler.standing_command(os.environ)
     if command is None:
-        return None if scheduler.requeue_exit is None else Standing(not is_told_to_end(ends))
+        return None if scheduler.requeue_exit is None else JobEndState(not is_told_to_end(ends))
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK, check=True, env=_reaching(scheduler, os.environ)
@@ -92,7 +92,7 @@ def standing_of(scheduler: Dialect, ends: Sequence[RankEnd] = ()) -> Standing | 
     return scheduler.parse_standing(done.stdout)
 
 
-def _count(execution: Execution, record: RunRecord, scheduler: Dialect) -> int:
+def _count(execution: Execution, record: RunRecord, scheduler: Scheduler) -> int:
     """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
     known = scheduler.restarts(os.environ)
     if known is not None:
@@ -102,7 +102,7 @@ def _count(execution: Execution, record: RunRecord, scheduler: Dialect) -> int:
     return sum(path.name != execution.attempt and read_json(paths.closed(path.name)) is not None for path in mine)
 
 
-def queue_again(execution: Execution, scheduler: Dialect, count: int) -> str | None:
+def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str | None:
     """Put the job of this process into the queue again; returns why that failed. None: it did not.
 
     Args:
@@ -123,7 +123,7 @@ def queue_again(execution: Execution, scheduler: Dialect, count: int) -> str | N
     return None
 
 
-def _reaching(scheduler: Dialect, env: Mapping[str, str]) -> dict[str, str]:
+def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
     """``env`` with what makes commands speak to the queue that this job came from."""
     return {**env, **scheduler.variables, **scheduler.outside(os.environ)}
 

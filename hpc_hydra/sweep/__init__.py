@@ -1,4 +1,1 @@
-"""The sweep directory: its names, formats, reading and writing. What launcher and node both know.
-
-Must not know: how anything is submitted, watched or run.
-"""
+"""Reads a sweep from any process, while it runs or later: states, selection, logs, results, history."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
-from hpc_hydra.scheduler.base import Allocation, Dialect
+from hpc_hydra.schedulers.base import Allocation, Scheduler
 from hpc_hydra.system import defaults
 from hpc_hydra.system.probe import Probe, Unanswered, here
 
 
-def held(dialect: Dialect, inside: str | None, probe: Probe | None = None) -> Allocation | None:
+def held(dialect: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
     """The allocation whose steps runs of ``dialect`` are; None: they are jobs of their own.
 
     Args:
@@ -63,7 +63,7 @@ def resumed(held: Allocation | None) -> tuple[str, ...]:
     return (f"they run as steps of the allocation {held.job_id}: {own}",)
 
 
-def _ask(dialect: Dialect, probe: Probe) -> Allocation | None:
+def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
     command = dialect.allocation_command(probe.env)
     if command is None:
         return None

@@ -64,12 +64,12 @@ def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
 
     Hydra does so where the machine is chosen by its name. Raises `ConfigError`, also for choices of groups.
     """
-    from hpc_hydra.system import checked, index
+    from hpc_hydra.system import index, preset_check
 
     folders = index.own(probe.env)
     if not any(index.file(name, folders).is_relative_to(folder) for folder in folders):
         return settings  # ours have none
-    checked.system(name, folders)
+    preset_check.system(name, folders)
     for group, values in index.others(name, folders).items():
         if group in ALLOWED and isinstance(values, Mapping):
             settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), ())

@@ -19,8 +19,9 @@ from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.scheduler.registry import dialect
-from hpc_hydra.system import allocation, defaults, exported, hostfile, index, sinfo
+from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.slurm import sinfo
+from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
@@ -92,7 +93,11 @@ def resolve(
         name, kind = ("local", "local") if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
     done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
-    done = exported.again(done, earlier) if earlier is not None else exported.apply(done, probe, attached=attached)
+    done = (
+        shell_defaults.again(done, earlier)
+        if earlier is not None
+        else shell_defaults.apply(done, probe, attached=attached)
+    )
     if is_probed:
         done = dataclasses.replace(done, system=_probed(done, probe))
     return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
@@ -130,7 +135,7 @@ def notes(
         *_failed(asked, resolved, probe),
         *_sized_blindly(resolved, probe),
         *_too_many_nodes(resolved, probe),
-        *exported.notes(asked, resolved, probe, attached=attached),
+        *shell_defaults.notes(asked, resolved, probe, attached=attached),
     )
 
 
@@ -258,7 +263,7 @@ def _adapter(name: str, system: SystemConfig) -> str:
     """``name``, if there is an adapter for it."""
     if name in shipped("scheduler"):
         return name
-    from hpc_hydra.scheduler import registry
+    from hpc_hydra.schedulers import registry
 
     if name in registry.names():
         return name

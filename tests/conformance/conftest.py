@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from hpc_hydra.planning.types import Plan, Request
-from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, Submitter
-from hpc_hydra.scheduler.registry import submitter
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter
+from hpc_hydra.schedulers.registry import submitter
 
 ROOT = Path(__file__).parents[2]
 SCHEDULERS = {  # what it needs

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.scheduler.base import State, SubmitError
-from hpc_hydra.scheduler.registry import submitter
+from hpc_hydra.schedulers.base import State, SubmitError
+from hpc_hydra.schedulers.registry import submitter
 from tests.conformance.conftest import SAY, Jobs
 from tests.fakes.scheduler_state import Cluster
 
 WHO = (
-    f'{sys.executable} -S -c "import os; from hpc_hydra.scheduler.registry import dialect;{SAY}'
+    f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
     "i = dialect('flux').identity(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes, "
     'len(i.hosts), i.job_id) or ()))"'

@@ -12,7 +12,7 @@ import submitit
 from submitit.helpers import Checkpointable
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.scheduler.functions import FluxExecutor, FunctionExecutor, LsfExecutor
+from hpc_hydra.schedulers.functions import FluxExecutor, FunctionExecutor, LsfExecutor
 from tests.conformance.conftest import PATIENCE, ROOT
 from tests.fakes.scheduler_state import Cluster
 

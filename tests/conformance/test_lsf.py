@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.planning.types import EnvVar
-from hpc_hydra.scheduler.base import State, SubmitError
-from hpc_hydra.scheduler.executor import BatchSubmitter
-from hpc_hydra.scheduler.registry import dialect, submitter
+from hpc_hydra.schedulers.base import State, SubmitError
+from hpc_hydra.schedulers.executor import BatchSubmitter
+from hpc_hydra.schedulers.registry import dialect, submitter
 from tests.conformance.conftest import PATIENCE, SAY, Jobs
 from tests.fakes.scheduler_state import ENDED, Cluster
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.scheduler.registry import dialect;{SAY}'
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
     "i = dialect('lsf').identity(os.environ);"
     "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
     "os.environ['A'], os.environ['NOTE'].encode().hex())\""

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from hpc_hydra.scheduler.base import State
+from hpc_hydra.schedulers.base import State
 from tests.conformance.conftest import SAY, Jobs
 
 UNKNOWN = {"lsf": "60000000", "slurm": "60000000", "flux": "f99999999"}
@@ -51,7 +51,7 @@ def test_several_runs_have_ids_in_their_order(jobs: Jobs) -> None:
 
 def test_each_rank_knows_who_it_is(jobs: Jobs) -> None:
     program = (
-        f'python3 -c "import os; from hpc_hydra.scheduler.registry import dialect;{SAY}'
+        f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
         "i = dialect(os.environ['HPC_HYDRA_SCHEDULER']).identity(os.environ);"
         "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes)\""
     )

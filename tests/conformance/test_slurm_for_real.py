@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.scheduler.base import State, SubmitError
-from hpc_hydra.scheduler.registry import submitter
+from hpc_hydra.schedulers.base import State, SubmitError
+from hpc_hydra.schedulers.registry import submitter
 from tests.conformance.conftest import ROOT, SAY, Jobs
 
 pytestmark = pytest.mark.cluster
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.scheduler.registry import dialect;{SAY}'
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
     "i = dialect('slurm').identity(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, "
     "os.environ['SLURMD_NODENAME']) or ()))\""

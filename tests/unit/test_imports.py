@@ -20,22 +20,28 @@ PACKAGE = Path(hpc_hydra.__file__).parent
 ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])
 
-# A folder may import itself and these; nothing else (design: imports run one way).
-_BELOW = {
-    "config": ["errors"],
-    "planning": ["config", "errors"],
-    "sweep": ["planning", "config", "errors"],
-    "scheduler": ["sweep", "planning", "config", "errors"],
-}
+# A room may import itself and these; nothing else (imports run one way).
+_CONFIG = ["config", "hydra_compat", "processes", "errors"]
+_RECORDS = ["records", "planning", *_CONFIG]
+_SWEEP = ["sweep", "schedulers", *_RECORDS]
+_LAUNCHER = ["launcher", "ui", "system", *_SWEEP]
 ARROWS = {
     "errors": [],
-    **_BELOW,
-    "system": ["scheduler", *_BELOW["scheduler"]],
-    "launcher": ["system", "scheduler", *_BELOW["scheduler"]],
-    "cli": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
-    "node": ["scheduler", *_BELOW["scheduler"]],
-    "hydra_plugins": ["launcher", "system", "scheduler", *_BELOW["scheduler"]],
-    "__init__": ["errors", "node", "launcher"],  # the latter two lazily, see below
+    "processes": [],
+    "hydra_compat": ["config", "errors"],
+    "config": _CONFIG,
+    "planning": _CONFIG,
+    "records": _RECORDS,
+    "schedulers": ["schedulers", *_RECORDS],
+    "sweep": _SWEEP,
+    "ui": _SWEEP,
+    "system": ["schedulers", *_RECORDS],
+    "launcher": _LAUNCHER,
+    "api": _LAUNCHER,
+    "cli": ["api", *_LAUNCHER],
+    "node": ["schedulers", *_RECORDS],
+    "hydra_plugins": ["launcher", "config"],
+    "__init__": ["errors", "node", "api"],  # the latter two lazily, see below
 }
 HEAVY = {"torch", "submitit", "rich", "psutil", "numpy", "pandas", "mpi4py", "pynvml", "amdsmi", "IPython"}
 NAMED = re.compile(r"hpc_hydra(\.\w+){2,}(:\w+)?")  # a module, or an object in it, in a string
@@ -96,7 +102,7 @@ def target(module: str) -> str | None:
     if rest and ((PACKAGE / rest[0]).is_dir() or (PACKAGE / f"{rest[0]}.py").exists()):
         return rest[0]
     names = {"distributed": "node", "Dist": "node", "HpcHydraError": "errors"}
-    return {**names, "launch": "launcher", "Sweep": "launcher", "Result": "launcher"}.get(rest[0]) if rest else None
+    return {**names, "launch": "api", "Sweep": "api", "Result": "api"}.get(rest[0]) if rest else None
 
 
 def test_imports_run_one_way() -> None:
@@ -122,7 +128,7 @@ def test_torch_is_imported_only_on_the_node_and_only_when_it_is_needed() -> None
 def test_heavy_packages_are_imported_where_they_are_used() -> None:
     """Hydra scans our plugin at every start of every application, and each rank starts through hpc_hydra.node."""
     names = ("executor", "functions", "watcher")  # themselves imported only to submit
-    allowed = {f"hpc_hydra/scheduler/{name}.py": {"submitit"} for name in names}
+    allowed = {f"hpc_hydra/schedulers/{name}.py": {"submitit"} for name in names}
     wrong = [
         where(source, found)
         for source in SOURCES

@@ -73,7 +73,7 @@ def test_a_reader_that_has_left(place: Path, line: str) -> None:
 CARELESS = """\
 import sys
 from hpc_hydra.cli.console import Streams, run_attached
-from hpc_hydra.launcher.streams import ended
+from hpc_hydra.ui.streams import ended
 sys.exit(ended(run_attached(["sh", "-c", sys.argv[1]], env={}, streams=Streams(careless=True)).exit_code))
 """
 

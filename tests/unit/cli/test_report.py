@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.cli.main import main
-from hpc_hydra.launcher import history
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths, attempt_name
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job, Outcome
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.sweep import history
 from tests.browser import Browser
 
 HEAD = "time,gpu,power_w,util_percent,mem_util_percent,mem_used_mib,mem_total_mib,temp_c,sm_mhz,mem_mhz,cpu_percent\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.cli import sweep_tables
-from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.inspect import RunView, concluded
-from hpc_hydra.launcher.report import summary
 from hpc_hydra.planning.types import Plan, Request
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.sweep.status import RunView, concluded
+from hpc_hydra.ui import sweep_tables
+from hpc_hydra.ui.progress import summary
 
 
 def views(count: int, word: str = "completed", first: int = 0) -> list[RunView]:

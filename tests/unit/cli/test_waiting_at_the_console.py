@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.cli import attach
-from hpc_hydra.scheduler import registry
+from hpc_hydra.schedulers import registry
 
 
 def todo(scheduler: str, held: object = None) -> Any:

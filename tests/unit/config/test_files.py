@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hpc_hydra.config.defaults_order import check_order
-from hpc_hydra.config.sexagesimal import Source, check, check_overrides, scan
+from hpc_hydra.config.yaml_pitfalls import Source, check, check_overrides, scan
 from hpc_hydra.errors import ConfigError
 
 

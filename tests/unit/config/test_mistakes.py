@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.config.mistakes import explain
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.hydra_compat.errors import explain
 
 from .conftest import BUNDLE, Compose
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc_hydra.launcher.group import Group, Run
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, SubmitError, Submitter
-from hpc_hydra.scheduler.slurm import SlurmDialect
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.batching import Group, Run
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, SubmitError, Submitter
+from hpc_hydra.schedulers.slurm.adapter import Slurm
 
 
 class FakeSubmitter(Submitter):
     """Does what the test says: ``states`` by id, ``errors`` of the next submissions (None: it is taken)."""
 
     def __init__(self) -> None:
-        self.dialect = SlurmDialect()
+        self.dialect = Slurm()
         self.states: dict[str, JobStatus] = {}
         self.errors: list[SubmitError | None] = []
         self.submitted: list[JobSpec] = []

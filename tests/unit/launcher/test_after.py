@@ -12,9 +12,9 @@ import pytest
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import after
 from hpc_hydra.launcher.after import Awaited
-from hpc_hydra.launcher.inspect import RunView
-from hpc_hydra.scheduler import registry
-from hpc_hydra.sweep.types import Job
+from hpc_hydra.records.types import Job
+from hpc_hydra.schedulers import registry
+from hpc_hydra.sweep.status import RunView
 
 from .fakes import job, runs
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.launcher.inspect import look
-from hpc_hydra.launcher.opened import open_sweep
+from hpc_hydra.sweep.status import look
+from hpc_hydra.sweep.store import open_sweep
 
 from .conftest import ROOT, App
 

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from hpc_hydra.config import remembered
 from hpc_hydra.launcher.compose import Composer, raw_list
-from hpc_hydra.sweep.frozen import Freezer, Program, parse_override, read_run, thaw
+from hpc_hydra.records.frozen_config import Freezer, Program, parse_override, read_run, thaw
 
 FILES = {
     "config.yaml": """

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpc_hydra.cli.main import main
-from hpc_hydra.launcher.inspect import look
-from hpc_hydra.launcher.opened import open_sweep
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.index import note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job, Outcome
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.outcome_index import note_end
+from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.sweep.status import look
+from hpc_hydra.sweep.store import open_sweep
 
 from .conftest import ROOT
 from .test_places import ordinary
@@ -105,7 +105,7 @@ _lines = st.one_of(
 def test_whatever_stands_in_the_records_of_ends_nothing_breaks(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], own: bytes
 ) -> None:
-    from hpc_hydra.cli import sweep_tables
+    from hpc_hydra.ui import sweep_tables
 
     root = made(tmp_path_factory.mktemp("sweep"))
     (SweepPaths(root).ended / "m.jsonl").write_bytes(b"\n".join(lines) + b"\n")

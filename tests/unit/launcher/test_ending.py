@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.launcher.ending import show, table, winner
-from hpc_hydra.launcher.group import Run
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.ui.summary_table import show, table, winner
 
 from .fakes import plan, runs
 

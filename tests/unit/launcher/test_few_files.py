@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.launcher.inspect import RunView, look
-from hpc_hydra.launcher.opened import Sweep, open_sweep
-from hpc_hydra.launcher.watch import SLOWEST, Watcher
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.index import note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job, Outcome
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.outcome_index import note_end
+from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.sweep.status import RunView, look
+from hpc_hydra.sweep.store import Sweep, open_sweep
+from hpc_hydra.sweep.watch import SLOWEST, Watcher
 
 from .fakes import Clock, FakeSubmitter
 

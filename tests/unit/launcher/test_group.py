@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.launcher import cost
-from hpc_hydra.launcher.group import Group, Run, group, packed, split
+from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.ui import cost
 
 from .fakes import runs
 

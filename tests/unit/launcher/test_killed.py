@@ -14,16 +14,17 @@ import pytest
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.launcher import recover, submit
-from hpc_hydra.launcher.group import Group
-from hpc_hydra.launcher.inspect import look
-from hpc_hydra.launcher.opened import open_sweep
+from hpc_hydra.launcher import submit
 from hpc_hydra.launcher.resume import OPEN
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.scheduler.base import JobSpec, JobStatus, State, SubmitError
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.records.batching import Group
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, SubmitError
+from hpc_hydra.sweep import recover
+from hpc_hydra.sweep.status import look
+from hpc_hydra.sweep.store import open_sweep
 
 from .fakes import FakeSubmitter, plan, runs
 

@@ -16,18 +16,18 @@ import pytest
 
 from hpc_hydra.cli.main import main
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.launcher.inspect import look
-from hpc_hydra.launcher.opened import open_sweep
 from hpc_hydra.launcher.resume import OPEN
 from hpc_hydra.planning.types import Container, EnvVar, Monitor, Mount, Plan, Request, to_json
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.collect import collect
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import Freezer, Program, read_run
-from hpc_hydra.sweep.index import note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job, Outcome, RankEnd
+from hpc_hydra.records.collect import collect
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.frozen_config import Freezer, Program, read_run
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.outcome_index import note_end
+from hpc_hydra.records.types import Job, Outcome, RankEnd
+from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.sweep.status import look
+from hpc_hydra.sweep.store import open_sweep
 
 from .fakes import FakeSubmitter
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.sweep.files import on_disk
-from hpc_hydra.sweep.manifest import Manifest
+from hpc_hydra.records.files import on_disk
+from hpc_hydra.records.manifest import Manifest
 
 from .conftest import ROOT, App
 

@@ -10,7 +10,7 @@ from .conftest import ROOT, App
 
 HEAVY = (
     "torch", "submitit", "rich", "psutil", "cloudpickle", "importlib.metadata", "hpc_hydra.planning",
-    "hpc_hydra.scheduler", "hpc_hydra.launcher.run", "hpc_hydra.sweep", "hpc_hydra.system", "hpc_hydra.node",
+    "hpc_hydra.schedulers", "hpc_hydra.launcher.run", "hpc_hydra.sweep", "hpc_hydra.system", "hpc_hydra.node",
 )  # fmt: skip
 
 

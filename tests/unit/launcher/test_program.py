@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.launcher import program
 
 from .conftest import ROOT
@@ -104,9 +105,9 @@ def test_in_a_test_run_the_program_is_a_function() -> None:
 
 def test_a_command_line_of_our_own_declares_its_program() -> None:
     declared = program.Program("command", argv=("ls",))
-    assert not program.at_command_line()
-    with program.declared(declared):
-        assert program.detect() is declared and program.at_command_line()
+    assert not command_line.at_command_line()
+    with command_line.declare(declared):
+        assert program.detect() is declared and command_line.at_command_line()
     assert program.detect() is not declared
 
 

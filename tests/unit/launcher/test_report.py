@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher.group import Run
-from hpc_hydra.launcher.report import (
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.sweep.watch import Watched
+from hpc_hydra.ui.progress import (
     MANY,
     Reporter,
     _table,
@@ -24,9 +27,6 @@ from hpc_hydra.launcher.report import (
     shown_overrides,
     summary,
 )
-from hpc_hydra.launcher.watch import Watched
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.types import Outcome
 
 from .conftest import ROOT, App
 from .fakes import plan, runs
@@ -74,7 +74,7 @@ def test_why_runs_wait_is_said_once_for_each_reason(monkeypatch: pytest.MonkeyPa
         one.status = JobStatus(State.PENDING, reason=reason)
     reporter.show(several)
     assert stream.getvalue() == ""  # it has only begun
-    monkeypatch.setattr("hpc_hydra.launcher.report.SOON", -1.0)
+    monkeypatch.setattr("hpc_hydra.ui.progress.SOON", -1.0)
     reporter.show(several)
     reporter.show(rest)
     first.status = JobStatus(State.PENDING, reason="Resources: not free")

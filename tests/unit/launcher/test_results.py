@@ -12,9 +12,9 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
 from hpc_hydra.launcher.compose import Composer
-from hpc_hydra.launcher.results import RunFailed, RunReturn
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.sweep.results import RunFailed, RunReturn
 
 from .conftest import App
 from .fakes import runs
@@ -47,7 +47,7 @@ def test_it_has_all_that_hydras_has(result: Callable[..., RunReturn], tmp_path: 
 def test_configurations_are_read_only_when_asked_for(
     result: Callable[..., RunReturn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpc_hydra.launcher.results.thaw", lambda *a, **k: pytest.fail("read too early"))
+    monkeypatch.setattr("hpc_hydra.sweep.results.thaw", lambda *a, **k: pytest.fail("read too early"))
     assert result(OK).return_value == 41.5
 
 

@@ -9,7 +9,7 @@ import pytest
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.resume import Wanted, resume
 from hpc_hydra.launcher.wait import configured
-from hpc_hydra.scheduler.base import SubmitError
+from hpc_hydra.schedulers.base import SubmitError
 from tests.fakes.commands import Fakes
 
 from .conftest import App

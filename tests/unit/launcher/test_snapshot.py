@@ -10,7 +10,7 @@ import pytest
 
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import snapshot
-from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.records.frozen_config import Program
 
 from .conftest import App
 

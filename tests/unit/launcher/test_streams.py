@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.launcher import streams
+from hpc_hydra.ui import streams
 
 from .conftest import ROOT
 

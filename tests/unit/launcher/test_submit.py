@@ -16,10 +16,10 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.launcher import submit
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.scheduler.base import JobStatus, State, SubmitError
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest, read_manifest
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest, read_manifest
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.base import JobStatus, State, SubmitError
 
 from .fakes import FakeSubmitter, finish, job, runs
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher.takeover import take_over
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.manifest import Manifest
-from hpc_hydra.sweep.types import Job
+from hpc_hydra.launcher.reuse import take_over
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Job
+from hpc_hydra.schedulers.base import JobStatus, State
 
 from .fakes import FakeSubmitter, finish, runs
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.launcher.watch import LOST_AFTER, SLOWEST, Watcher
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.sweep.watch import LOST_AFTER, SLOWEST, Watcher
 
 from .fakes import Clock, FakeSubmitter, finish, runs
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from hpc_hydra.planning.types import Logging, Plan, Rendezvous, Request
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import RunPaths
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths
 from tests.awaiting import await_true
 
 ROOT = Path(__file__).parents[3]

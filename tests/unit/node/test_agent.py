@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.agent import Node, is_in_vain
-from hpc_hydra.node.elastic import arguments
-from hpc_hydra.node.seat import Agent
-from hpc_hydra.node.worker import worker_info
+from hpc_hydra.node.modes.torchrun import Node, is_in_vain
+from hpc_hydra.node.modes.torchrun_agent import arguments
+from hpc_hydra.node.modes.torchrun_worker import worker_info
+from hpc_hydra.node.rank.context import Agent
 from hpc_hydra.planning.types import Plan, Rendezvous, Request, to_json
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import RankEnd
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.types import RankEnd
 
 from .conftest import Frozen, alive, await_true
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.binding import Topology, bind, is_ours_to_bind, near, numbers, shares, topology
+from hpc_hydra.node.rank.binding import Topology, bind, is_ours_to_bind, near, shares, topology
 from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, Request
+from hpc_hydra.schedulers.hostlist import numbers
 
 CPUS = list(range(16))  # 8 cores with two threads each: 0 and 8, 1 and 9 …; cores 0-3 at NUMA node 0, 4-7 at node 1
 UUIDS = [f"GPU-{number:08x}" for number in range(4)]

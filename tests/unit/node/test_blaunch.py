@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.blaunch import blaunch, text
 from hpc_hydra.node.guard import guard
-from hpc_hydra.scheduler.base import Allocation
+from hpc_hydra.schedulers.base import Allocation
+from hpc_hydra.schedulers.lsf.blaunch import blaunch, text
 
 HELD = Allocation("12[3]", ("node01", "node03"), (2, 2))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node import collector
+from hpc_hydra.node.rank import gc_tuning
 
 USUAL = (700, 10, 10)
 
@@ -18,7 +18,7 @@ USUAL = (700, 10, 10)
 @pytest.fixture(autouse=True)
 def usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before, enabled = gc.get_threshold(), gc.isenabled()
-    monkeypatch.setattr(collector, "_before", None)
+    monkeypatch.setattr(gc_tuning, "_before", None)
     gc.enable()
     gc.set_threshold(*USUAL)
     yield
@@ -27,52 +27,52 @@ def usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_it_rests_and_is_then_as_it_was() -> None:
-    collector.rest()
-    assert gc.isenabled() and gc.get_threshold()[0] == collector.LOADING
-    collector.rest()
-    collector.resume()
+    gc_tuning.rest()
+    assert gc.isenabled() and gc.get_threshold()[0] == gc_tuning.LOADING
+    gc_tuning.rest()
+    gc_tuning.resume()
     assert gc.isenabled() and gc.get_threshold() == USUAL
-    collector.resume()
+    gc_tuning.resume()
     assert gc.get_threshold() == USUAL
 
 
 def test_what_the_program_sets_meanwhile_stays() -> None:
-    collector.rest()
+    gc_tuning.rest()
     gc.set_threshold(5_000, 20, 30)
-    collector.resume()
+    gc_tuning.resume()
     assert gc.get_threshold() == (5_000, 20, 30)
-    collector.rest()
+    gc_tuning.rest()
     gc.disable()
-    collector.resume()
+    gc_tuning.resume()
     assert not gc.isenabled() and gc.get_threshold() == (5_000, 20, 30)
 
 
 @pytest.mark.parametrize("wanted", [(0, 10, 10), (2_000_000, 10, 10)])
 def test_one_that_rests_more_already_is_left_alone(wanted: tuple[int, int, int]) -> None:
     gc.set_threshold(*wanted)
-    with collector.resting("heavy"):
+    with gc_tuning.resting("heavy"):
         assert gc.get_threshold() == wanted
     assert gc.get_threshold() == wanted
 
 
 def test_one_that_is_off_is_left_alone() -> None:
     gc.disable()
-    with collector.resting("heavy"):
+    with gc_tuning.resting("heavy"):
         assert gc.get_threshold() == USUAL and not gc.isenabled()
     assert gc.get_threshold() == USUAL and not gc.isenabled()
 
 
 def test_an_import_within_a_longer_rest_does_not_end_it() -> None:
-    collector.rest()
-    with collector.resting("heavy"):
+    gc_tuning.rest()
+    with gc_tuning.resting("heavy"):
         pass
-    assert gc.get_threshold()[0] == collector.LOADING
-    collector.resume()
-    with pytest.raises(ImportError), collector.resting("heavy"):
-        assert gc.get_threshold()[0] == collector.LOADING
+    assert gc.get_threshold()[0] == gc_tuning.LOADING
+    gc_tuning.resume()
+    with pytest.raises(ImportError), gc_tuning.resting("heavy"):
+        assert gc.get_threshold()[0] == gc_tuning.LOADING
         raise ImportError
     assert gc.get_threshold() == USUAL
-    with collector.resting("sys"):
+    with gc_tuning.resting("sys"):
         assert gc.get_threshold() == USUAL
 
 
@@ -80,10 +80,10 @@ def test_what_came_meanwhile_is_still_seen_and_its_garbage_found() -> None:
     class Loop:
         pass
 
-    collector.rest()
+    gc_tuning.rest()
     loop: Any = Loop()
     loop.own = loop
-    collector.resume()
+    gc_tuning.resume()
     assert gc.get_freeze_count() == 0 and any(found is loop for found in gc.get_objects())
     del loop
     gc.collect()
@@ -91,10 +91,10 @@ def test_what_came_meanwhile_is_still_seen_and_its_garbage_found() -> None:
 
 
 def test_what_the_program_has_frozen_stays_frozen() -> None:
-    collector.rest()
+    gc_tuning.rest()
     gc.freeze()
     try:
-        collector.resume()
+        gc_tuning.resume()
         assert gc.get_freeze_count() > 0 and gc.get_threshold() == USUAL
     finally:
         gc.unfreeze()
@@ -108,4 +108,4 @@ def test_a_program_loads_at_rest_and_its_function_runs_as_usual(freeze: Any) -> 
     frozen = freeze("return [*LOADING, gc.isenabled(), *gc.get_threshold(), gc.get_freeze_count()]", outside=outside)
     asked = [sys.executable, "-c", "import gc; print(*gc.get_threshold())"]
     at_start = map(int, subprocess.run(asked, capture_output=True, check=True).stdout.split())
-    assert frozen.run()[1]["result"] == [True, collector.LOADING, True, *at_start, 0]
+    assert frozen.run()[1]["result"] == [True, gc_tuning.LOADING, True, *at_start, 0]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.node.rendezvous import hold
+from hpc_hydra.node.rank.rendezvous import hold
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import ROOT, Frozen

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node import agent
-from hpc_hydra.node.overdue import Overdue
-from hpc_hydra.node.processes import GRACE, Signals
-from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.node.modes import torchrun
+from hpc_hydra.node.rank.kill_escalation import Overdue
+from hpc_hydra.processes import GRACE, Signals
+from hpc_hydra.records.frozen_config import Program
 
 from .conftest import ATTEMPT, await_true
 
@@ -74,11 +74,11 @@ def test_what_came_before_a_child_is_handed_on_to_it_and_waits_there(signals: Si
 
 def test_workers_that_start_after_a_warning_are_given_it_once(monkeypatch: Any, signals: Signals) -> None:
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(agent.os, "kill", lambda pid, signum: sent.append((pid, signum)))
+    monkeypatch.setattr(torchrun.os, "kill", lambda pid, signum: sent.append((pid, signum)))
     signals.seen += [signal.SIGUSR1, signal.SIGTERM]
     given: set[tuple[int, int]] = set()
     for workers in ([], [1, 2], [1, 2], [2, 3]):
-        agent.hand_on_warnings(signals, workers, given)
+        torchrun.hand_on_warnings(signals, workers, given)
     assert sent == [(1, 10), (2, 10), (3, 10)]
 
 
@@ -106,7 +106,7 @@ def test_a_warned_rank_that_hangs_is_ended_once_another_has_saved() -> None:
 def test_the_end_of_a_rank_that_hangs_is_recorded_and_not_the_cause(freeze: Freeze) -> None:
     """With a program that does not end, as a supervisor that is not told to stop sees it."""
     body = "Path('here').touch()\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\ntime.sleep(600)"
-    quick = "import hpc_hydra.node.overdue as o; o.PATIENCE = o._LOOK = 0.1"
+    quick = "import hpc_hydra.node.rank.kill_escalation as o; o.PATIENCE = o._LOOK = 0.1"
     frozen = freeze(body, procs=2, warning="USR1@60")
     with frozen.rank(0, 2, code=quick) as rank:
         await_true((frozen.root.parent / "here").exists, timeout=60)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.environment import (
+from hpc_hydra.node.rank.environment import (
     Surroundings,
     apply_variable,
     compare,

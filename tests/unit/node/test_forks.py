@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.execution import Execution
-from hpc_hydra.node.forks import imports_compiler, rank_info
-from hpc_hydra.node.seat import Case
+from hpc_hydra.node.modes.fork_server import imports_compiler, rank_info
+from hpc_hydra.node.rank.context import Case
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
-from hpc_hydra.sweep.frozen import read_run
+from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.frozen_config import read_run
 
 from .conftest import alive, await_true
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.node import gpus, monitor
-from hpc_hydra.node.lines import Lines
+from hpc_hydra.node import monitor
+from hpc_hydra.node.rank import gpus
+from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.planning.types import Logging, Monitor, Rendezvous
 from tests.fakes import amdsmi
 

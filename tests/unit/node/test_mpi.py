@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.mpi import check_size, layout
-from hpc_hydra.node.mpiexec import arguments, find, prepare
+from hpc_hydra.node.modes.mpi import check_size, layout
+from hpc_hydra.node.modes.mpiexec import arguments, find, prepare
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import Frozen

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.node import names
+from hpc_hydra.node import reverse_dns
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import ROOT, Frozen
@@ -68,7 +68,7 @@ def test_ranks_ask_once_whether_names_are_told_and_torch_never(freeze, tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr + frozen.log()
     assert frozen.finish(0).returncode == 0
-    assert frozen.outcome()["result"] == [2.0, HERE, names.QUICK]
+    assert frozen.outcome()["result"] == [2.0, HERE, reverse_dns.QUICK]
     assert asked(tmp_path) == 2, "by each rank's supervisor; torch would ask twice in each rank, for 5 s each time"
 
 
@@ -91,13 +91,13 @@ print(state().contents.retrans, state().contents.retry, state().contents.nscount
 
 
 def test_loopback_and_what_has_no_address_are_not_asked_for() -> None:
-    assert not names.nobody_answers("127.0.0.1") and not names.nobody_answers("no.such.host.invalid")
+    assert not reverse_dns.nobody_answers("127.0.0.1") and not reverse_dns.nobody_answers("no.such.host.invalid")
 
 
 def test_what_is_known_or_set_is_kept() -> None:
-    env = {names.SILENT: "1", "RES_OPTIONS": "rotate"}
-    names.note(env, "127.0.0.1")
-    assert env == {names.SILENT: "1", "RES_OPTIONS": "rotate"}
+    env = {reverse_dns.SILENT: "1", "RES_OPTIONS": "rotate"}
+    reverse_dns.note(env, "127.0.0.1")
+    assert env == {reverse_dns.SILENT: "1", "RES_OPTIONS": "rotate"}
     env = {}
-    names.note(env, "127.0.0.1")
-    assert env == {names.SILENT: "0"}
+    reverse_dns.note(env, "127.0.0.1")
+    assert env == {reverse_dns.SILENT: "0"}

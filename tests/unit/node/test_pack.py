@@ -13,9 +13,9 @@ import pytest
 
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.frozen import Freezer, Program
-from hpc_hydra.sweep.layout import SweepPaths
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import SweepPaths
 from tests.awaiting import await_true, changed, takes
 
 ROOT = Path(__file__).parents[3]
@@ -196,7 +196,7 @@ def test_what_a_killed_script_leaves_is_ended_before_the_run_is(root: Path) -> N
 
 
 def test_what_does_not_obey_is_killed(root: Path, tmp_path: Path) -> None:
-    hurry = changed(tmp_path / "site", "hpc_hydra.node.pack", PATIENCE=2)
+    hurry = changed(tmp_path / "site", "hpc_hydra.node.packing.runner", PATIENCE=2)
     body = """[ $1 != 0 ] || { bash -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $$ $! > X/pids; wait; }"""
     there = Allocation(root, 2, body.replace("X", str(root)), at_a_time=1, PYTHONPATH=hurry)
     there.await_begun(2)

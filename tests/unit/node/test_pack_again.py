@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.manifest import current, predecessors, took_over
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.manifest import current, predecessors, took_over
 
 from .test_pack import Allocation
 

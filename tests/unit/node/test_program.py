@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.records.frozen_config import Program
 
 from .conftest import ATTEMPT, ROOT, Frozen
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.planning.types import EnvVar, Logging, Rendezvous
-from hpc_hydra.sweep.frozen import Program
+from hpc_hydra.records.frozen_config import Program
 from tests.awaiting import changed
 
 from .conftest import ATTEMPT, ROOT, Frozen, alive, await_true
@@ -265,7 +265,7 @@ def test_a_rank_that_does_not_listen_is_killed_after_a_failure(freeze: Freeze, t
         + "while not Path('here.0').exists(): time.sleep(0.02)\nif RANK == 1: sys.exit(7)\ntime.sleep(600)",
         procs=2,
     )  # fmt: skip
-    code, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.node.processes", GRACE=2))
+    code, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.processes", GRACE=2))
     assert (code, outcome["rank"], outcome["exit_code"]) == (7, 1, 7)
 
 

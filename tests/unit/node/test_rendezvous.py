@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node import rendezvous
-from hpc_hydra.node.rendezvous import Meeting, address_of, check, hold, join, publish
+from hpc_hydra.node.rank import rendezvous
+from hpc_hydra.node.rank.rendezvous import Endpoint, address_of, check, hold, join, publish
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 
 ONE = RankInfo(0, 0, 2, 2, 0, 1, "here", ("here",), source="X=1")
 TWO = RankInfo(1, 0, 2, 1, 1, 2, "n01", ("n01", "n02"), source="SLURM_STEP_NODELIST=n[01-02]")
 FIRST = RankInfo(0, 0, 2, 1, 0, 2, "n01", ("n01", "n02"), source="SLURM_STEP_NODELIST=n[01-02]")
-MEETING = Meeting("n01", "10.0.0.1", 4242, "a1", "77", 2)
+MEETING = Endpoint("n01", "10.0.0.1", 4242, "a1", "77", 2)
 
 
 def port_of(held: socket.socket) -> int:
@@ -46,7 +46,7 @@ def test_two_runs_hold_two_ports() -> None:
 
 def test_jobs_that_start_at_once_on_one_node_never_share_a_port() -> None:
     code = (
-        "import sys; from hpc_hydra.node.rendezvous import hold; from hpc_hydra.planning.types import Rendezvous\n"
+        "import sys; from hpc_hydra.node.rank.rendezvous import hold; from hpc_hydra.planning.types import Rendezvous\n"
         "with hold(Rendezvous()) as held: print(held.getsockname()[1], flush=True); sys.stdin.read()"
     )
     jobs = [
@@ -105,7 +105,7 @@ def test_a_range_gives_the_first_free_port() -> None:
 
 def test_a_publication_is_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "deleted" / "rendezvous.json"
-    found: list[Meeting] = []
+    found: list[Endpoint] = []
     reader = threading.Thread(
         target=lambda: found.append(join(path, ONE, "a1", timeout=60, pause=time.sleep)), daemon=True
     )
@@ -133,7 +133,7 @@ def test_another_attempt_or_world_is_refused(names: dict[str, list[str]]) -> Non
     with pytest.raises(RendezvousError, match=r"a2.*a1"):
         check(MEETING, TWO, "a2")
     with pytest.raises(RendezvousError, match=r"counts 2 ranks.*counts 3"):
-        check(Meeting("n01", "10.0.0.1", 1, "a1", "77", 3), TWO, "a1")
+        check(Endpoint("n01", "10.0.0.1", 1, "a1", "77", 3), TWO, "a1")
 
 
 @pytest.mark.parametrize(("address", "resolved"), [("n01", []), ("n01", ["127.0.1.1"]), ("localhost", ["::1"])])
@@ -142,7 +142,7 @@ def test_a_master_that_other_nodes_cannot_reach_is_refused(
 ) -> None:
     names[address] = resolved
     with pytest.raises(RendezvousError, match=rf"MASTER_ADDR.*'{address}'") as error:
-        check(Meeting("n01", address, 1, "a1", "77", 2), TWO, "a1")
+        check(Endpoint("n01", address, 1, "a1", "77", 2), TWO, "a1")
     assert socket.gethostname() in str(error.value) and "rendezvous.interface" in str(error.value)
 
 

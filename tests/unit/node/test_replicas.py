@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.lighthouse import Sayings, bind_addresses, members_of, url
-from hpc_hydra.node.rendezvous import Meeting
-from hpc_hydra.node.replicas import environment, fill, layout
+from hpc_hydra.node.modes.lighthouse import Sayings, bind_addresses, members_of, url
+from hpc_hydra.node.modes.torchft import environment, fill, layout
+from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
 
 from .conftest import ATTEMPT, Frozen, await_true
@@ -54,11 +54,11 @@ def test_what_a_group_sees() -> None:
 
 
 def test_the_lighthouse_listens_where_the_groups_are_told() -> None:
-    here = Meeting("h", "127.0.0.1", 29, "t", "", 2)
+    here = Endpoint("h", "127.0.0.1", 29, "t", "", 2)
     assert (bind_addresses(here), url(here)) == (["127.0.0.1"], "http://127.0.0.1:29")
-    six = Meeting("h", "::1", 29, "t", "", 2)
+    six = Endpoint("h", "::1", 29, "t", "", 2)
     assert (bind_addresses(six), url(six)) == (["[::1]"], "http://[::1]:29")
-    assert bind_addresses(Meeting("h", "no.such.host.invalid", 29, "t", "", 2)) == []
+    assert bind_addresses(Endpoint("h", "no.such.host.invalid", 29, "t", "", 2)) == []
 
 
 def test_only_what_is_new_is_kept_of_what_a_lighthouse_says(tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node import finish, requeue, warned
-from hpc_hydra.node.environment import WARNING
-from hpc_hydra.node.execution import Execution
+from hpc_hydra.node import finalize, requeue
+from hpc_hydra.node.rank import preemption_signal
+from hpc_hydra.node.rank.environment import WARNING
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.sweep.frozen import Program, RunRecord
-from hpc_hydra.sweep.manifest import current, took_over
-from hpc_hydra.sweep.types import Outcome, RankEnd
+from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.frozen_config import Program, RunRecord
+from hpc_hydra.records.manifest import current, took_over
+from hpc_hydra.records.types import Outcome, RankEnd
 
 ATTEMPT = "20260101-000000-70_3"
 STOPPED = Outcome(0, "failed", 75, attempt=ATTEMPT, reason="exit code 75")
@@ -116,17 +117,17 @@ def test_an_error_of_its_own_is_an_error(bench: Bench) -> None:
 def test_the_warning_is_noted_and_the_programs_own_handler_called(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
-    monkeypatch.setattr(warned, "_came", False)
+    monkeypatch.setattr(preemption_signal, "_came", False)
     try:
         monkeypatch.delenv(WARNING, raising=False)
-        warned.listen()
+        preemption_signal.listen()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert got == [signal.SIGUSR2] and not warned.warned()  # nobody asked for a warning
+        assert got == [signal.SIGUSR2] and not preemption_signal.warned()  # nobody asked for a warning
         monkeypatch.setenv(WARNING, "USR2")
-        warned.listen()
-        warned.listen()
+        preemption_signal.listen()
+        preemption_signal.listen()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert got == [signal.SIGUSR2] * 2 and warned.warned()
+        assert got == [signal.SIGUSR2] * 2 and preemption_signal.warned()
     finally:
         signal.signal(signal.SIGUSR2, before)
 
@@ -151,11 +152,11 @@ def test_a_warning_before_the_ranks_began_is_told_or_queues_the_run_again(
     record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=bench.folder / "0", program=program)
     plan = Plan("slurm", Request("slurm", 1, 1, warning="USR1@15", max_requeues=most))
     monkeypatch.setattr(Execution, "record", lambda _: record)
-    monkeypatch.setattr(finish, "read_plans", lambda _: {"plan0": plan})
+    monkeypatch.setattr(finalize, "read_plans", lambda _: {"plan0": plan})
     for name, value in (("SWEEP", str(bench.folder)), ("RUN", "0"), ("JOB", "job0"), ("ATTEMPT", ATTEMPT)):
         monkeypatch.setenv(f"HPC_HYDRA_{name}", value)
     monkeypatch.setenv("HPC_HYDRA_SCHEDULER", "slurm")
-    code = finish.finish("138")
+    code = finalize.finish("138")
     if most:
         assert bench.asked == ["requeue 70_3"] and bench.closed is not None
         assert "warned by SIGUSR1 before" in bench.closed["reason"]
@@ -208,7 +209,7 @@ def test_only_a_run_that_is_to_go_on_ends_with_the_code_that_is_requeued(
     execution = Execution(tmp_path, 0, "job0", ATTEMPT, "lsf")
     monkeypatch.setattr(Execution, "read", lambda env: execution)
     monkeypatch.setattr(Execution, "record", lambda self: record)
-    monkeypatch.setattr(finish, "read_plans", lambda sweep: {"plan0": asked})
-    monkeypatch.setattr(finish, "gathered", lambda *_, **__: ended)
+    monkeypatch.setattr(finalize, "read_plans", lambda sweep: {"plan0": asked})
+    monkeypatch.setattr(finalize, "gathered", lambda *_, **__: ended)
     monkeypatch.setattr(requeue, "requeued", lambda *_, **__: None if by_exit else ended)
-    assert finish.finish(str(exit_code)) == code
+    assert finalize.finish(str(exit_code)) == code

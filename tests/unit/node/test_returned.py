@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.returned import keep
+from hpc_hydra.node.rank.return_value import keep
 
 
 @dataclass

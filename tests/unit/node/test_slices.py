@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import PlanError, RendezvousError
-from hpc_hydra.node.slices import SLICE, Host, Slice, confine
 from hpc_hydra.planning.packing import Share
+from hpc_hydra.schedulers.resource_slice import SLICE, Host, Slice, confine
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,7 +44,7 @@ def run(word: str, **env: str) -> subprocess.CompletedProcess[str]:
     program = """
 import json, os, sys
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node.slices import confine
+from hpc_hydra.schedulers.resource_slice import confine
 try:
     confine(os.environ)
 except HpcHydraError as error:

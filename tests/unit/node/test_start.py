@@ -1,4 +1,4 @@
-"""What the start of a program means: the table of `hpc_hydra.node.start`, a row a test."""
+"""What the start of a program means: the table of `hpc_hydra.node.rank.start`, a row a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.start import processes_asked, start_of
+from hpc_hydra.node.rank.start import processes_asked, start_of
 
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from hpc_hydra.node.trackers import variables
+from hpc_hydra.node.rank.trackers import variables
 
 from .conftest import Frozen
 

@@ -177,7 +177,7 @@ def test_a_variable_that_says_who_a_rank_is_is_refused(name: str, instead: str, 
 
 def test_every_variable_of_a_ranks_identity_is_refused() -> None:
     """The node's own table, by name: what it sets cannot be given."""
-    from hpc_hydra.node.environment import identity_variables
+    from hpc_hydra.node.rank.environment import identity_variables
     from hpc_hydra.planning.types import RankInfo
 
     set_there = identity_variables(RankInfo(0, 0, 1, 1, 0, 1, "h"), "h", 1)

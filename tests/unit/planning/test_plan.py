@@ -640,4 +640,4 @@ def test_planning_leaves_the_settings_alone() -> None:
 
 @pytest.mark.parametrize(("scheduler", "module"), [("slurm", "slurm"), ("flux", "flux_options")])
 def test_spellings_of_options_stand_once(scheduler: str, module: str) -> None:
-    assert import_module(f"hpc_hydra.scheduler.{module}").ALIASES is SPELLINGS[scheduler].short
+    assert import_module(f"hpc_hydra.schedulers.{module}").ALIASES is SPELLINGS[scheduler].short

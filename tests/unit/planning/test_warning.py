@@ -9,9 +9,9 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.scheduler.base import Allocation
-from hpc_hydra.scheduler.registry import dialect
-from hpc_hydra.scheduler.steps import StepSubmitter
+from hpc_hydra.schedulers.allocation_queue import StepSubmitter
+from hpc_hydra.schedulers.base import Allocation
+from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.system import allocation
 from tests.unit.planning.test_plan import BOX, make
 from tests.unit.system.conftest import machine

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.sweep.again import TIME_IS_UP, is_warned_early, why_again
-from hpc_hydra.sweep.types import Outcome, RankEnd
+from hpc_hydra.records.requeue_policy import TIME_IS_UP, is_warned_early, why_again
+from hpc_hydra.records.types import Outcome, RankEnd
 
 
 def ended(status: Any, code: int) -> Outcome:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.scheduler.base import JobStatus, State
-from hpc_hydra.sweep.collect import collect, corrected, is_consequence, last_lines
-from hpc_hydra.sweep.files import write_json
-from hpc_hydra.sweep.layout import RunPaths
-from hpc_hydra.sweep.types import NodeRound, Outcome, RankEnd
+from hpc_hydra.records.collect import collect, corrected, is_consequence, last_lines
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.types import NodeRound, Outcome, RankEnd
+from hpc_hydra.schedulers.base import JobStatus, State
 
 ATTEMPT = "20260101-000000-77"
 FINE = RankEnd(0, "n01", 0, ended=100)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.sweep.files import append_line, read_json, read_lines, write_json
+from hpc_hydra.records.files import append_line, read_json, read_lines, write_json
 
 
 def test_json_comes_back_as_written(tmp_path: Path) -> None:

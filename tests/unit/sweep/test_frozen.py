@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.planning.types import EnvVar, Plan, Request
-from hpc_hydra.sweep.frozen import (
+from hpc_hydra.records.frozen_config import (
     Freezer,
     Program,
     literal,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.sweep.index import LARGEST, Index, forget_outcome, note_end
-from hpc_hydra.sweep.layout import RunPaths, SweepPaths
-from hpc_hydra.sweep.types import Outcome
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.outcome_index import LARGEST, Index, forget_outcome, note_end
+from hpc_hydra.records.types import Outcome
 
 FIRST, SECOND = "20260131-120000-7", "20260131-130000-7"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.sweep.layout import SweepPaths
-from hpc_hydra.sweep.manifest import Manifest, read_manifest
-from hpc_hydra.sweep.types import Job
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.manifest import Manifest, read_manifest
+from hpc_hydra.records.types import Job
 
 
 @pytest.fixture

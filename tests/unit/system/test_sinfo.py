@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.system import sinfo
+from hpc_hydra.schedulers.slurm import sinfo
 
 
 @pytest.mark.parametrize(

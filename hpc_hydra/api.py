@@ -1,0 +1,289 @@
+"""The Python door: a sweep launched from a program, a notebook or a REPL, and the same verbs as on the command line.
+
+    sweep = hpc_hydra.launch(train, "lr=0.1,0.2", "scheduler=slurm")
+    sweep.wait()
+    best = min(sweep.results(), key=lambda run: run.value["loss"])
+
+Must not know: how runs are submitted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.errors import ConfigError, SweepError
+
+if TYPE_CHECKING:
+    from hpc_hydra.sweep.status import RunView
+    from hpc_hydra.sweep.store import Sweep as Opened
+
+_PRIMARY = "hpc_hydra_launch"  # the primary configuration of a function that has none
+_POLL = 2.0  # seconds between two looks while it is waited for, at most
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run is, and what it returned."""
+
+    num: int
+    overrides: tuple[str, ...]
+    state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown, unreadable
+    value: Any = None  # what the task function returned, on rank 0
+    reason: str = ""
+    job_id: str = ""
+    dir: Path = Path()  # its output directory
+
+
+def launch(
+    task: Callable[..., Any],
+    *overrides: str,
+    config: Mapping[str, Any] | None = None,
+    config_path: str | os.PathLike[str] | None = None,
+    config_name: str | None = None,
+    quiet: bool = False,
+) -> Sweep:
+    """Submit ``task`` for every combination of the overrides, and return without waiting.
+
+    Args:
+        task: what every rank calls with its configuration: a function decorated with ``@hydra.main``, whose
+            configuration is taken, or any function (a notebook's too; it is sent by value).
+        overrides: as behind ``-m`` on the command line: ``"lr=0.1,0.2"``, ``"scheduler=slurm"``.
+        config: keys of the function's own, for one without a configuration; our groups are added.
+        config_path: folder of the primary configuration, from the current directory.
+        config_name: the primary configuration, which lists the bundle ``hpc``.
+        quiet: print nothing.
+
+    With ``launch.dry_run=true`` what would be submitted is printed, and nothing else done: the sweep that is returned
+    has ``submitted`` false, and whatever is asked of it raises `SweepError`.
+
+    Raises:
+        HpcHydraError: nothing could be submitted; and what Hydra raises for overrides that cannot be composed.
+        ConfigError: ``launch.debug=true``, which leaves no sweep to come back to.
+    """
+    _check_arguments(task, overrides, config, config_path, config_name)
+    function, path, name = _of_hydra_main(task)
+    if config is not None and (config_path or config_name or name):
+        raise ConfigError("there is a primary configuration already", where="config", fix="config_name alone")
+    if config_path is not None:
+        path = str(Path(config_path).absolute())
+    name = config_name or name
+    words = [*overrides, "launch.bg=true"]
+    with redirect_stdout(io.StringIO()) if quiet else nullcontext(), _own_hydra(path, name, config) as (hydra, primary):
+        root, submitted = _submit(hydra, primary, function, words)
+    return Sweep(root) if submitted else Sweep._shown(root)
+
+
+def _check_arguments(task: object, overrides: Sequence[object], config: object, path: object, name: object) -> None:
+    """Refuse what could only fail later, in Hydra. Raises `ConfigError` naming the argument."""
+    if not callable(task):
+        raise ConfigError(f"{task!r:.80} is no function", where="task", fix='hpc_hydra.launch(train, "lr=0.1,0.2")')
+    for each in overrides:
+        if not isinstance(each, str):
+            fix = "a star before the list: launch(train, *overrides)" if isinstance(each, (list, tuple)) else '"lr=0.1"'
+            raise ConfigError(f"{each!r:.80} is no text", where="overrides", fix=fix)
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"{config!r:.80} is no mapping",
+            where="config",
+            fix='config={"lr": 0.1}; of a file: config_path="conf", config_name="x"',
+        )
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"{path!r:.80} is no folder", where="config_path", fix='config_path="conf"')
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"{name!r:.80} is no name", where="config_name", fix='config_name="config"')
+
+
+def _of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
+    """The function inside of ``@hydra.main``, its folder of configurations and the name of the primary one."""
+    found = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
+    if "config_name" not in found or "task_function" not in found:
+        return task, None, None
+    function = found["task_function"]
+    folder = found.get("config_path")
+    if folder is not None and not os.path.isabs(folder):  # noqa: PTH117
+        folder = str((Path(inspect.getfile(function)).parent / folder).resolve())
+    return function, folder, found["config_name"]
+
+
+@contextmanager
+def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | None) -> Iterator[tuple[Any, str]]:
+    """A Hydra of our own, and the name of the primary configuration; the caller's comes back at the end."""
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_config_search_path
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.plugins import Plugins
+    from hydra.core.singleton import Singleton
+
+    Plugins.instance()  # registers our configurations
+    state = Singleton.get_state()
+    try:
+        GlobalHydra.instance().clear()
+        if name is None:
+            name = _PRIMARY
+            ConfigStore.instance().store(name=name, node={"defaults": ["hpc", "_self_"], **(config or {})})
+        yield Hydra.create_main_hydra2(task_name="launch", config_search_path=create_config_search_path(path)), name
+    finally:
+        Singleton.set_state(state)
+
+
+def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> tuple[Path, bool]:
+    """The sweep directory, and whether there is one: not after a dry run."""
+    from hydra import version
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext, RunMode
+    from omegaconf import OmegaConf
+
+    from hpc_hydra.launcher.compose import raw_list
+
+    def composed(*more: str) -> Any:
+        every = [*more, *words]
+        return hydra.compose_config(primary, every, run_mode=RunMode.MULTIRUN, with_log_configuration=False)
+
+    cfg = composed()
+    if cfg.hydra.job.chdir is None and version.getbase() is None:  # no @hydra.main says it: as Hydra does since 1.2
+        cfg = composed("hydra.job.chdir=false")
+    if OmegaConf.select(cfg, "launch.debug"):
+        raise ConfigError(
+            "runs in this process, and leaves no sweep to come back to",
+            where="launch.debug",
+            fix="call the function itself, or python train.py -m launch.debug=true",
+        )
+    sweeper = Plugins.instance().instantiate_sweeper(
+        config=cfg,
+        hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks()),
+        task_function=function,
+    )
+    sweeper.sweep(arguments=raw_list(cfg.hydra.overrides.task))
+    launcher: Any = getattr(sweeper, "launcher", None)
+    root = getattr(getattr(launcher, "session", None), "root", None)
+    if root is None:
+        raise ConfigError(
+            "another launcher or sweeper is configured", where="hydra/launcher", fix="the bundle `hpc` in the defaults"
+        )
+    return Path(root), not OmegaConf.select(cfg, "launch.dry_run")
+
+
+class Sweep:
+    """A sweep, from any process, any later day: ``Sweep("multirun/2026-01-31/12-00-00")``."""
+
+    submitted = True  # False: of a dry run, nothing is there
+
+    def __init__(self, dir: str | os.PathLike[str]) -> None:
+        from hpc_hydra.sweep.store import find_sweep
+
+        self.dir = find_sweep(os.fspath(dir))
+
+    @classmethod
+    def _shown(cls, root: Path) -> Sweep:
+        """What a dry run gives."""
+        sweep = cls.__new__(cls)
+        sweep.dir, sweep.submitted = root, False
+        return sweep
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.dir)!r})" if self.submitted else f"<dry run of Sweep({str(self.dir)!r})>"
+
+    def status(self) -> list[Result]:
+        """How all runs are, in their order; ``value`` is filled for completed ones."""
+        from hpc_hydra.sweep.results import value
+
+        return [
+            Result(
+                view.run.num,
+                tuple(o for o in view.run.overrides if not o.startswith("launch.bg=")),  # not the run's, and ours
+                view.word,
+                value(view.run, view.outcome) if view.word == "completed" and view.outcome else None,
+                view.reason,
+                view.id,
+                view.run.dir,
+            )
+            for view in self._views()
+        ]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all runs have ended; whether all are completed.
+
+        Raises:
+            TimeoutError: they have not ended after ``timeout`` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        pause = _POLL / 16
+        while True:
+            words = [view.word for view in self._views()]
+            if not any(word in ("pending", "running", "unknown") for word in words):
+                return all(word == "completed" for word in words)
+            if end is not None and time.monotonic() > end:
+                raise TimeoutError(f"{self.dir}: runs have not ended after {timeout} s")
+            time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
+            pause = min(2 * pause, _POLL)
+
+    def results(self) -> list[Result]:
+        """All runs when they have ended, in their order."""
+        self.wait()
+        return self.status()
+
+    def logs(self, run: int, rank: int | None = None) -> str:
+        """Output of a run's newest attempt: the log that shows why it failed, else that of rank 0, or of ``rank``.
+
+        Raises:
+            SweepError: there is nothing yet.
+        """
+        from hpc_hydra.sweep import logs as output
+
+        sweep = self._open()
+        found = [view for view in self._views() if view.run.num == run]
+        if not found:
+            raise SweepError(f"there is no run {run}", where=str(self.dir))
+        return b"".join(output.read(output.log_files(sweep, found[0], rank=rank))).decode(errors="replace")
+
+    def cancel(self, *runs: int | str) -> list[str]:
+        """End runs that wait or run, all of them without arguments (``3``, ``"0-4"``, ``"lr=0.1"``); what was done."""
+        from hpc_hydra.sweep import selection
+        from hpc_hydra.sweep.recover import recover
+        from hpc_hydra.sweep.status import look
+
+        sweep = self._open()
+        recover(sweep)
+        return selection.cancel(sweep, selection.select(look(sweep), [str(run) for run in runs]), all_runs=not runs)
+
+    def resume(self, *runs: int | str, overrides: Sequence[str] = (), failed: bool = False) -> None:
+        """Submit again what failed, was cancelled or lost, or never was submitted, and return without waiting.
+
+        Args:
+            runs: which of them; all without.
+            overrides: of our groups, such as ``"resources.time_limit=2h"``.
+            failed: not those that were cancelled or never submitted.
+        """
+        from hpc_hydra.launcher.resume import Wanted, resume
+
+        self._open()
+        resume(self.dir, Wanted(tuple(str(run) for run in runs), failed, tuple(overrides), bg=True))
+
+    def _views(self) -> list[RunView]:
+        from hpc_hydra.sweep.recover import recover
+        from hpc_hydra.sweep.status import look
+
+        sweep = self._open()
+        recover(sweep)
+        return look(sweep)
+
+    def _open(self) -> Opened:
+        from hpc_hydra.sweep.store import open_sweep
+
+        if not self.submitted:
+            raise SweepError(
+                "nothing was submitted, it was only shown (launch.dry_run)",
+                where=str(self.dir),
+                fix="hpc_hydra.launch without launch.dry_run=true",
+            )
+        return open_sweep(self.dir)

@@ -1,0 +1,1 @@
+"""The only code that touches names that Hydra and OmegaConf keep private."""

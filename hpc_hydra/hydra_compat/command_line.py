@@ -1,0 +1,41 @@
+"""Whether this process is a command line's: whose answer is an exit code, and which program it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_declared: list[Any] = []
+
+
+def started_by_hydra_main() -> bool:
+    """Whether this call comes from a program that calls its own ``@hydra.main`` function at the command line."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_run_hydra" and frame.f_globals.get("__name__") == "hydra._internal.utils":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def declare(program: Any) -> Iterator[None]:
+    """Within this context the program is this one: for command lines of our own, which are not what ranks run."""
+    _declared.append(program)
+    try:
+        yield
+    finally:
+        _declared.pop()
+
+
+def declared() -> Any:
+    """The program of the innermost `declare`; None outside of one."""
+    return _declared[-1] if _declared else None
+
+
+def at_command_line() -> bool:
+    """Whether this process is a command line's, whose answer is an exit code; not a notebook, a test, a library."""
+    return bool(_declared) or started_by_hydra_main()

@@ -1,0 +1,192 @@
+"""A run's frozen settings with some overrides more → its new plan.
+
+Only our own groups are looked at: the rest of the configuration, and the types in it, stay closed. Must not know: jobs,
+the manifest.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.config import load
+from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.plan import plan as make_plan
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import RunRecord, apply_overrides, fix_run, parse_override
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.system import detect
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_OF_THE_COMMAND = {
+    "launch.bg": "--bg",
+    "launch.dry_run": "hpc-hydra status, which shows what would be resumed",
+    "launch.setup_only": "the scripts in .hpc_hydra/jobs run by hand",
+    "launch.output_script": "the scripts are in .hpc_hydra/jobs",
+    "launch.launch_dir": "the sweep stays in its directory",
+    "launch.batch_script": "a new sweep",
+    "launch.snapshot": "the code of a sweep is frozen when it is launched, or not at all",
+    "launch.debug": "python train.py launch.debug=true with the overrides of the run",
+}
+_TRUSTED = ("omegaconf", "hydra", "hpc_hydra", "hydra_plugins", "cloudpickle")
+
+
+class Replanner:
+    """Applies the same overrides to any run of a sweep. Raises `ConfigError` for overrides that cannot be."""
+
+    def __init__(self, sweep: Path, overrides: Sequence[str]) -> None:
+        self.sweep = sweep
+        self.overrides = check(overrides)
+        self._interpolates: dict[int, bool] = {}  # base → whether our groups refer to others
+        self._made: dict[tuple[int, tuple[str, ...]], tuple[Settings, Plan]] = {}
+
+    def replan(self, run: Run, record: RunRecord) -> Run:
+        """The run with its new plan; its overrides say what is different now."""
+        keys = {_key(text) for text in self.overrides}
+        kept = tuple(text for text in run.overrides if _key(text) not in keys)
+        overrides = (*kept, *self.overrides)
+        ours = tuple(text for text in overrides if _is_ours(text))
+        at = (record.base, overrides if self._interpolates.get(record.base, True) else ours)
+        if at not in self._made:
+            settings = self._settings(run, record, overrides)
+            self._made[at] = (settings, make_plan(settings))
+        settings, plan = self._made[at]
+        seed = settings.launch.seed if "launch.seed" in keys and settings.launch.seed is not None else run.seed
+        return replace(run, overrides=overrides, plan=plan, seed=seed)
+
+    def _settings(self, run: Run, record: RunRecord, overrides: Sequence[str]) -> Settings:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.core.utils import setup_globals
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
+
+        setup_globals()
+        cfg, applied = read_base(self.sweep, record)
+        if "launch" not in cfg:
+            raise ConfigError(
+                "this application does not have hpc_hydra's groups, so they cannot be changed for a run",
+                where="--",
+                fix="list `- hpc` in the defaults of its configuration and start again",
+            )
+        rest = [text for text in overrides if text not in applied]
+        unable = _apply_others(cfg, [text for text in rest if not _is_ours(text)])
+        for text in filter(_is_ours, rest):
+            try:
+                apply_overrides(cfg, [text], None)
+            except (HydraException, OmegaConfBaseException) as error:
+                cause = (str(error.__cause__ or error).strip().splitlines() or [""])[0]
+                raise ConfigError(cause, where=text, fix=_nearest(_key(text))) from error
+        self._interpolates[record.base] = _has_interpolations(cfg)
+        if unable and self._interpolates[record.base]:
+            raise ConfigError(
+                f"{unable[0]} cannot be applied without the types of the program, and may be referred to",
+                where="--",
+                fix="plain values in place of ${…} in " + ", ".join(GROUPS),
+            )
+        fix_run(cfg, self.sweep, run.num, run.dir)
+        HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
+        return detect.resolve(load.settings(cfg), earlier=run.plan.request)
+
+
+def check(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Refuse overrides that a run cannot be given any more. Raises `ConfigError`."""
+    from hydra.errors import OverrideParseException
+
+    for text in overrides:
+        try:
+            parsed = parse_override(text)
+        except OverrideParseException as error:
+            raise ConfigError(" ".join(str(error).split()), where=text, fix="resources.time_limit=2h") from None
+        key = str(parsed.key_or_group)
+        group = key.split(".")[0].split("@")[0].split("/")[0]
+        if group not in GROUPS:
+            raise ConfigError(
+                "the configuration of a run is frozen; only keys of these groups can change: " + ", ".join(GROUPS),
+                where=text,
+                fix="a new sweep for other values of your own keys; here keys as resources.time_limit=2h",
+            )
+        if "." not in key:
+            raise ConfigError(
+                "the configuration of a run is frozen; another choice of a whole group cannot be made",
+                where=text,
+                fix=f"its keys, one by one: {group}.KEY=VALUE; for another {group}, a new sweep",
+            )
+        if parsed.is_sweep_override():
+            raise ConfigError("several values make a new sweep", where=text, fix="one value")
+        if parsed.is_delete():
+            raise ConfigError("keys cannot be taken away", where=text, fix=f"{key.lstrip('~')}=null")
+        if key in _OF_THE_COMMAND:
+            raise ConfigError("is not for a resumed run", where=text, fix=_OF_THE_COMMAND[key])
+    return tuple(overrides)
+
+
+def _apply_others(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Apply the user's own; those that need a type of the program are returned."""
+    unable = []
+    for text in overrides:
+        try:
+            apply_overrides(cfg, [text], None)
+        except Exception:
+            unable.append(text)
+    return unable
+
+
+def _has_interpolations(cfg: DictConfig) -> bool:
+    from omegaconf import OmegaConf
+
+    return "${" in str([OmegaConf.to_container(cfg[group], resolve=False) for group in GROUPS])
+
+
+def _nearest(key: str) -> str:
+    """Keys of our groups that may be meant."""
+    import difflib
+    from dataclasses import fields
+
+    keys = [f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)]
+    near = difflib.get_close_matches(key, keys, n=3)
+    return " or ".join(near) if near else "a key of " + ", ".join(GROUPS)
+
+
+def _is_ours(override: str) -> bool:
+    return _key(override).split(".")[0].split("@")[0] in GROUPS
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def read_base(sweep: Path, record: RunRecord) -> tuple[DictConfig, frozenset[str]]:
+    """The frozen configuration that a run was made from, and the overrides in it.
+
+    The user's own types are left out (nothing of the user's is imported): it is no use outside of our groups.
+    """
+    with SweepPaths(sweep).bases.open("rb") as file:
+        file.seek(record.base)
+        base = _Unpickler(file).load()
+    return base["cfg"], frozenset(base["applied"])
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        first = module.split(".")[0]
+        if first != "__main__" and (first in _TRUSTED or first in sys.stdlib_module_names):
+            return super().find_class(module, name)
+        return _Closed
+
+
+class _Closed:
+    """Stands for an object of a type that is not known here."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        pass

@@ -1,0 +1,108 @@
+"""A sweep directory that was used before: refused while its jobs live, else its records are put aside.
+
+Must not know: how runs are composed or submitted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import read_runs
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.manifest import read_manifest
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import State, Submitter, in_queue
+from hpc_hydra.sweep import processes
+from hpc_hydra.sweep.store import command
+
+_held: dict[Path, int] = {}  # directories of this process: it may launch into one again
+
+
+@contextmanager
+def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
+    """Make the directory ready for a new sweep. Raises `SweepError`, having changed nothing, while an old one lives."""
+    paths = SweepPaths(root)
+    _check_writable(root)
+    _lock(root)
+    if paths.manifest.exists():
+        _refuse_living(root, submitter)
+    if paths.meta.exists():
+        old = next(p for n in range(1, 10_000) if not (p := root / f"{paths.meta.name}.{n}").exists())
+        paths.meta.rename(old)
+    for run in runs:
+        for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+    yield
+
+
+def _check_writable(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe = root / ".hpc_hydra.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise SweepError(
+            f"the sweep directory cannot be written: {error.strerror}",
+            where=str(root),
+            fix="hydra.sweep.dir=PATH in a file system that login and compute nodes share",
+        ) from error
+
+
+def _lock(root: Path) -> None:
+    """Keep other launchers out of the directory for the life of this process; the kernel lets go of it at its end."""
+    real = root.resolve()
+    if real in _held:
+        return
+    # NFS and Lustre may lock no directory, only a file that is open for writing
+    for path, flags in ((real, os.O_RDONLY), (real / ".hpc_hydra.lock", os.O_RDWR | os.O_CREAT)):
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise SweepError(
+                "another launcher is at work in this directory",
+                where=str(root),
+                fix="start again for a directory of its own, or give another hydra.sweep.dir",
+            ) from error
+        except OSError:
+            os.close(descriptor)
+            continue
+        _held[real] = descriptor
+        return
+
+
+def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
+    state = read_manifest(root)
+    try:
+        dirs = {record.num: record.dir for record in read_runs(root)}
+    except (HpcHydraError, OSError):
+        return
+    open_ids: dict[str, list[str]] = {}
+    for num, (job, id_) in state.run_ids.items():
+        if num in dirs and not RunPaths(dirs[num]).outcome.exists():
+            open_ids.setdefault(state.scheduler[job], []).append(id_)
+    for scheduler, ids in open_ids.items():
+        try:
+            if registry.has_queue(scheduler):
+                found = submitter(scheduler).poll(ids)
+                alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
+            else:
+                running = processes.local_runs(SweepPaths(root).jobs)
+                alive = [id_ for id_ in ids if in_queue(id_) in running]
+        except HpcHydraError:
+            continue
+        if alive:
+            raise SweepError(
+                f"jobs of an earlier sweep in this directory are still there: {' '.join(alive[:10])}",
+                where=str(root),
+                fix=f"{command('wait', root)}, or {command('cancel', root)}, or another hydra.sweep.dir",
+            )

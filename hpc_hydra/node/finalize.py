@@ -1,0 +1,130 @@
+"""Once per attempt, after its ranks: gathers how they ended into outcome.json.
+
+Must not know: what the program did.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.processes import name_of, number_of
+from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.collect import collect
+from hpc_hydra.records.files import make_below, write_json
+from hpc_hydra.records.frozen_config import RunRecord, read_plans
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.outcome_index import note_end
+from hpc_hydra.records.requeue_policy import is_warned_early
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.job_script import INTERRUPTED
+from hpc_hydra.schedulers.registry import dialect
+
+
+def finish(code: str) -> int:
+    """Write the outcome and print one line; returns the exit code of the first cause.
+
+    Args:
+        code: exit code of the command that started the ranks.
+    """
+    try:
+        launched, by_exit = int(code), None
+        execution = Execution.read(os.environ)
+        record = execution.record()
+        plan = read_plans(execution.sweep).get(record.plan)
+        outcome = _in_its_words(execution, gathered(execution, record, plan, launched))
+        if INTERRUPTED in os.environ:
+            outcome = _interrupted(outcome)
+        signum = number_of(plan.request.warn_signal) if plan is not None else None
+        early = is_warned_early(outcome, launched, signum)
+        if early:
+            outcome = _warned_early(outcome, signum)
+        if plan is not None and plan.request.max_requeues and not execution.attached:
+            from hpc_hydra.node.requeue import requeued
+
+            by_exit = dialect(execution.scheduler).requeue_exit
+            told = requeued(execution, record, plan.request.max_requeues, outcome, early=early)
+            if told is None:
+                return by_exit or outcome.exit_code
+            outcome = told
+        write(execution.sweep, execution.paths(record), record, outcome)
+        if not execution.attached:
+            note_end(execution.sweep, execution.job, outcome)
+    except (HpcHydraError, OSError, ValueError) as error:
+        print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
+        return int(code) if code.isdigit() and int(code) else 1
+    if not execution.attached:
+        print(in_words(outcome), flush=True)
+    elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
+        print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
+    return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
+
+
+def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
+    """How an attempt ended, from what its ranks wrote and the exit code of what started them."""
+    return collect(
+        execution.paths(record),
+        record.num,
+        execution.attempt,
+        exit_code=code,
+        world_size=plan.world_size if plan else None,
+        job_id=execution.job_id,
+        reason=os.environ.get("HPC_HYDRA_REASON"),
+    )
+
+
+def _interrupted(outcome: Outcome) -> Outcome:
+    """After a Ctrl-C: the launch command that obeyed it may say that it was killed, as SLURM's does."""
+    if outcome.status == "completed" or outcome.rank is not None:
+        return outcome
+    why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
+    code = 128 + signal.SIGINT
+    return replace(outcome, status="cancelled", exit_code=code, signal=int(signal.SIGINT), reason=why)
+
+
+def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
+    """An outcome that says so, where the scheduler does not say more."""
+    why = f"warned by {name_of(signum or 0)} before its ranks began: its time limit is too short for the warning"
+    return outcome if outcome.status != "failed" else replace(outcome, status="cancelled", signal=signum, reason=why)
+
+
+def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
+    """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
+    scheduler = dialect(execution.scheduler)
+    of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
+    if of_itself or execution.attached or not scheduler.tells_the_end:
+        return outcome
+    from hpc_hydra.node.requeue import standing_of
+
+    standing = standing_of(scheduler)
+    if standing is None or standing.is_running:
+        return outcome
+    if standing.reached_limit:
+        return replace(outcome, status="timeout", reason="the time limit was reached")
+    return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
+
+
+def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:
+    """Put it into outcome.json, in a directory with the modes that the user's shell gives. Raises `OSError`."""
+    os.umask(record.program.umask)
+    make_below(sweep, paths.root)
+    write_json(paths.outcome, to_json(outcome))
+
+
+def in_words(outcome: Outcome) -> str:
+    """One line for the job's own log."""
+    text = f"hpc_hydra: run {outcome.num} {outcome.status}"
+    if outcome.started and outcome.ended:
+        text += f" after {outcome.ended - outcome.started:.1f} s"
+    if outcome.restarts:
+        text += f" and {outcome.restarts} restart{'s' * (outcome.restarts > 1)}"
+    if outcome.requeues:
+        text += f" and {outcome.requeues} requeue{'s' * (outcome.requeues > 1)}"
+    if outcome.reason:
+        text += f": {outcome.reason}"
+    return f"{text} ({outcome.log})" if outcome.log else text

@@ -1,0 +1,206 @@
+"""One process a node that imports torch once and forks the ranks there. For ``rendezvous.fork_server=true``.
+
+The scheduler starts one of these on each node, with the share of all its ranks. They find each other as ranks do, and
+each forks its ranks' supervisors, which then go on as those that a scheduler started. It forks before any device or MPI
+is touched; where a fork could not be right, it says why, and its ranks start interpreters of their own.
+
+Must not know: what the program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node.rank import environment, gc_tuning
+from hpc_hydra.node.rank.context import (
+    Agent,
+    Case,
+    Seat,
+    identify,
+    meeting_of,
+    prepare_run,
+    sit,
+    told_of_nobody,
+)
+from hpc_hydra.node.rank.exec_program import Child
+from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.node.rank.supervisor import ended_early, start
+from hpc_hydra.planning.types import Plan, RankInfo
+from hpc_hydra.processes import (
+    GRACE,
+    STOP,
+    WARN,
+    Signals,
+    Stopped,
+    die_with_parent,
+    exit_code,
+    kill_children,
+)
+from hpc_hydra.records.files import read_bytes
+from hpc_hydra.records.layout import SweepPaths
+
+READ_AT_IMPORT = re.compile(
+    r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|PYTORCH|TORCH[A-Z]*|TRITON|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_"
+)
+
+SHARED = (
+    "hydra", "hydra.core.utils", "hydra._internal.callbacks", "hydra._internal.logging_config",
+    "hydra.experimental.callback", "torch", "torch.distributed", "hpc_hydra.config.store",
+    "hpc_hydra.node.rank.distributed", "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
+)  # fmt: skip
+"""What every rank imports, besides the user's own program."""
+
+COMPILER = "torch._dynamo"
+"""What torch imports with the first optimizer and with DDP: it takes as long as torch itself."""
+_NEEDS_IT = re.compile(rb"DistributedDataParallel|torch\.optim|torch\.compile|fully_shard|FullyShardedDataParallel")
+_SETS_IT_UP = re.compile(rb"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TRITON_")
+
+
+def supervise_forked(case: Case, signals: Signals) -> int | Child:
+    """As `supervisor.supervise`, for all ranks of this node."""
+    seat: Seat | None = None
+    try:
+        with told_of_nobody(case):
+            node = identify(case.execution, case.plan, os.environ, case.host)
+        seat = Seat(case.execution, case.record, case.plan, node, case.host, None, None)
+        prepare_run(seat)
+        with meeting_of(seat, signals) as (meeting, held):
+            ranks = [rank_info(node, local, case.plan) for local in range(case.plan.request.procs_per_node)]
+            why = prepare(case, ranks[0], meeting)
+            if why is not None and node.rank == 0:
+                print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
+            running: dict[int, int] = {}
+            server = os.getpid()
+            for info in ranks:
+                pid = os.fork()
+                if pid == 0:
+                    os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
+                    die_with_parent(server, signal.SIGTERM)
+                    if held is not None:
+                        held.close()
+                    return _become(case, info, meeting, server, new_image=why is not None)
+                running[pid] = info.rank
+            try:
+                return _watch(running, signals)
+            finally:
+                kill_children()
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(None, error, case.host, signals)
+
+
+def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
+    """Who a rank is, from who its node is."""
+    procs = plan.request.procs_per_node
+    return dataclasses.replace(
+        node, rank=node.node_rank * procs + local, local_rank=local, world_size=plan.world_size, local_world_size=procs
+    )
+
+
+def prepare(case: Case, first: RankInfo, meeting: Endpoint) -> str | None:
+    """Import what all ranks need. Returns why they may not be forked from here; None: they may."""
+    program, plan = case.record.program, case.plan
+    if program.kind == "command":
+        return "a command is a program of its own"
+    own = [var.name for var in plan.env if var.expand and READ_AT_IMPORT.match(var.name) and "rank}" in var.value]
+    if own:
+        return f"{own[0]} is read at import, and differs between ranks"
+    env, _ = environment.rank_environment(
+        os.environ, plan, first, host=case.host, address=meeting.address, port=meeting.port, master_host=meeting.host,
+        seed=case.record.seed,
+    )  # fmt: skip
+    if environment.needs_new_image(os.environ, env):
+        return "variables of the plan are read when an interpreter starts"
+    os.environ.update({name: value for name, value in env.items() if READ_AT_IMPORT.match(name)})
+    try:
+        for name in SHARED:
+            importlib.import_module(name)
+        import torch
+
+        if imports_compiler(case):
+            importlib.import_module(COMPILER)
+    except ImportError as error:
+        return str(error)
+    _warm_up()
+    gc_tuning.freeze()  # ranks leave these pages as they are
+    if threading.active_count() > 1:
+        return "a thread was started by what is imported"
+    if any(module.is_initialized() for name in ("cuda", "xpu") if (module := getattr(torch, name, None)) is not None):
+        return "a GPU was initialised by what is imported"
+    return None
+
+
+def imports_compiler(case: Case) -> bool:
+    """Whether the ranks will import torch's compiler, as far as script and configuration tell.
+
+    Where the script sets variables that it reads at import, it is left to the ranks, after these lines.
+    """
+    program, text = case.record.program, b""
+    with contextlib.suppress(OSError):
+        if program.kind == "script":
+            text = read_bytes(Path(program.target))
+        if _SETS_IT_UP.search(text):
+            return False
+        text += read_bytes(SweepPaths(case.execution.sweep).bases, case.record.base)
+    return _NEEDS_IT.search(text) is not None
+
+
+def _warm_up() -> None:
+    """Read one interpolation: the tables of OmegaConf's parser, which it fills as it goes, are then all ranks'."""
+    from omegaconf import OmegaConf
+
+    OmegaConf.create({"a": {"b": "x"}, "c": "${a.b}/${oc.env:HPC_HYDRA_RUN,null}"})["c"]
+
+
+def _become(case: Case, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool) -> int | Child:
+    """In the fork: a rank's supervisor, and in its child the program."""
+    signals = Signals()
+    signals.start_with_none_blocked()
+    seat: Seat | None = None
+    try:
+        seat = dataclasses.replace(sit(case, info, os.environ), agent=Agent(server, server))
+        return start(seat, meeting, None, signals, new_image=new_image)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(seat, error, case.host, signals)
+
+
+def _watch(running: dict[int, int], signals: Signals) -> int:
+    """Wait for all ranks; the first that fails ends the others. Returns its code."""
+    code = 0
+    kill_at: float | None = None
+    for early in dict.fromkeys(signals.seen):  # before there were ranks
+        _tell(running, early)
+    while running:
+        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
+        if signum in STOP or signum in WARN:
+            _tell(running, signum)
+        if signum in STOP:
+            code = code or 128 + signum
+        for pid in list(running):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                del running[pid]
+                failed = exit_code(status)[0]
+                if failed and signals.stop is None and kill_at is None:
+                    code = failed
+                    _tell(running, signal.SIGTERM)
+                    kill_at = time.monotonic() + 2 * GRACE
+        if kill_at is not None and time.monotonic() >= kill_at:
+            _tell(running, signal.SIGKILL)
+            kill_at = time.monotonic() + GRACE
+    return code
+
+
+def _tell(running: dict[int, int], signum: int) -> None:
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)

@@ -1,0 +1,219 @@
+"""torchft's lighthouse on the first node of a job: one port and one address for the whole job, whatever ends it.
+
+    python -m hpc_hydra.node lighthouse [--port N]
+
+This process holds the port and says in the attempt's directory where it is. The lighthouse itself is its child, and is
+started again on the same port where it dies. It is bound to the address that the nodes are told, and to nothing else:
+whoever reaches it may end replicas. Must not know: torch; replicas.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.node.modes.replica_resources import JOB_HOSTS
+from hpc_hydra.node.rank import rendezvous
+from hpc_hydra.node.rank.context import find_case, told_of_nobody
+from hpc_hydra.node.rank.logs import open_log
+from hpc_hydra.planning.types import RankInfo, Rendezvous
+from hpc_hydra.processes import STOP, Signals, die_with_parent, exit_code, kill_children, name_of
+from hpc_hydra.records.files import write_json
+
+TICK_MS = 100  # between two looks of the lighthouse at who is there
+_PAUSE = 0.5  # seconds before a lighthouse that died is started again
+_OFTEN = re.compile(r"\[INFO\].* - (Quorum status|Received quorum request)")
+_MEMBER = re.compile(r'QuorumMember \{ replica_id: "([^"]*)".*?store_address: "([^"]*)", step: (\d+)')
+_HOPELESS = 5  # times in a row that it dies within a moment
+
+
+def lighthouse(argv: Sequence[str]) -> int:
+    """Keep a lighthouse until told to stop. Raises `RendezvousError` where there can be none."""
+    parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node lighthouse", allow_abbrev=False)
+    parser.add_argument("--port", type=int, default=None, help="where it was before")
+    options = parser.parse_args(argv)
+    signals = Signals()
+    parent = os.getppid()
+    die_with_parent(parent, signal.SIGTERM)
+    host = socket.gethostname()
+    case = find_case(os.environ, host)
+    with told_of_nobody(case):
+        check_installed()
+        settings = case.plan.rendezvous
+        hosts = tuple(os.environ.get(JOB_HOSTS, host).split(","))
+        info = RankInfo(0, 0, 1, 1, 0, len(hosts), hosts[0], hosts)
+        fixed = Rendezvous(port=options.port) if options.port else settings
+        with rendezvous.hold(fixed) as held:
+            meeting = rendezvous.Endpoint(
+                host=host,
+                address=rendezvous.address_of(settings, info),
+                port=held.getsockname()[1],
+                token=case.execution.attempt,
+                job_id=case.execution.job_id,
+                world_size=case.plan.replicas,
+                published=time.time(),
+            )
+            folder = case.paths.attempt(case.execution.attempt)
+            rendezvous.publish(case.paths.rendezvous(case.execution.attempt), meeting)
+            try:
+                return _keep(meeting, settings, folder, held, signals, parent)
+            finally:
+                kill_children()
+
+
+def _keep(
+    meeting: rendezvous.Endpoint, settings: Rendezvous, folder: Path, held: socket.socket, signals: Signals, parent: int
+) -> int:
+    short, log = 0, folder / "lighthouse.log"
+    while True:
+        begun = time.monotonic()
+        child, reader = _start(meeting, settings, held, signals)
+        said = Sayings(reader, log, folder / "quorum.json")
+        said.start()
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if signals.wait(None) in STOP or os.getppid() != parent:
+                return 0
+        said.join()
+        code, killed = exit_code(ended[1])
+        short = short + 1 if time.monotonic() - begun < 10 * _PAUSE else 0
+        how = f"killed by {name_of(killed)}" if killed else f"exit code {code}"
+        print(f"hpc_hydra: the lighthouse ended: {how}; see {log}", file=sys.stderr, flush=True)
+        if short >= _HOPELESS:
+            raise RendezvousError(f"the lighthouse ends again and again: {how}", where=str(log))
+        end = time.monotonic() + _PAUSE
+        while (left := end - time.monotonic()) > 0:
+            if signals.wait(left) in STOP:
+                return 0
+
+
+def _start(
+    meeting: rendezvous.Endpoint, settings: Rendezvous, held: socket.socket, signals: Signals
+) -> tuple[int, int]:
+    """The lighthouse's pid, and where it can be read what it says."""
+    keeper = os.getpid()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writer)
+        return child, reader
+    try:
+        die_with_parent(keeper)
+        os.dup2(writer, 1)
+        os.dup2(writer, 2)
+        held.close()
+        signals.restore()
+        server = _serve(meeting, settings)
+        while server is not None:
+            signal.pause()
+    except BaseException as error:
+        os.write(2, f"hpc_hydra: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
+
+
+def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
+    """The running server, which lives as long as the object. Raises what torchft raises."""
+    places = [*bind_addresses(meeting), "[::]" if socket.has_ipv6 else "0.0.0.0"]
+    for place in places:
+        try:
+            return extension().LighthouseServer(
+                bind=f"{place}:{meeting.port}",
+                min_replicas=settings.min_replicas,
+                join_timeout_ms=1000 * settings.join_timeout,
+                quorum_tick_ms=TICK_MS,
+                heartbeat_timeout_ms=1000 * settings.heartbeat_timeout,
+            )
+        except Exception:
+            if place == places[-1]:
+                raise
+    return None
+
+
+class Sayings(threading.Thread):
+    """Keeps of what a lighthouse says what is new: it says ten lines a step.
+
+    Each change of the quorum is a line of its log, and replaces ``quorum.json``.
+    """
+
+    def __init__(self, reader: int, log: Path, quorum: Path) -> None:
+        super().__init__(daemon=True)
+        self._reader, self._log, self._quorum = reader, open_log(log), quorum
+        self._members: list[dict[str, object]] = []
+
+    def run(self) -> None:
+        with os.fdopen(self._reader, errors="replace") as lines:
+            for line in lines:
+                members = members_of(line)
+                if members is not None and {each["id"] for each in members} != {each["id"] for each in self._members}:
+                    self._members = members
+                    with contextlib.suppress(OSError):
+                        write_json(self._quorum, {"time": time.time(), "members": members})
+                elif members is not None or _OFTEN.search(line):
+                    continue
+                os.write(self._log, line.encode())
+        os.close(self._log)
+
+
+def members_of(line: str) -> list[dict[str, object]] | None:
+    """Who is in a quorum that the lighthouse tells of; None for every other line."""
+    if "Quorum! " not in line:
+        return None
+    return [{"id": m[1], "store": m[2], "step": int(m[3])} for m in _MEMBER.finditer(line)]
+
+
+def bind_addresses(meeting: rendezvous.Endpoint) -> list[str]:
+    """Where the lighthouse listens: at the address that the replicas are told. Empty where this host cannot tell."""
+    try:
+        found = socket.getaddrinfo(meeting.address, meeting.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    hosts = [str(entry[4][0]) for entry in found]
+    if any(":" in host for host in hosts) and len(set(hosts)) > 1:
+        return []  # replicas may try either family
+    return [f"[{host}]" if ":" in host else host for host in hosts[:1]]
+
+
+def url(meeting: rendezvous.Endpoint) -> str:
+    """``TORCHFT_LIGHTHOUSE``."""
+    address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
+    return f"http://{address}:{meeting.port}"
+
+
+def check_installed() -> None:
+    """Raises `RendezvousError` where torchft is not."""
+    if importlib.util.find_spec("torchft") is None:
+        raise RendezvousError(
+            f"{sys.executable} on {socket.gethostname()} has no package torchft",
+            where="rendezvous",
+            fix="pip install torchft (or torchft-nightly), or rendezvous=torchrun",
+        )
+
+
+def extension() -> ModuleType:
+    """torchft's compiled part, without the rest of the package, which takes seconds to import torch."""
+    package = importlib.util.find_spec("torchft")
+    for folder in (package.submodule_search_locations or []) if package else []:
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            file = Path(folder, f"_torchft{suffix}")
+            if file.exists():
+                loader = importlib.machinery.ExtensionFileLoader("torchft._torchft", str(file))
+                spec = importlib.util.spec_from_file_location("torchft._torchft", file, loader=loader)
+                assert spec is not None
+                module = importlib.util.module_from_spec(spec)
+                loader.exec_module(module)
+                return module
+    return importlib.import_module("torchft._torchft")

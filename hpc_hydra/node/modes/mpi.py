@@ -1,0 +1,180 @@
+"""Who a rank is and where the others are, from MPI itself: for ``rendezvous=mpi``. No scheduler's variable is needed.
+
+MPI is initialised in the process that runs the user's program, after the supervisor has forked it, and stays
+initialised: the program may use mpi4py as under any launcher. The other ways are worse. A supervisor that initialises
+MPI and forks afterwards breaks fabrics that register memory, and takes the only connection to the launcher (PMI allows
+one MPI_Init for each task) away from the program; so does a short-lived probe before it. The supervisor therefore does
+not know its rank when it forks: the two talk over a socket, and rank 0's supervisor, which outlives the program, holds
+the port.
+
+    program → supervisor    who I am (`Introduction`), or why that cannot be told
+    supervisor → program    rank 0 only: where rank 0 is
+    program → supervisor    where rank 0 is, as MPI's broadcast gave it
+
+Must not know: plans, sweeps, logs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.planning.types import RankInfo, from_json, to_json
+
+# How many processes a launcher says that it started, best first.
+SIZES = (
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "PALS_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "FLUX_JOB_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)
+INSTALL = (
+    "pip install mpi4py mpich (wheels of both), or build it with the machine's own MPI: "
+    "MPICC=mpicc pip install --no-binary=mpi4py mpi4py; rendezvous=tcp needs no MPI"
+)
+_well = False  # the program ended well: only then is MPI finalised
+
+
+class Channel:
+    """One end of the socket between a supervisor and the program it forked: one JSON object a line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._read = b""
+
+    def say(self, what: Mapping[str, Any]) -> None:
+        """Send. Raises `OSError` where the other end is gone."""
+        self.connection.sendall(json.dumps(what).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any] | None:
+        """What was said; None where the other end is gone. Blocks, unless the connection has a time-out."""
+        while b"\n" not in self._read:
+            block = self.connection.recv(65_536)
+            if not block:
+                return None
+            self._read += block
+        line, _, self._read = self._read.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
+    """In the program's process: initialise MPI, tell the supervisor who this is, learn where rank 0 is.
+
+    Raises:
+        RendezvousError: there is no mpi4py, or it cannot be used.
+        HpcHydraError: the supervisor is gone.
+    """
+    world = _world()
+    info = _identity(world, os.environ)
+    channel.say({"info": to_json(info)})
+    meeting: Any = None
+    if info.rank == 0:
+        answer = channel.hear()
+        meeting = answer and answer["meeting"]
+    meeting = world.bcast(meeting, root=0)
+    if meeting is None:
+        raise HpcHydraError("the supervisor of rank 0 is gone")
+    channel.say({"meeting": meeting})
+    found = from_json(Endpoint, meeting)
+    assert isinstance(found, Endpoint)
+    return info, found
+
+
+def _world() -> Any:
+    """MPI's COMM_WORLD. A program that fails does not finalise MPI: that would wait for the ranks that go on."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError) as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        what = "is not installed" if missing else f"cannot be used: {' '.join(str(error).split())}"
+        raise RendezvousError(f"{what} on {socket.gethostname()}", where="mpi4py", fix=INSTALL) from error
+    atexit.register(_finalize_if_well)
+    return MPI.COMM_WORLD
+
+
+def _identity(world: Any, env: Mapping[str, str]) -> RankInfo:
+    from mpi4py import MPI
+
+    library = " ".join(MPI.Get_library_version().strip("\0\n ").split("\n")[0].split(",")[0].split())
+    check_size(world.size, env, library)
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    leader = node.bcast(world.rank, root=0)
+    info = layout(
+        world.rank, node.rank, node.size, world.allgather((leader, socket.gethostname())), source=f"MPI ({library})"
+    )
+    node.Free()
+    return info
+
+
+def layout(
+    rank: int, local_rank: int, local_world_size: int, leaders: Sequence[tuple[int, str]], *, source: str
+) -> RankInfo:
+    """Who a rank is. Nodes are counted in the order of their first rank.
+
+    Args:
+        leaders: for each rank, the lowest rank on its node, and the name of its host.
+    """
+    nodes = sorted({leader for leader, _ in leaders})
+    hosts = tuple(leaders[leader][1] for leader in nodes)
+    return RankInfo(
+        rank=rank,
+        local_rank=local_rank,
+        world_size=len(leaders),
+        local_world_size=local_world_size,
+        node_rank=nodes.index(leaders[rank][0]),
+        num_nodes=len(nodes),
+        master_host=hosts[0],
+        hosts=hosts,
+        source=source,
+    )
+
+
+def check_size(size: int, env: Mapping[str, str], library: str) -> None:
+    """Refuse a world of one where the launcher started several: mpi4py and the launcher do not speak to each other.
+
+    Raises `RendezvousError` naming the launcher's variable.
+    """
+    for name in SIZES:
+        text = env.get(name, "")
+        started = int(text) if text.isascii() and text.isdigit() else 1
+        if size == 1 and started > 1:
+            raise RendezvousError(
+                f"{started} processes were started ({name}={text}), and MPI is alone in each: "
+                f"mpi4py uses {library}, which does not understand what started them",
+                where="rendezvous=mpi",
+                fix="srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …); rendezvous.launcher=mpiexec "
+                "starts the ranks by the MPI of mpi4py itself; or build mpi4py with the MPI of the launcher",
+            )
+
+
+def play_well(code: int) -> int:
+    """Note how the program ended; returns the exit code as it is."""
+    global _well
+    _well = code == 0
+    return code
+
+
+def finalize() -> None:
+    """Leave MPI, before this process becomes another program."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+def _finalize_if_well() -> None:
+    if _well:
+        finalize()

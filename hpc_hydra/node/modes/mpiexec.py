@@ -1,0 +1,128 @@
+"""Starts the ranks of a run by MPI's own launcher, inside the allocation or on this machine.
+
+    python -m hpc_hydra.node mpiexec --nodes N --procs-per-node P [--cpus-per-proc C] -- command args…
+
+For schedulers whose launch command does not speak to the MPI of mpi4py (no fitting PMI). The launcher taken is the one
+installed beside this interpreter, as the wheels of MPICH and Open MPI have it, else the first on PATH.
+Must not know: what the command does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
+from hpc_hydra.records.attempt import failures
+
+_LOOK = 1.0  # seconds between two looks at how ranks ended
+_PATIENCE = 5.0  # seconds that the launcher has to end the other ranks by itself
+FORWARDED = re.compile(r"HPC_HYDRA_|PYTHON|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$")
+
+
+def mpiexec(argv: Sequence[str]) -> int:
+    """Run MPI's launcher to its end; returns its exit code. Raises `RendezvousError` where there is none.
+
+    Where a rank has failed and the launcher does not end the others (MPICH's, on several nodes that srun connects), it
+    is told to, and killed where that is no use.
+    """
+    options, command = _parse(argv)
+    program = find(Path(sys.executable).parent, os.environ.get("PATH"))
+    words = arguments(version(program), options.nodes, options.procs_per_node, os.environ)
+    prepare(os.environ, options.procs_per_node, options.cpus_per_proc)
+    signals = Signals()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)  # what is sent to this process's group comes to it once, from here
+            die_with_parent(parent, signal.SIGTERM)
+            signals.restore()
+            os.execv(program, [program, *words, *command])
+        except OSError as error:
+            print(f"hpc_hydra: {program}: {error.strerror}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(127)
+    return watch(child, signals, failures())
+
+
+def watch(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> int:
+    kill_at: float | None = None
+    told = False
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return exit_code(status)[0]
+        signum = signals.wait(_LOOK)
+        if signum in STOP or signum in WARN:
+            os.kill(child, signum)
+        if kill_at is None and a_rank_failed():
+            kill_at = time.monotonic() + _PATIENCE
+        elif kill_at is not None and time.monotonic() >= kill_at:
+            os.kill(child, signal.SIGKILL if told else signal.SIGTERM)
+            told, kill_at = True, time.monotonic() + GRACE
+
+
+def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node mpiexec", allow_abbrev=False)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--procs-per-node", type=int, required=True)
+    parser.add_argument("--cpus-per-proc", type=int, default=None)
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(list(argv[:at]))
+    command = list(argv[at + 1 :])
+    if not command:
+        parser.error("there is no command after --")
+    return options, command
+
+
+def find(beside: Path, path: str | None) -> str:
+    """The launcher: ``mpiexec`` beside the interpreter, else on PATH. Raises `RendezvousError`."""
+    for found in (shutil.which("mpiexec", path=str(beside)), shutil.which("mpiexec", path=path)):
+        if found:
+            return found
+    raise RendezvousError(
+        f"there is no mpiexec beside {sys.executable}, nor on PATH",
+        where="rendezvous.launcher",
+        fix="pip install mpich (with mpi4py), or a module of the machine's MPI in scheduler.setup_lines; "
+        "rendezvous.launcher=scheduler starts the ranks by the scheduler",
+    )
+
+
+def version(program: str) -> str:
+    """What the launcher says about itself."""
+    done = subprocess.run([program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def arguments(about: str, nodes: int, procs_per_node: int, env: Mapping[str, str]) -> list[str]:
+    """Options that start so many processes on each node of the allocation, in the words of this launcher.
+
+    Open MPI hands on its own variables only (``-x``), and would bind ranks to a core each and refuse more than there
+    are; MPICH's Hydra and its relatives hand on all of them, and do neither.
+    """
+    total = ["-n", str(nodes * procs_per_node)]
+    if re.search(r"Open ?MPI|OpenRTE|PRRTE|prterun", about, re.IGNORECASE):
+        handed_on = [word for name in sorted(env) if FORWARDED.match(name) for word in ("-x", name)]
+        return [*total, "--map-by", f"ppr:{procs_per_node}:node:OVERSUBSCRIBE", "--bind-to", "none", *handed_on]
+    return [*total, "-ppn", str(procs_per_node)]
+
+
+def prepare(env: MutableMapping[str, str], procs_per_node: int, cpus_per_proc: int | None) -> None:
+    """Give the launcher's own process on each node, which it starts by srun, the cores of all ranks there."""
+    if "SLURM_JOB_ID" in env:
+        if cpus_per_proc:
+            env["SRUN_CPUS_PER_TASK"] = str(procs_per_node * cpus_per_proc)
+        else:
+            env["SLURM_CPU_BIND"] = "none"
+    elif cpus_per_proc:
+        env.setdefault("OMP_NUM_THREADS", str(cpus_per_proc))

@@ -1,0 +1,392 @@
+"""Starts the replica groups of a job, each by a launch command of its own, and starts again those that fail.
+
+    python -m hpc_hydra.node replicas --words N -- srun --nodes={nodes} --nodelist={hosts} … python … rank
+
+N words are the launch command, which starts the lighthouse, too, where this is not the first node. A group is the
+agents of its nodes and their ranks. One that ends takes nothing else with it: it is started again up to
+``rendezvous.max_restarts`` times, and the others go on as long as ``rendezvous.min_replicas`` are left. The lighthouse,
+by which they know each other, runs on the first node as long as this process does.
+
+Must not know: the scheduler's commands, torch, what a group trains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.node.modes.lighthouse import check_installed, url
+from hpc_hydra.node.modes.replica_resources import JOB_HOSTS
+from hpc_hydra.node.rank.context import Case, find_case, told_of_nobody
+from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.planning.types import Plan, from_json, to_json
+from hpc_hydra.processes import (
+    GRACE,
+    STOP,
+    WARN,
+    Signals,
+    adopt_orphans,
+    die_with_parent,
+    exit_code,
+    kill_children,
+    no_input,
+)
+from hpc_hydra.records.attempt import AGAIN, REPLICA
+from hpc_hydra.records.collect import first_cause, how, read_ends
+from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.records.outcome_index import forget_outcome
+from hpc_hydra.records.types import RankEnd, Replica, Replicas
+from hpc_hydra.schedulers.registry import dialect
+
+QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
+_LIGHTHOUSES = 10  # times that what keeps the lighthouse is started again
+_LONGEST_PAUSE = 30.0  # seconds before a group that fails again and again is started again
+_RECORDS_COME = 5.0  # seconds in which the records of ranks that ended well are seen here
+_STOP_COMES = 2.0  # seconds in which a group that was told to stop may be followed by this process
+
+
+def replicas(argv: Sequence[str]) -> int:
+    """Run all groups to their ends; returns 0 where enough of them ended well, else the first cause's code."""
+    parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node replicas", allow_abbrev=False)
+    parser.add_argument("--words", type=int, required=True)
+    parser.add_argument("--contained", action="store_true", help="the launch command enters a container")
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    options, command = parser.parse_args(list(argv[:at])), list(argv[at + 1 :])
+    if len(command) <= options.words:
+        parser.error("there is no command after the launch command")
+    signals = Signals()
+    adopt_orphans()
+    case = find_case(os.environ, socket.gethostname())
+    with told_of_nobody(case):
+        if not options.contained:
+            check_installed()
+        job = Job(case, command, options.words, options.contained, _hosts(case), signals)
+    try:
+        return job.run()
+    finally:
+        job.end()
+
+
+def _hosts(case: Case) -> tuple[str, ...]:
+    asked = case.plan.request.nodes
+    found = dialect(case.execution.scheduler).hosts(os.environ)
+    if len(found) < asked:
+        raise RendezvousError(
+            f"the job has {len(found)} nodes ({', '.join(found) or 'nobody names them'}), and asks for {asked}",
+            where=case.execution.scheduler,
+            fix="start the job script as it was written: its options belong to this sweep",
+        )
+    return found[:asked]
+
+
+def layout(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
+    """The nodes of each replica group, in order."""
+    meet = plan.rendezvous
+    span = meet.nodes_per_replica
+    spans = [tuple(hosts[at : at + span]) for at in range(0, plan.request.nodes, span)]
+    return [nodes for nodes in spans for _ in range(meet.replicas_per_node)]
+
+
+def fill(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """The launch command of a group on these nodes."""
+    return [word.replace("{nodes}", str(len(hosts))).replace("{hosts}", ",".join(hosts)) for word in command]
+
+
+def environment(
+    base: Mapping[str, str], plan: Plan, number: int, again: int, hosts: Sequence[str], lighthouse: str, job_id: str
+) -> dict[str, str]:
+    """What the processes of a group see beside what every rank does."""
+    return {
+        "TORCHFT_QUORUM_TIMEOUT_SEC": str(plan.rendezvous.quorum_timeout),
+        "TORCHFT_QUORUM_RETRIES": str(QUORUM_RETRIES),
+        "JOB_ID": job_id,
+        **base,
+        REPLICA: str(number),
+        AGAIN: str(again),
+        JOB_HOSTS: ",".join(hosts),
+        "REPLICA_GROUP_ID": str(number),
+        "NUM_REPLICA_GROUPS": str(plan.replicas),
+        "TORCHFT_LIGHTHOUSE": lighthouse,
+    }
+
+
+@dataclass
+class Group:
+    """A replica group as this process sees it."""
+
+    state: Replica
+    pid: int | None = None
+    start_at: float = 0.0  # monotonic time at which it is to be started (again)
+    dropped: str | None = None  # why it was ended although it had not failed
+
+
+@dataclass
+class Job:
+    """All groups, and the lighthouse."""
+
+    case: Case
+    command: list[str]
+    words: int  # the first ones of it are the launch command
+    contained: bool  # which enters a container
+    hosts: tuple[str, ...]
+    signals: Signals
+    groups: list[Group] = field(default_factory=list)
+    lighthouse: int | None = None  # pid of what keeps it
+    meeting: Endpoint | None = None
+    lit: int = 0
+    ending: bool = False  # too few replicas are left
+
+    def __post_init__(self) -> None:
+        self.groups = [
+            Group(Replica(number, hosts, state="waiting")) for number, hosts in enumerate(layout(self.plan, self.hosts))
+        ]
+
+    @property
+    def plan(self) -> Plan:
+        return self.case.plan
+
+    @property
+    def attempt(self) -> str:
+        return self.case.execution.attempt
+
+    def run(self) -> int:
+        forget_outcome(self.case.execution.sweep, self.case.record.num, self.attempt, self.case.paths)
+        if self.plan.logging.save_hostlist:
+            self.case.paths.hostlist.write_text("".join(f"{name}\n" for name in self.hosts))
+        self._light()
+        kill_at: float | None = None
+        while any(group.state.state in ("running", "waiting") for group in self.groups):
+            if self.signals.stop is None and kill_at is None:
+                for group in self.groups:
+                    if group.state.state == "waiting" and group.start_at <= time.monotonic():
+                        self._start(group)
+            waits = [group.start_at for group in self.groups if group.state.state == "waiting"]
+            waits += [] if kill_at is None else [kill_at]
+            signum = self.signals.wait(min(waits) - time.monotonic() if waits else None)
+            if signum in STOP or signum in WARN:
+                self._pass_on(signum)
+            if signum in STOP:
+                self._give_up_waiting()
+            self._reap()
+            if kill_at is None and self.signals.stop is None and self._too_few():
+                self.ending = True
+                self._give_up_waiting()
+                self._tell(signal.SIGTERM)
+                kill_at = time.monotonic() + GRACE
+            if kill_at is not None and time.monotonic() >= kill_at:
+                self._tell(signal.SIGKILL)
+                kill_at = time.monotonic() + GRACE
+        return self._verdict()
+
+    def end(self) -> None:
+        """Nothing of this goes on without it: what keeps the lighthouse ends with this process."""
+        self._tell(signal.SIGTERM)
+        if self.lighthouse is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.lighthouse, signal.SIGTERM)
+            end = time.monotonic() + GRACE
+            while time.monotonic() < end and not os.waitpid(self.lighthouse, os.WNOHANG)[0]:
+                time.sleep(0.02)
+        kill_children()
+
+    # groups
+
+    def _start(self, group: Group) -> None:
+        assert self.meeting is not None
+        state = group.state
+        number, again = state.replica, state.restarts + (state.exit_code is not None)
+        place = self.case.paths.attempt(self.case.paths.replica(self.attempt, number))
+        if again:  # how its ranks ended the last time is in `replicas.json`
+            for path in [*place.glob("*.end.json"), place / "store.json"]:
+                path.unlink(missing_ok=True)
+        env = environment(
+            os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.case.execution.job_id
+        )
+        group.pid = self._fork(fill(self.command, state.hosts), env)
+        group.state = replace(state, state="running", restarts=again)
+        self._write("running")
+
+    def _fork(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            die_with_parent(parent, signal.SIGTERM)
+            self.signals.restore()
+            no_input()
+            os.execvpe(argv[0], list(argv), dict(env))
+        except OSError as error:
+            print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(127)
+
+    def _reap(self) -> None:
+        for group in self.groups:
+            if group.pid is not None:
+                pid, status = os.waitpid(group.pid, os.WNOHANG)
+                if pid:
+                    group.pid = None
+                    self._ended(group, exit_code(status)[0])
+        if self.lighthouse is not None and os.waitpid(self.lighthouse, os.WNOHANG)[0]:
+            self.lighthouse = None
+            if self.signals.stop is None and self.lit <= _LIGHTHOUSES:
+                self._say("what keeps the lighthouse has gone: it is started again on its port")
+                self._light()
+
+    def _ended(self, group: Group, code: int) -> None:
+        number = group.state.replica
+        ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
+        cause = first_cause(ends)
+        told = cause is None and any(end.told_to_stop for end in ends)
+        missing = code == 0 and len(ends) < self._size(group)
+        if missing:  # srun says 0 for a step whose node was lost
+            code = 1
+        if code == 0:
+            group.state = replace(group.state, state="completed", exit_code=0, cause=None, why=None)
+            self._say(f"replica {number} completed")
+            self._drop_late()
+            self._write("running")
+            return
+        if cause is not None:
+            code = cause.exit_code
+        why = in_words(cause, told, code)
+        if missing and cause is None:
+            why = f"{self._size(group) - len(ends)} of its ranks left no record of their end: was a node lost?"
+        if group.dropped:
+            cause, why = None, group.dropped
+        over = self.ending or self.signals.stop is not None
+        group.state = replace(
+            group.state, state="stopped" if over else "lost", exit_code=code, cause=cause, why=why, ended=time.time()
+        )
+        limit, done = self.plan.rendezvous.max_restarts, group.state.restarts
+        text = f"replica {number} ended: {why}"
+        if over or any(each.state.state == "completed" for each in self.groups):
+            pass  # the others are at their ends: it would train alone, from the beginning
+        elif done < limit:
+            pause = min(2.0 ** (done - 1), _LONGEST_PAUSE) if done else 0.0
+            group.state = replace(group.state, state="waiting")
+            group.start_at = time.monotonic() + max(pause, _STOP_COMES if told else 0.0)
+            text += f"; it is started again ({done + 1} of {limit})"
+        self._say(text)
+        self._write("running")
+
+    def _size(self, group: Group) -> int:
+        return self.plan.procs_per_agent * len(group.state.hosts)
+
+    def _ends(self, group: Group, patience: float) -> list[RankEnd]:
+        """How its ranks ended. What another node wrote may be seen late."""
+        end = time.monotonic() + patience
+        while True:
+            found = read_ends(self.case.paths, self.case.paths.replica(self.attempt, group.state.replica))
+            if len(found) >= self._size(group) or time.monotonic() >= end:
+                return found
+            time.sleep(0.1)
+
+    def _drop_late(self) -> None:
+        """Once a group has ended its training, one that was started again and is in no quorum would train alone."""
+        quorum = read_json(self.case.paths.attempt(self.attempt) / "quorum.json")
+        if not quorum:
+            return
+        members = {each["store"] for each in quorum["members"]}
+        for group in self.groups:
+            if group.state.state == "waiting":
+                group.state = replace(group.state, state="lost")
+            elif group.pid is not None and group.state.restarts:
+                place = self.case.paths.attempt(self.case.paths.replica(self.attempt, group.state.replica))
+                store = read_json(place / "store.json")
+                if store is None or store["address"] not in members:
+                    group.dropped = "the others ended before it was with them again"
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(group.pid, signal.SIGTERM)
+
+    def _too_few(self) -> bool:
+        left = sum(group.state.state != "lost" for group in self.groups)
+        return left < self.plan.rendezvous.min_replicas
+
+    def _give_up_waiting(self) -> None:
+        for group in self.groups:
+            if group.state.state == "waiting":
+                group.state = replace(group.state, state="stopped")
+
+    def _tell(self, signum: int) -> None:
+        for group in self.groups:
+            if group.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(group.pid, signum)
+
+    def _pass_on(self, signum: int) -> None:
+        """A scheduler signals the ranks itself, and its launch command would end them where it is told to stop."""
+        if self.case.execution.scheduler == "local" or self.signals.seen.count(signal.SIGTERM) > 1:
+            self._tell(signum)
+
+    # the lighthouse
+
+    def _light(self) -> None:
+        """Start what keeps the lighthouse, on the first node, and wait until it says where it is."""
+        published = self.case.paths.rendezvous(self.attempt)
+        port = [] if self.meeting is None else ["--port", str(self.meeting.port)]
+        first = self.hosts[0]
+        if self.contained or socket.gethostname().split(".")[0] != first.split(".")[0]:
+            argv = [*fill(self.command[: self.words], [first]), *self.command[self.words : -1], "lighthouse", *port]
+        else:
+            argv = [sys.executable, "-m", "hpc_hydra.node", "lighthouse", *port]
+        self.lit += 1
+        self.lighthouse = self._fork(argv, {**os.environ, JOB_HOSTS: ",".join(self.hosts)})
+        end = time.monotonic() + self.plan.rendezvous.timeout
+        while self.meeting is None:
+            data = read_json(published)
+            if data is not None and data["token"] == self.attempt:
+                self.meeting = from_json(Endpoint, data)
+                return
+            if os.waitpid(self.lighthouse, os.WNOHANG)[0] or time.monotonic() > end:
+                self.lighthouse = None
+                raise RendezvousError(
+                    f"no lighthouse came up on {first}",
+                    where=str(published.with_name("lighthouse.log")),
+                    fix="the lines above say why",
+                )
+            self.signals.pause(0.02)
+
+    # what is told
+
+    def _say(self, text: str) -> None:
+        print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
+
+    def _write(self, status: str, code: int | None = None) -> None:
+        ended = None if status == "running" else time.time()
+        found = Replicas(tuple(group.state for group in self.groups), status, code, ended)  # type: ignore[arg-type]
+        write_json(self.case.paths.replicas(self.attempt), to_json(found))
+
+    def _verdict(self) -> int:
+        states = [group.state for group in self.groups]
+        if self.signals.stop is not None:
+            code = 128 + self.signals.stop
+            self._write("stopped", code)
+            return code
+        if sum(state.state == "completed" for state in states) >= self.plan.rendezvous.min_replicas:
+            self._write("completed", 0)
+            return 0
+        lost = sorted((state for state in states if state.state == "lost"), key=lambda state: state.ended or 0)
+        code = next((state.exit_code for state in lost if state.exit_code), 1)
+        self._write("failed", code)
+        return code
+
+
+def in_words(cause: RankEnd | None, told: bool, code: int) -> str:
+    """How a group ended."""
+    if cause is not None:
+        lines = ()
+        text = how(cause, lines)
+        return f"rank {cause.rank} on {cause.host}: {text}" if cause.rank >= 0 else text
+    if told:
+        return "it was told to stop"
+    return f"its launch command ended with exit code {code}"

@@ -1,0 +1,239 @@
+"""One torchrun agent a node: its supervisor, which outlives it. For ``torchrun``, ``static``, ``torchft``.
+
+The scheduler starts one of these on each node. It finds the others as a rank of ``rendezvous=tcp`` does, forks the
+agent (torch's, in `torchrun_agent`), and is the only one that the agent hears signals from. Left to itself,
+torchrun dies of a warning signal and leaves its workers behind, and a second SIGTERM ends its wait for them. Each
+worker has a supervisor of its own (`torchrun_worker`), which says how it ended: torchrun says 1 for everything.
+
+Must not know: torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node import reverse_dns
+from hpc_hydra.node.modes.replica_resources import JOB_HOSTS, take_share
+from hpc_hydra.node.modes.torchrun_worker import AGENT, HOSTS, SUPERVISOR
+from hpc_hydra.node.monitor import monitored
+from hpc_hydra.node.rank import gc_tuning, rendezvous
+from hpc_hydra.node.rank.context import Case, Seat, identify, meeting_of, prepare_run, told_of_nobody
+from hpc_hydra.node.rank.exec_program import Child
+from hpc_hydra.node.rank.logs import open_log
+from hpc_hydra.node.rank.supervisor import ended_early
+from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
+from hpc_hydra.processes import (
+    STOP,
+    WARN,
+    Signals,
+    Stopped,
+    children,
+    die_with_parent,
+    exit_code,
+    name_of,
+)
+from hpc_hydra.records.collect import first_cause, read_ends
+from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.records.types import RankEnd
+
+STOP_BY = signal.SIGRTMIN
+"""The agent is told to stop by the real-time signal of this number plus that of the signal its workers shall get."""
+
+_LOOK = 1.0  # seconds between two looks at what became of the other agents
+_MEANWHILE = 0.3  # seconds in which a scheduler that signals every process reaches the workers, too
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the agent of one node is told."""
+
+    settings: Rendezvous
+    procs: int
+    nodes: int
+    node_rank: int
+    address: str  # where the first node's agent is
+    port: int
+    here: str  # address of this node
+    run_id: str
+    log_dir: Path
+    rounds: Path  # where rank 0's agent counts
+    host: str = ""
+    own_round: Path | None = None  # where this node's agent says when it last started ranks; None: it need not
+
+
+def supervise_agent(case: Case, signals: Signals) -> int | Child:
+    """As `supervisor.supervise`, for all ranks of this node."""
+    try:
+        with told_of_nobody(case):
+            info = identify(case.execution, case.plan, os.environ, case.host)
+            log = case.paths.attempt(case.execution.place) / f"torchrun_{info.rank}.log"
+            out = None if case.execution.attached else log
+            if case.execution.replica is not None:
+                info = among(info, os.environ)
+            seat = Seat(case.execution, case.record, settled(case.plan), info, case.host, out, out)
+            prepare_run(seat)
+            with meeting_of(seat, signals) as (meeting, held):
+                node = _node(seat, meeting)
+                supervisor = os.getpid()
+                agent = os.fork()
+                if agent == 0:
+                    die_with_parent(supervisor)
+                    if held is not None:
+                        held.close()
+                    return _become(seat, node, supervisor)
+                with monitored(seat):
+                    return _outlive(seat, agent, signals)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(None, error, case.host, signals)
+
+
+def settled(plan: Plan) -> Plan:
+    """The plan of one agent: of replica groups, each has an address and a port of its own, and is restarted as one."""
+    meet = plan.rendezvous
+    if not meet.has_replicas:
+        return plan
+    meet = dataclasses.replace(meet, port=None, master_addr=None, max_restarts=0)
+    return dataclasses.replace(plan, rendezvous=meet)
+
+
+def among(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
+    """An agent of a replica group has to be reached from all nodes of the job, not of its step only."""
+    hosts = tuple(host for host in env.get(JOB_HOSTS, "").split(",") if host) or info.hosts
+    return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
+
+
+def _node(seat: Seat, meeting: rendezvous.Endpoint) -> Node:
+    info, plan = seat.info, seat.plan
+    attempt = seat.paths.attempt(seat.execution.place)
+    return Node(
+        settings=plan.rendezvous,
+        procs=plan.procs_per_agent,
+        nodes=info.world_size,
+        node_rank=info.rank,
+        address=meeting.address,
+        port=meeting.port,
+        here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, seat.host),
+        run_id=seat.execution.token.replace("/", "_"),
+        log_dir=attempt / f"torchrun_{info.rank}",
+        rounds=seat.paths.rounds(seat.execution.place),
+        host=seat.host,
+        own_round=seat.paths.node_round(seat.execution.place, info.rank) if plan.is_elastic else None,
+    )
+
+
+def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
+    """This node's address: the one that rank 0 would publish if it were here."""
+    name = host if settings.has_replicas or not info.hosts else info.hosts[info.node_rank]
+    return rendezvous.address_of(
+        dataclasses.replace(settings, master_addr=None), dataclasses.replace(info, master_host=name)
+    )
+
+
+def _become(seat: Seat, node: Node, supervisor: int) -> Child:
+    """In the child, which keeps all signals blocked: the agent."""
+    gc_tuning.resume()
+    if seat.out is not None:
+        log = open_log(seat.out)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+    os.environ.update({AGENT: str(os.getpid()), SUPERVISOR: str(supervisor), HOSTS: ",".join(seat.info.hosts)})
+    reverse_dns.note(os.environ, node.address)
+    if seat.execution.replica is not None:
+        take_share(seat.plan, seat.execution.replica)
+
+    def run() -> int:
+        from hpc_hydra.node.modes.torchrun_agent import run_agent
+
+        return run_agent(node)
+
+    return run
+
+
+def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
+    """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
+    guardian = os.getppid()
+    told = False
+    warned: set[tuple[int, int]] = set()  # which worker was given which warning
+    while True:
+        pid, status = os.waitpid(agent, os.WNOHANG)
+        if pid:
+            break
+        is_warned = any(signum in WARN for signum in signals.seen)
+        if is_warned:
+            hand_on_warnings(signals, _workers(agent), warned)
+        waits = is_warned and len(warned) < seat.plan.procs_per_agent
+        signum = signals.wait(_LOOK if seat.plan.is_elastic or waits else None)
+        if seat.plan.is_elastic and not told and is_in_vain(seat):
+            os.kill(agent, STOP_BY + signal.SIGTERM)
+            told = True
+        if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
+            os.kill(agent, signal.SIGKILL)
+        elif signum in STOP and not told:
+            os.kill(agent, STOP_BY + signum)
+            told = True
+        elif signum in WARN:
+            time.sleep(_MEANWHILE)
+            warned = {(worker, given) for worker, given in warned if given != signum}
+    code, killed = exit_code(status)
+    if code == 0:
+        return 0
+    cause = first_cause(read_ends(seat.paths, seat.execution.place))
+    if cause is not None and not seat.plan.is_elastic:
+        return cause.exit_code
+    if told:
+        return 128 + (signals.stop or signal.SIGTERM)
+    how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
+    end = RankEnd(
+        rank=-1, host=seat.host, exit_code=code, signal=killed, ended=time.time(),
+        error=f"the torchrun agent of node {seat.info.rank} {how}", log=str(seat.out) if seat.out else None,
+        replica=seat.execution.replica,
+    )  # fmt: skip
+    write_json(seat.paths.attempt(seat.execution.place) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
+    return code
+
+
+def hand_on_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
+    """Give each worker once each warning that came, also to one that was started after it came."""
+    for signum in dict.fromkeys(signals.seen):
+        for worker in workers if signum in WARN else ():
+            if (worker, signum) not in given:
+                given.add((worker, signum))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker, signum)
+
+
+def is_in_vain(seat: Seat) -> bool:
+    """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
+
+    An agent that ended by itself has used up its restarts; and those that were killed may have been too many.
+    """
+    lost = 0
+    for path in seat.paths.attempt(seat.execution.place).glob("torchrun_*.end.json"):
+        with contextlib.suppress(HpcHydraError, OSError):
+            end = read_json(path)
+            if end and not end["told_to_stop"]:
+                if end["signal"] is None:
+                    return True
+                lost += 1
+    return seat.info.world_size - lost < (seat.plan.rendezvous.min_nodes or 0)
+
+
+def _workers(agent: int) -> list[int]:
+    return [pid for pid in children(agent) if _is_worker(pid)]
+
+
+def _is_worker(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[-4:-1] == [b"-m", b"hpc_hydra.node", b"worker"]

@@ -1,0 +1,126 @@
+"""torchrun's agent in this process: starts the workers of one node, watches them, starts them again.
+
+Uses torchrun's own command line (`torch.distributed.run`), so that every torch from 2.2 reads it in its own way. Must
+not know: the scheduler, sweeps, the program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from hpc_hydra.node import reverse_dns
+from hpc_hydra.node.modes.torchrun import STOP_BY, Node
+from hpc_hydra.node.rank.environment import ROUND
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.processes import STOP, name_of
+from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.records.types import NodeRound
+
+C10D = "hpc-hydra-c10d"  # torch's c10d, with a count of rounds
+
+
+def arguments(node: Node) -> list[str]:
+    """torchrun's command line."""
+    settings = node.settings
+    argv = [f"--nnodes={_nodes(node)}", f"--nproc-per-node={node.procs}", f"--rdzv-id={node.run_id}"]
+    argv += [f"--rdzv-endpoint={node.address}:{node.port}", f"--local-addr={node.here}", f"--log-dir={node.log_dir}"]
+    argv += [f"--max-restarts={settings.max_restarts}"]
+    if settings.name == "static":
+        argv += ["--rdzv-backend=static", f"--node-rank={node.node_rank}", f"--rdzv-conf=timeout={settings.timeout}"]
+    else:
+        first = int(node.node_rank == 0)
+        conf = f"is_host={first},read_timeout={settings.timeout},join_timeout={settings.timeout}"
+        if ":" in _nodes(node):  # so long it waits for more, once there are enough
+            conf += f",last_call_timeout={max(settings.timeout // 20, 1)}"
+        argv += [f"--rdzv-backend={C10D}", f"--rdzv-conf={conf}"]
+    return [*argv, "--no-python", sys.executable, "-m", "hpc_hydra.node", "worker"]
+
+
+def _nodes(node: Node) -> str:
+    least, most = (bound or node.nodes for bound in (node.settings.min_nodes, node.settings.max_nodes))
+    return str(node.nodes) if least == most == node.nodes else f"{least}:{most}"
+
+
+def run_agent(node: Node) -> int:
+    """Run until the workers have ended; returns 0 where all ended well."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    def stop(number: int, _: Any) -> None:
+        signum = number - STOP_BY
+        raise SignalException(f"told to stop by {name_of(signum)}", sigval=signal.Signals(signum))
+
+    for signum in STOP:
+        signal.signal(STOP_BY + signum, stop)
+    os.environ.setdefault(
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "86400"
+    )  # the workers' supervisors and the scheduler decide
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
+    os.environ[ROUND] = "0"
+    node.log_dir.mkdir(parents=True, exist_ok=True)
+    reverse_dns.spare_torch()
+    _register(_Rounds(node))
+    config, command, words = run.config_from_args(run.parse_args(arguments(node)))
+    try:
+        elastic_launch(config=config, entrypoint=command)(*words)
+    except ChildFailedError as error:
+        print(f"hpc_hydra: {' '.join(str(error).split())[:2000]}", file=sys.stderr, flush=True)
+        return 1
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+class _Rounds:
+    """Counts how often the workers were started: the agent of rank 0 says it, all set it for their workers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._path, self._last = node, node.rounds, -1
+
+    def agree(self, store: Any, group_rank: int, nodes: int) -> int:
+        if group_rank == 0:
+            before = read_json(self._path)
+            number = max(self._last, before["number"] if before else -1) + 1
+            write_json(self._path, {"number": number})
+            store.set("hpc_hydra/round", str(number))
+        self._last = int(store.get("hpc_hydra/round"))
+        if self._node.own_round is not None:
+            told = NodeRound(self._node.node_rank, self._node.host, self._last, nodes * self._node.procs)
+            write_json(self._node.own_round, to_json(told))
+        return self._last
+
+    def watch(self, handler: Any) -> Any:
+        original = handler.next_rendezvous
+
+        def next_rendezvous() -> Any:
+            for kept in ("_shared_tcp_store_server", "_bootstrap_store_info"):
+                if hasattr(handler, kept):  # torch keeps the ranks' store, and in it the addresses of ended ones
+                    setattr(handler, kept, None)
+            found = original()
+            if isinstance(found, tuple):
+                store, rank, nodes = found
+            else:
+                store, rank, nodes = found.store, found.rank, found.world_size
+            os.environ[ROUND] = str(self.agree(store, rank, nodes))
+            return found
+
+        handler.next_rendezvous = next_rendezvous
+        handler.get_backend = lambda: C10D
+        return handler
+
+
+def _register(rounds: _Rounds) -> None:
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+
+    def create(parameters: Any) -> Any:
+        backend, store = create_backend(parameters)
+        return rounds.watch(create_handler(store, backend, parameters))
+
+    rendezvous_handler_registry.register(C10D, create)

@@ -1,0 +1,77 @@
+"""A rank that torchrun's agent starts: the same supervisor as elsewhere, with what the agent says about the rank.
+
+Must not know: torch, how agents find each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+from collections.abc import Mapping
+
+from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.node.rank.context import Agent, Seat, find_case, sit
+from hpc_hydra.node.rank.environment import ROUND
+from hpc_hydra.node.rank.exec_program import Child
+from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.node.rank.supervisor import ended_early, start
+from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.processes import Signals, Stopped, die_with_parent
+from hpc_hydra.records.files import write_json
+
+AGENT, SUPERVISOR, HOSTS = "HPC_HYDRA_AGENT_PID", "HPC_HYDRA_AGENT_SUPERVISOR_PID", "HPC_HYDRA_HOSTS"
+"""What the agent sets for its workers; `ROUND` comes on top."""
+
+
+def supervise_worker(signals: Signals) -> int | Child:
+    """As `supervisor.supervise`. The agent's end, whatever it was, ends this process and the program."""
+    signals.start_with_none_blocked()  # the agent blocks warnings for itself, and its children inherit that
+    host = socket.gethostname()
+    seat: Seat | None = None
+    try:
+        agent = Agent(_number(os.environ, AGENT), _number(os.environ, SUPERVISOR))
+        die_with_parent(agent.pid, signal.SIGTERM)
+        case = find_case(os.environ, host)
+        info = dataclasses.replace(worker_info(os.environ), job_id=case.execution.job_id)
+        seat = sit(case, info, os.environ)
+        seat = dataclasses.replace(seat, agent=agent, round=_number(os.environ, ROUND))
+        if case.execution.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
+            store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
+            write_json(case.paths.attempt(case.execution.place) / "store.json", store)
+        meeting = Endpoint(
+            info.master_host,
+            info.master_host,
+            _number(os.environ, "MASTER_PORT"),
+            case.execution.token,
+            case.execution.job_id,
+            info.world_size,
+        )
+        return start(seat, meeting, None, signals)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(seat, error, host, signals)
+
+
+def worker_info(env: Mapping[str, str]) -> RankInfo:
+    """Who a worker is, from the variables of its agent (torchrun's). Raises `RendezvousError` naming the variable."""
+    return RankInfo(
+        rank=_number(env, "RANK"),
+        local_rank=_number(env, "LOCAL_RANK"),
+        world_size=_number(env, "WORLD_SIZE"),
+        local_world_size=_number(env, "LOCAL_WORLD_SIZE"),
+        node_rank=_number(env, "GROUP_RANK"),
+        num_nodes=_number(env, "GROUP_WORLD_SIZE"),
+        master_host=env.get("MASTER_ADDR", ""),
+        hosts=tuple(host for host in env.get(HOSTS, "").split(",") if host),
+        source="torchrun",
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name, "")
+    if not (text.isascii() and text.isdigit()):
+        raise RendezvousError(
+            f"{text!r} is no number", where=name, fix="start the job script: its agents start the workers"
+        )
+    return int(text)

@@ -1,0 +1,1 @@
+"""Several runs in one allocation."""

@@ -1,0 +1,64 @@
+"""Processes of packed runs: each run's script in a process group of its own, with its output in a file.
+
+Must not know: which runs there are, any scheduler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hpc_hydra.processes import Signals, no_input
+
+
+def has_ended(stream: int) -> bool:
+    """Whether the other end of it is closed."""
+    return bool(select.select([stream], [], [], 0)[0]) and not os.read(stream, 64)
+
+
+def become(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> None:
+    """In the child: a process group of its own, its output into a file, nothing on standard input."""
+    try:
+        os.setpgid(0, 0)
+        signals.restore()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        if stdin is None:
+            no_input()
+        else:
+            os.dup2(stdin, 0)
+        os.execvp(argv[0], list(argv))
+    except OSError as error:
+        print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
+def spawned(argv: Sequence[str]) -> int:
+    """The pid of a helper that `dead_children` will tell of; `subprocess` could reap it before."""
+    nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=nothing, setsigmask=())
+
+
+def dead_children() -> Iterator[tuple[int, int]]:
+    """Pids and wait statuses of all that have ended, adopted ones too."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            yield pid, status
+
+
+def signal_all(group: int, number: int) -> bool:
+    """Whether there is anything in this process group that can be sent a signal."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

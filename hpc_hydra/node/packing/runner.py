@@ -1,0 +1,406 @@
+"""Runs the packed runs of one allocation: each in a part of its own, the next when there is room, failures alone.
+
+    python -m hpc_hydra.node pack
+
+It is what the job script of an allocation turns into. It decides which hosts a run gets and counts cores and GPUs; the
+scheduler's own launch command confines the run to them. Must not know: any scheduler's commands, what a run computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.node.finalize import gathered, in_words, write
+from hpc_hydra.node.packing.manifest import Task, chosen, tasks_of
+from hpc_hydra.node.packing.process_group import become, dead_children, has_ended, signal_all, spawned
+from hpc_hydra.node.packing.requeue import AGAIN, Again
+from hpc_hydra.planning.packing import Share
+from hpc_hydra.processes import (
+    STOP,
+    WARN,
+    Signals,
+    adopt_orphans,
+    die_with_parent,
+    exit_code,
+    name_of,
+)
+from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.collect import last_lines
+from hpc_hydra.records.files import make_below, read_json
+from hpc_hydra.records.frozen_config import RunRecord
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.outcome_index import forget_outcome, note_end
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.resource_slice import Host
+from hpc_hydra.schedulers.ssh.adapter import LIFELINE
+
+LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
+ASK = 45.0  # seconds after which the scheduler's commands, which tell the ranks of a run, are not waited for
+DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
+LOST = 255  # exit code of a run one of whose hosts cannot be reached; ssh's own
+
+
+@dataclass
+class Pack:
+    """The runs of one allocation."""
+
+    sweep: Path
+    job: str
+    scheduler: str
+    id: str  # of the allocation
+    at_a_time: int | None
+    hosts: list[Host]
+    waiting: list[Task]
+    again: Again
+    first: int  # the run that names the pack
+    counts_memory: bool = False
+    lifeline: bool = False  # the end of standard input is that of the launcher, and ours that of the runs
+    patience: float = 10.0
+    running: dict[int, Task] = field(default_factory=dict)  # pid → run
+    asking: dict[int, int] = field(default_factory=dict)  # pid of who asks the ranks of a run to end → pid of the run
+    failed: int = 0
+    stopped: int | None = None  # the signal that ends the allocation
+    ends_by: int | None = None  # the signal that says that its time is up: no further run begins
+    held_until: float = 0.0
+    _cancel_read: int = 0
+    _looked: float = 0.0
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> Pack:
+        """From what the job script exports. Raises `SweepError`."""
+        names = ("SWEEP", "JOB", "SCHEDULER", "PACK", "PACK_JOB")
+        values = {name: env.get(f"HPC_HYDRA_{name}", "") for name in names}
+        for name, value in values.items():
+            if not value:
+                raise SweepError("is not set", where=f"HPC_HYDRA_{name}", fix="start the job script, which sets it")
+        sweep, job = Path(values["SWEEP"]), values["JOB"]
+        paths = SweepPaths(sweep)
+        data = read_json(paths.pack(job))
+        if data is None:
+            raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
+        numbers = chosen(data["packs"], values["PACK"])
+        hosts = dialect(values["SCHEDULER"]).hosts(env)
+        room = (data["cpus"], data["gpus"], data["mem"])
+        nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
+        tasks = tasks_of(paths, job, data, numbers)
+        restarts = dialect(values["SCHEDULER"]).restarts(env)
+        plans = [task.plan for task in tasks]
+        again = Again.of(sweep, job, values["PACK_JOB"], values["SCHEDULER"], plans, restarts)
+        pack = cls(
+            sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes, tasks, again, numbers[0],
+            counts_memory=bool(data["mem"]), lifeline=bool(env.get(LIFELINE)),
+            patience=dialect(values["SCHEDULER"]).packed_patience,
+        )  # fmt: skip
+        if again.count:
+            pack._leave_out_the_final()
+        return pack
+
+    def _leave_out_the_final(self) -> None:
+        """The allocation is back: runs that have come to their end are not repeated."""
+        cancelled = self._cancels()
+        self._cancel_read = 0
+        for task in list(self.waiting):
+            if self.again.is_final(task.record, cancelled=task.record.num in cancelled):
+                self.waiting.remove(task)
+            elif self.again.earlier(task.record):
+                self.again.close_earlier(task.record, task.plan)
+                self.again.note(AGAIN, task.record.num)
+
+    # the loop
+
+    def run(self, signals: Signals) -> int:
+        """Until all runs have ended, or the allocation does; the exit code."""
+        limit = dialect(self.scheduler).limit_signal
+        while self.running or (self.waiting and not self._holds):
+            self._start_those_that_fit(signals)
+            number = signals.wait(self._pause())
+            if number in STOP:
+                self._stop(number)
+            elif number in WARN:
+                self.again.warn()
+                self.ends_by = self.ends_by or (number if number == limit else None)
+                for pid in () if dialect(self.scheduler).warns_steps else self.running:
+                    signal_all(pid, number)
+            if self.lifeline and has_ended(0):
+                print("hpc_hydra: the launcher has gone: the runs are ended", file=sys.stderr, flush=True)
+                self.lifeline = False
+                self._stop(signal.SIGTERM)
+            self._reap()
+            self._obey_cancels()
+            self._kill_the_patient()
+            if self.stopped and not self.running:
+                break
+        return self._end()
+
+    def _end(self) -> int:
+        """Queue the allocation again where its runs go on; the exit code of the job."""
+        code = self.again.queue(self.first, len(self.waiting))
+        if code is not None:
+            return code
+        for record, outcome in self.again.left:
+            self._write(record, outcome)
+        if self._is_cancelled:
+            self._leave_out({task.record.num for task in self.waiting})
+        if self.stopped or self.ends_by:
+            return 128 + (self.stopped or self.ends_by or 0)
+        if any(host.lost for host in self.hosts):
+            return LOST
+        return 1 if self.failed or self.waiting else 0
+
+    @property
+    def _holds(self) -> bool:
+        """Whether no run is to begin any more."""
+        return self.ends_by is not None or self.again.holds
+
+    def _pause(self) -> float:
+        """Seconds until something has to be looked at, though nothing happens."""
+        now = time.monotonic()
+        ends = [task.kill_at for task in self.running.values() if task.kill_at is not None]
+        if self.waiting and self.held_until > now:
+            ends.append(self.held_until)
+        return max(0.0, min([LOOK, *(end - now for end in ends)]))
+
+    def _start_those_that_fit(self, signals: Signals) -> None:
+        if self.stopped or self._holds or time.monotonic() < self.held_until:
+            return
+        self._leave_out_too_large()
+        for task in list(self.waiting):
+            if self.at_a_time is not None and len(self.running) >= self.at_a_time:
+                return
+            hosts = self._place(task.share)
+            if hosts is not None:
+                self.waiting.remove(task)
+                task.hosts = {index: self.hosts[index].take(task.share) for index in hosts}
+                self._start(task, signals)
+
+    def _place(self, share: Share) -> tuple[int, ...] | None:
+        """The nodes for a run; of those with room the fullest, so that whole nodes stay free for large runs."""
+        fits = [index for index, host in enumerate(self.hosts) if host.holds(share, self.counts_memory)]
+        if len(fits) < share.nodes:
+            return None
+        fits.sort(key=lambda index: (len(self.hosts[index].gpus), len(self.hosts[index].cpus), index))
+        return tuple(sorted(fits[: share.nodes]))
+
+    def _start(self, task: Task, signals: Signals) -> None:
+        task.attempt = self.again.fresh_attempt(task.record)
+        os.umask(task.record.program.umask)
+        with contextlib.suppress(FileNotFoundError):  # of the sweep itself: other runs may go on
+            make_below(self.sweep, task.paths.attempt(task.attempt))
+        forget_outcome(self.sweep, task.record.num, task.attempt, task.paths)
+        names = ",".join(self.hosts[index].name for index in task.hosts)
+        slices = " ".join(map(str, task.hosts.values()))
+        argv = ["bash", str(task.script), str(task.record.num), names, task.attempt, slices]
+        self.again.note("began", task.record.num)
+        log, stdin = task.paths.step_log(task.attempt), self._ends_with_us
+        pid = os.fork()
+        if pid == 0:
+            become(argv, log, signals, stdin)
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        self.running[pid] = task
+
+    @cached_property
+    def _ends_with_us(self) -> int | None:
+        """A stream that ends when this process does, whatever ends it; nobody writes into it."""
+        if not self.lifeline:
+            return None
+        reader, self._open_end = os.pipe()
+        return reader
+
+    def _reap(self) -> None:
+        """A run has ended, and its slot is free, when nothing of its process group lives any more."""
+        for pid, status in dead_children():
+            if pid in self.running:
+                self.running[pid].status = status
+            elif pid in self.asking:
+                self._asked(self.asking.pop(pid), reached=status == 0)
+        for pid, task in list(self.running.items()):
+            if task.status is None:
+                continue
+            if signal_all(pid, 0) and task.kills < 2:  # what even SIGKILL does not end is not waited for
+                if task.kill_at is None:
+                    self._tell(pid, task)
+                continue
+            del self.running[pid]
+            for index, part in task.hosts.items():
+                self.hosts[index].give_back(part, task.share)
+            self._ended(task, *exit_code(task.status))
+
+    def _ended(self, task: Task, code: int, signum: int | None) -> None:
+        execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
+        if code == LOST:
+            self._note_lost_hosts(task)
+        outcome = replace(gathered(execution, task.record, task.plan, code), job_id=self.id)
+        of_itself = outcome.status == "completed" or outcome.rank is not None
+        cancelled = task.cancelled or self._is_cancelled
+        if self._is_cancelled and outcome.signal == signal.SIGTERM:
+            of_itself = False  # the scheduler has told every process, and the program was the first
+        told = self.again.outcome_of(
+            task.record, task.attempt, outcome, cancelled=cancelled, stopped=self.stopped is not None
+        )
+        if told is None:
+            return
+        outcome = told
+        if not of_itself and self.stopped and not self.again.over and not self._is_cancelled:
+            return  # the scheduler knows why, and whoever asks it will say so
+        if signum and task.kill_at is not None and not cancelled and not of_itself:  # its ranks were told by us
+            why = f"its script was ended by {name_of(signum)}"
+            outcome = replace(outcome, status="failed", exit_code=code, signal=signum, reason=why)
+        elif self.ends_by and outcome.signal == self.ends_by:
+            outcome = replace(outcome, status="timeout", reason="the time limit of its allocation was reached")
+        elif outcome.status == "cancelled" and not cancelled:
+            self.held_until = time.monotonic() + DOUBT
+        if cancelled and not of_itself:
+            outcome = replace(outcome, status="cancelled", reason=task.why_cancelled or outcome.reason)
+        if outcome.status != "completed" and outcome.log is None:
+            log = task.paths.step_log(task.attempt)
+            outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
+        self._write(task.record, outcome)
+
+    def _note_lost_hosts(self, task: Task) -> None:
+        """Hosts that could not be reached get no further runs."""
+        for path in task.paths.attempt(task.attempt).glob("ssh_*.end.json"):
+            with contextlib.suppress(HpcHydraError, OSError, KeyError):
+                end = read_json(path) or {}
+                for host in self.hosts:
+                    if end["exit_code"] == LOST and end["host"] == host.name:
+                        host.lost = end["error"] or "not reached"
+
+    def _leave_out_too_large(self) -> None:
+        lost = [host.lost for host in self.hosts if host.lost]
+        left = len(self.hosts) - len(lost)
+        for task in [task for task in self.waiting if lost and task.share.nodes > left]:
+            self.waiting.remove(task)
+            why = f"it needs {task.share.nodes} hosts, and {left} are left ({'; '.join(lost)})"
+            outcome = Outcome(task.record.num, "failed", 1, job_id=self.id, reason=why, ended=time.time())
+            self._write(task.record, outcome)
+
+    def _write(self, record: RunRecord, outcome: Outcome) -> None:
+        self.failed += outcome.status != "completed"
+        try:
+            write(self.sweep, RunPaths(record.dir), record, outcome)
+            note_end(self.sweep, self.job, outcome)
+        except OSError as error:
+            print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
+        self.again.note("ended", record.num)
+        print(in_words(outcome), flush=True)
+
+    # ending
+
+    def _stop(self, signum: int) -> None:
+        self.stopped = self.stopped or signum
+        for pid, task in self.running.items():
+            self._tell(pid, task)
+
+    def _tell(self, pid: int, task: Task) -> None:
+        signal_all(pid, signal.SIGTERM)
+        task.kill_at = task.kill_at or time.monotonic() + self.patience
+
+    def _kill_the_patient(self) -> None:
+        for pid, task in self.running.items():
+            if task.kill_at is not None and time.monotonic() >= task.kill_at:
+                task.forced = True
+                if task.asked:  # the launch command kills its ranks now; killed itself, it would leave them
+                    task.asked, task.kill_at = False, None
+                    self._tell(pid, task)
+                    continue
+                signal_all(pid, signal.SIGKILL)
+                self._end_step(task)
+                task.kills += 1
+                task.kill_at = time.monotonic() + self.patience
+
+    def _end_step(self, task: Task) -> None:
+        """What the killed launch command has started may live on in the scheduler's hands."""
+        command = dialect(self.scheduler).end_step_command(task.record.num)
+        if command is not None:
+            with contextlib.suppress(OSError):  # reaped with the others
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def _obey_cancels(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        numbers = self._cancels()
+        self._leave_out(numbers)
+        for pid, task in self.running.items():
+            if task.record.num in numbers and not task.cancelled:
+                task.cancelled = True
+                self._ask(pid, task)
+
+    def _ask(self, pid: int, task: Task) -> None:
+        """Tell one run to end: its ranks, where the launch command would kill them at once."""
+        if dialect(self.scheduler).kills_ranks is None or task.kill_at is not None:
+            self._tell(pid, task)
+            return
+        task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
+        argv = [sys.executable, "-m", "hpc_hydra.node", "ask_ranks", self.scheduler, str(pid)]
+        self.asking[spawned(argv)] = pid
+
+    def _asked(self, pid: int, *, reached: bool) -> None:
+        task = self.running.get(pid)
+        if task is None or not task.asked:
+            return
+        task.asked, task.kill_at = reached, time.monotonic() + self.patience
+        if not reached:
+            self._tell(pid, task)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        """Whether a person ended the allocation, and the scheduler, which only handed SIGTERM on, will not say so."""
+        asks = dialect(self.scheduler).warning_command(["0"]) is not None
+        return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
+
+    def _leave_out(self, numbers: set[int]) -> None:
+        for task in [task for task in self.waiting if task.record.num in numbers]:
+            self.waiting.remove(task)
+            why = "cancelled before it began"
+            outcome = Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time())
+            self._write(task.record, outcome)
+
+    def _cancels(self) -> set[int]:
+        """Runs that somebody wants to end, said since the last look."""
+        try:
+            with SweepPaths(self.sweep).cancelled(self.job).open("rb") as file:
+                file.seek(self._cancel_read)
+                data = file.read()
+        except OSError:
+            return set()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._cancel_read += len(whole)
+        return {int(word) for word in whole.split() if word.isdigit()}
+
+
+def main(argv: Sequence[str]) -> int:
+    """``--failed CODE``: nothing could be started, and every run is told so. Returns the exit code."""
+    signals = Signals()
+    adopt_orphans()  # what a killed script leaves behind is awaited here
+    try:
+        pack = Pack.read(os.environ)
+        if pack.lifeline:
+            die_with_parent(os.getppid(), signal.SIGTERM)
+        if argv[:1] == ["--failed"]:
+            return _none_started(pack, int(argv[1]))
+        return pack.run(signals)
+    except (HpcHydraError, OSError) as error:
+        print(f"hpc_hydra: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, HpcHydraError) else 1
+
+
+def _none_started(pack: Pack, code: int) -> int:
+    reason = os.environ.get("HPC_HYDRA_REASON", f"the job script failed with exit code {code}")
+    for task in pack.waiting:
+        outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
+        pack._write(task.record, outcome)
+    return 1 if code == dialect(pack.scheduler).requeue_exit else code  # or the scheduler would queue it again

@@ -1,0 +1,55 @@
+"""A rank that is any command: fills what only the rank knows, and chooses the interpreter for Python programs.
+
+Must not know: who started the rank, the scheduler, torch (`node.script` does, where the plan asks for it).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, MutableMapping
+from pathlib import Path
+
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.records.command_template import RANK_KEYS, fill, from_config, names, unknown
+from hpc_hydra.records.frozen_config import RunRecord, read_plans, thaw
+
+
+def ready(sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What a rank executes, its ``{key}`` filled; values of ``launch.env`` are filled in ``env``.
+
+    Raises `ConfigError` for a key that is neither in the run's configuration nor known on a rank.
+    """
+    program = record.program
+    plan = read_plans(sweep)[record.plan]
+    argv = program.argv
+    if program.fill:
+        variables = [var for var in plan.env if var.origin.startswith("launch.env") and var.name in env]
+        value = _values(sweep, record, plan, env, [*argv, *(var.value for var in variables)])
+        for var in variables:
+            env[var.name] = fill(var.value, value)
+        argv = tuple(fill(word, value) for word in argv)
+    if program.target != "python":
+        return argv
+    wrapper: tuple[str, ...] = ()
+    if plan.rendezvous.init == "launcher":
+        wrapper = ("-m", "hpc_hydra.node", "script", "--init", "--")
+    elif plan.rendezvous.fraction_max_gpu_mem is not None:
+        wrapper = ("-m", "hpc_hydra.node", "script", "--")
+    return (sys.executable, *program.flags, *wrapper, *argv)
+
+
+def _values(
+    sweep: Path, record: RunRecord, plan: Plan, env: MutableMapping[str, str], texts: list[str]
+) -> Callable[[str], str]:
+    known = {name: env.get(variable, "") for name, variable in RANK_KEYS.items()}
+    known["num_nodes"] = str(plan.request.nodes)
+    if any(name not in known or name == "seed" for name in names(texts)):  # the configuration is read only if needed
+        known.update(from_config(thaw(sweep, record), texts))
+
+    def value(name: str) -> str:
+        if name not in known:
+            raise unknown(name)
+        return known[name]
+
+    return value

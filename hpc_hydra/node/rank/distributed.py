@@ -1,0 +1,393 @@
+"""`distributed(cfg)`: the process group of a training program, however it was started.
+
+    with hpc_hydra.distributed(cfg) as dist:
+        train(cfg, dist)
+
+Works under ``-m``, as tasks of a scheduler, under torchrun, and alone. Must not know: how ranks are launched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.node import reverse_dns
+from hpc_hydra.node.rank import gc_tuning, preemption_signal, rendezvous
+from hpc_hydra.node.rank.environment import ROUND, device_index, identity_variables
+from hpc_hydra.node.rank.start import Start, meeting_place, run_directory, start_of
+from hpc_hydra.planning.types import RankInfo
+
+if TYPE_CHECKING:
+    import torch
+    from omegaconf import DictConfig
+
+PATIENCE = 5.0  # seconds that a failing rank gives to taking leave
+_count = 0  # groups of this process: each has its own keys in the store
+_served: list[Any] = []  # stores of rank 0, which others may still use while it forms its next group
+
+
+@dataclass(frozen=True)
+class Dist:
+    """Who this process is among the ranks of a run, and the device it trains on."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    device: torch.device
+    backend: str
+    seed: int  # the same on all ranks
+    master_host: str
+    output_dir: Path | None = None  # Hydra's, the same on all ranks
+    replica: int = 0  # the replica group (torchft) whose ranks these are
+    num_replicas: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which alone writes checkpoints and prints; each replica group has one."""
+        return self.rank == 0
+
+    @property
+    def warned(self) -> bool:
+        """Whether this rank was told that its time is up soon (`launch.signal_before_end`): save, and end with code 75.
+
+        Ranks hear of it at times of their own: agree on it, as by the sum of their flags, before all leave a loop.
+        """
+        return preemption_signal.warned()
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        import torch.distributed as group
+
+        if group.is_initialized():
+            group.barrier(device_ids=[self.device.index] if self.backend == "nccl" else None)
+
+
+@contextlib.contextmanager
+def distributed(
+    cfg: DictConfig | None = None, *, backend: str | None = None, timeout: float | None = None
+) -> Iterator[Dist]:
+    """Join the ranks of this run, choose the device, and take leave at the end, also after an exception.
+
+    Args:
+        cfg: the configuration; its `rendezvous`, `resources` and `launch` groups are read where it has them.
+        backend: torch's name; None: ``rendezvous.backend``, else nccl (xccl) with GPUs, gloo without.
+        timeout: seconds until a rank that does not come is an error; None: ``rendezvous.timeout``. The time-out of
+            collective operations stays torch's own.
+
+    A process group that exists already is used as it is, and left as it is.
+
+    Raises:
+        RendezvousError: who this process is, or where the others are, cannot be told; ranks disagree.
+        HpcHydraError: the configuration asks for several processes, and this is one, started plainly.
+    """
+    global _count
+    start = start_of(os.environ, cfg)
+    preemption_signal.listen()
+    with gc_tuning.resting("torch"):
+        import torch.distributed as group
+
+    device = _device(start)
+    chosen = backend or start.wishes.rendezvous.backend or _backend(device)
+    _check_backend(start, chosen)
+    _check_device(start, device, backend or start.wishes.rendezvous.backend)
+    if device.type != "cpu":
+        _take(device, start.wishes.rendezvous.fraction_max_gpu_mem)
+    if group.is_initialized():
+        yield _dist(start, device, str(group.get_backend()), group.get_rank(), group.get_world_size())
+        return
+    _count += 1
+    seconds = timeout or start.wishes.rendezvous.timeout
+    with contextlib.ExitStack() as stack:
+        store, start = _store(start, seconds, _count, stack)
+        begun = time.monotonic()
+        try:
+            _agree(store, start, seconds)
+            group.init_process_group(
+                chosen, store=_prefixed("group", store), rank=start.info.rank, world_size=start.info.world_size
+            )
+        except HpcHydraError:
+            raise
+        except Exception as error:
+            if time.monotonic() - begun < seconds:  # not a matter of waiting
+                raise _broken(start, chosen, error) from error
+            raise _unreachable(start, seconds, error) from error
+        try:
+            yield _dist(start, device, chosen, start.info.rank, start.info.world_size)
+        except SystemExit as leaving:
+            _leave(store, start, seconds, well=leaving.code in (None, 0))
+            raise
+        except BaseException:
+            _leave(store, start, seconds, well=False)
+            raise
+        _leave(store, start, seconds, well=True)
+
+
+def _dist(start: Start, device: torch.device, backend: str, rank: int, world_size: int) -> Dist:
+    info = start.info
+    return Dist(
+        rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
+        start.wishes.seed, start.master_host or info.master_host, run_directory(), start.replica, start.num_replicas,
+    )  # fmt: skip
+
+
+def _device(start: Start) -> torch.device:
+    import torch
+
+    for kind in ("cuda", "xpu"):
+        module: Any = getattr(torch, kind, None)
+        if module is not None and module.is_available():
+            index = device_index(start.info.local_rank, module.device_count(), start.wishes.gpus_per_proc)
+            return torch.device(kind, index)
+    return torch.device("cpu")
+
+
+def _backend(device: torch.device) -> str:
+    return {"cuda": "nccl", "xpu": "xccl"}.get(device.type, "gloo")
+
+
+def _check_backend(start: Start, chosen: str) -> None:
+    """Refuse at once, on every rank, what torch does not know: others would wait for this one until the time-out."""
+    import torch
+    import torch.distributed as group
+
+    known = [str(name) for name in getattr(group.Backend, "backend_list", ()) if name != "undefined"]
+    for part in chosen.lower().split(","):
+        name = part.rpartition(":")[2].strip()
+        if not known or (name in known and group.is_backend_available(name)):
+            continue
+        there = [other for other in known if group.is_backend_available(other)]
+        what = "was built without it" if name in known else "knows no such backend"
+        raise RendezvousError(
+            f"{name!r}: torch {torch.__version__} on {socket.gethostname()} {what}; it has {', '.join(there)}",
+            where="rendezvous.backend" if start.wishes.rendezvous.backend else "backend",
+            fix="rendezvous.backend=null chooses by device; a backend of its own package must be imported before",
+        )
+
+
+def _check_device(start: Start, device: torch.device, backend: str | None) -> None:
+    """GPUs that were asked for and are not found are an error; GPUs that the job merely has are a warning."""
+    if device.type != "cpu" or not start.wishes.gpus_per_proc or backend is not None:
+        return
+    import torch
+
+    who = f"rank {start.info.rank} on {socket.gethostname()}"
+    if start.wishes.gpus_asked:
+        raise RendezvousError(
+            f"{who} asked for {start.wishes.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
+            where="resources.gpus_per_proc",
+            fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",
+        )
+    if start.info.rank == 0:
+        print(
+            f"hpc_hydra: warning: the job has {start.wishes.gpus_per_proc} GPU(s) a rank, and torch "
+            f"{torch.__version__} finds none: training on CPUs (resources.gpus_per_proc=0 asks for no GPUs)",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _take(device: torch.device, fraction: float | None) -> None:
+    import torch
+
+    module: Any = getattr(torch, device.type)
+    module.set_device(device)
+    if fraction is not None and device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(float(fraction), device)
+
+
+def cap_memory() -> None:
+    """Keep a rank that makes its process group itself to its share of its GPU's memory; chooses no device for it."""
+    with gc_tuning.resting("torch"):
+        import torch
+
+    start = start_of(os.environ, None)
+    device, fraction = _device(start), start.wishes.rendezvous.fraction_max_gpu_mem
+    if fraction is not None and device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(float(fraction), device)
+
+
+def _store(start: Start, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, Start]:
+    """The store in which all ranks meet, and the start with the address that was found."""
+    from torch.distributed import HashStore
+
+    if start.how == "alone":
+        return HashStore(), start
+    if start.how == "environment":
+        serves = start.info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        store = _tcp_store(start, start.address, start.port, serves, seconds)
+        again = os.environ.get(ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        name = f"hpc_hydra/{again}/{count}"
+        return _prefixed(name, store), start
+    store, meeting = _meet(start, seconds, count, stack)
+    stack.enter_context(_variables(identity_variables(start.info, meeting.address, meeting.port)))
+    found = Start(start.how, start.info, start.token, meeting.host, meeting.address, meeting.port, start.wishes)
+    return _prefixed("hpc_hydra", store), found
+
+
+def _meet(start: Start, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, rendezvous.Endpoint]:
+    """Tasks of a scheduler without our node entry: rank 0 publishes its port in the directory they were started in."""
+    info, path = start.info, meeting_place(start, count)
+    if info.rank != 0:
+        meeting = rendezvous.join(path, info, start.token, timeout=seconds, pause=time.sleep)
+        return _tcp_store(start, meeting.address, meeting.port, False, seconds), meeting
+    address = rendezvous.address_of(start.wishes.rendezvous, info)
+    store = _tcp_store(start, address, start.wishes.rendezvous.port or 0, True, seconds)
+    meeting = rendezvous.Endpoint(
+        info.master_host, address, store.port, start.token, info.job_id, info.world_size, time.time()
+    )
+    rendezvous.publish(path, meeting)
+    stack.callback(_forget, path)
+    return store, meeting
+
+
+def _forget(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()  # fails while another job needs it
+
+
+def _tcp_store(start: Start, address: str, port: int, serves: bool, seconds: float) -> Any:
+    from torch.distributed import TCPStore
+
+    reverse_dns.spare_torch(address)
+    try:
+        store = TCPStore(
+            address, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False,
+            multi_tenant=True,
+        )  # fmt: skip
+    except Exception as error:
+        raise _unreachable(start, seconds, error, f"{address}:{port}") from error
+    if serves:
+        _served.append(store)
+    return store
+
+
+def _prefixed(name: str, store: Any) -> Any:
+    from torch.distributed import PrefixStore
+
+    return PrefixStore(name, store)
+
+
+def _agree(store: Any, start: Start, seconds: float) -> None:
+    """Wait until every rank is here, once, and make sure that all are of the same run and count the same world.
+
+    What one rank finds wrong, all are told at once.
+    """
+    info = start.info
+    if info.world_size == 1:
+        return
+    me = f"rank {info.rank} on {socket.gethostname()}"
+    wrong = None
+    if store.add(f"here/{info.rank}", 1) != 1:
+        wrong = f"two processes say that they are rank {info.rank}, one of them on {socket.gethostname()}"
+    mine = {"world_size": info.world_size, "token": start.token}
+    if info.rank == 0:
+        store.set("world", json.dumps(mine))
+    else:
+        theirs = json.loads(store.get("world"))
+        if theirs != mine:
+            wrong = (
+                f"{me} is of a world of {info.world_size} ({start.token or 'no attempt'}), rank 0 on "
+                f"{start.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})"
+            )
+    if wrong is not None:
+        store.set("complete", wrong)
+    elif store.add("arrived", 1) == info.world_size:
+        store.set("complete", "")
+    try:
+        store.wait(["complete"], timedelta(seconds=seconds))
+    except Exception as error:
+        missing = [str(r) for r in range(info.world_size) if not store.check([f"here/{r}"])]
+        raise RendezvousError(
+            f"{me} waited {seconds:g} s for rank {', '.join(missing[:10])} of {info.world_size}",
+            where=f"{start.address}:{start.port}",
+            fix="look into the logs of these ranks; rendezvous.timeout=30m waits longer",
+        ) from error
+    found = wrong or store.get("complete").decode()
+    if found:
+        raise RendezvousError(found, where=info.source or None, fix="start all ranks by one command")
+
+
+def _unreachable(start: Start, seconds: float, error: Exception, where: str | None = None) -> RendezvousError:
+    info: RankInfo = start.info
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return RendezvousError(
+        f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not join the process group of rank 0 "
+        f"on {start.master_host} within {seconds:g} s: {first}",
+        where=where or f"{start.address}:{start.port}",
+        fix="rendezvous.interface=NAME names the network between the nodes, rendezvous.port_range ports that are open",
+    )
+
+
+def _broken(start: Start, backend: str, error: Exception) -> RendezvousError:
+    info: RankInfo = start.info
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return RendezvousError(
+        f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not make its process group "
+        f"({backend}): {first}",
+        where=f"{start.address}:{start.port}",
+        fix="rendezvous.interface=NAME names the network between the nodes; logging.torch_distributed_debug=DETAIL",
+    )
+
+
+def _leave(store: Any, start: Start, seconds: float, *, well: bool) -> None:
+    """Destroy the group. Rank 0, whose process holds the store, waits for the others; nobody waits after a failure."""
+    if well:
+        _farewell(store, start.info, seconds)
+        _destroy()
+        return
+
+    def hurry() -> None:
+        with contextlib.suppress(Exception):
+            _farewell(store, start.info, 0)
+            _destroy()
+
+    last = threading.Thread(target=hurry, daemon=True)  # a group whose ranks are gone may never answer
+    last.start()
+    last.join(PATIENCE)
+
+
+def _farewell(store: Any, info: RankInfo, seconds: float) -> None:
+    if info.world_size == 1:
+        return
+    with contextlib.suppress(Exception):  # a rank that is gone ends the job by other means
+        if store.add("left", 1) == info.world_size:
+            store.set("all left", "1")
+        if info.rank == 0 and seconds:
+            store.wait(["all left"], timedelta(seconds=seconds))
+
+
+def _destroy() -> None:
+    import torch.distributed as group
+
+    if group.is_initialized():
+        group.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    """Set variables for libraries that read them, and put back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,83 @@
+"""Where the output of a rank goes: its own file, or the patterns of ``logging.out`` and ``logging.err``.
+
+Must not know: what is written there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from hpc_hydra.planning.types import Logging, RankInfo
+from hpc_hydra.records.layout import RunPaths
+
+_TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}")
+
+
+def log_files(
+    logging: Logging,
+    paths: RunPaths,
+    attempt: str,
+    num: int,
+    info: RankInfo,
+    host: str,
+    env: Mapping[str, str],
+    first: int = 0,
+) -> tuple[Path, Path]:
+    """The files of standard output and standard error of one rank; the same one where both are merged.
+
+    Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
+    ``attempt`` names the directory; ``first`` are the ranks of the replica groups before this one.
+    """
+    known = {
+        "job_id": info.job_id,
+        "array_id": env.get("SLURM_ARRAY_JOB_ID") or info.job_id,
+        "num": str(num),
+        "rank": str(first + info.rank),
+        "host": host,
+        "user": _user(),
+    }
+
+    def file(pattern: str) -> Path:
+        return paths.root / _TOKEN.sub(lambda match: known[match[1]].replace("/", "_"), pattern)
+
+    out = file(logging.out) if logging.out else paths.rank_log(attempt, info.rank)
+    return out, file(logging.err) if logging.err else out
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends, also where several processes write. Makes the directory. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+class Stamps:
+    """A line with date and time in a log every so many seconds, by the process that waits for the program anyway."""
+
+    def __init__(self, path: Path, every: float) -> None:
+        self._path, self._every = path, every
+        self._next = time.monotonic() + every
+
+    def left(self) -> float:
+        """Seconds until the next stamp; writes the one that is due."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every
+            with contextlib.suppress(OSError):
+                log = open_log(self._path)
+                os.write(log, f"{datetime.now().astimezone().isoformat(timespec='seconds')}\n".encode())
+                os.close(log)
+        return self._next - now
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return str(os.getuid())

@@ -1,0 +1,293 @@
+"""Where the ranks of a run meet: rank 0's host holds a port and publishes it in the run's directory.
+
+The port is held by a socket that is bound but does not listen, with SO_REUSEADDR set after binding. torch's TCPStore
+sets the same option and can therefore bind and listen on it while it is held; nobody else gets it: an ordinary bind
+fails, and the kernel gives it to no one who asks for any port.
+
+Must not know: how ranks are started, what runs on them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.planning.types import RankInfo, Rendezvous, from_json, to_json
+from hpc_hydra.records.files import read_json, write_json
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where rank 0 is, as it published it."""
+
+    host: str  # as the scheduler names it
+    address: str  # what the ranks connect to
+    port: int
+    token: str  # the attempt: ranks of two attempts never meet
+    job_id: str
+    world_size: int
+    published: float = 0.0  # Unix time, seconds
+
+
+def hold(settings: Rendezvous) -> socket.socket:
+    """Take a port and keep it: the configured one, the first free one of the range, or any.
+
+    Raises `RendezvousError` naming the key when it is in use.
+    """
+    host = socket.gethostname()
+    if settings.port is not None:
+        try:
+            return _bind(settings.port)
+        except OSError as error:
+            raise RendezvousError(
+                f"port {settings.port} cannot be used on {host}: {error.strerror}",
+                where="rendezvous.port",
+                fix="rendezvous.port=null for any free port, or rendezvous.port_range=29500-29600 for one of a range",
+            ) from error
+    if settings.port_range is not None:
+        first, last = settings.port_range
+        for port in range(first, last + 1):
+            with contextlib.suppress(OSError):
+                return _bind(port)
+        raise RendezvousError(
+            f"no port of {first}-{last} is free on {host}", where="rendezvous.port_range", fix="give a wider range"
+        )
+    return _bind(0)
+
+
+def _bind(port: int) -> socket.socket:
+    """A socket bound to ``port`` on all addresses, both families where the host has them. Raises `OSError`."""
+    try:
+        return _bind_family(socket.AF_INET6, "::", port)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        return _bind_family(socket.AF_INET, "0.0.0.0", port)  # a host without IPv6
+
+
+def _bind_family(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if port and _only_lingering(port):
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, port))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except BaseException:
+        held.close()
+        raise
+    return held
+
+
+def _only_lingering(port: int) -> bool:
+    """Whether connections of an earlier run keep the port busy (TIME_WAIT), and nothing else that the kernel shows."""
+    states = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table) as lines:
+            next(lines, None)
+            for line in lines:
+                fields = line.split()
+                if int(fields[1].rpartition(":")[2], 16) == port:
+                    states.add(fields[3])
+    return states == {"06"}
+
+
+def address_of(settings: Rendezvous, info: RankInfo) -> str:
+    """The address at which other ranks reach this host, which is rank 0's.
+
+    Raises `RendezvousError` naming the host and the key or variable, where none can be reached from other nodes.
+    """
+    several, host_of_0 = _several_machines(info), info.master_host or socket.gethostname()
+    if settings.master_addr:
+        if several:
+            _check_reachable(settings.master_addr, "rendezvous.master_addr")
+        return settings.master_addr
+    if settings.interface:
+        found = _interface_address(settings.interface)
+        if found:
+            return found
+        if several:
+            raise RendezvousError(
+                f"{socket.gethostname()} has no network interface {settings.interface!r} with an address",
+                where="rendezvous.interface",
+                fix=f"one of: {', '.join(name for _, name in socket.if_nameindex())}",
+            )
+    if not several:
+        return LOOPBACK  # all ranks are on this host, and it may have no name that resolves
+    if settings.host_suffix:
+        host = host_of_0.split(".")[0] + settings.host_suffix
+        _check_reachable(host, "rendezvous.host_suffix")
+        return host
+    if any(not _is_loopback(a) for a in _resolve(host_of_0)):
+        return host_of_0
+    routed = _routed_address(info)  # many hosts know their own name as 127.0.1.1 only
+    if routed is None:
+        _check_reachable(host_of_0, info.source or "the scheduler's name of rank 0's host")
+    return routed or host_of_0
+
+
+def _several_machines(info: RankInfo) -> bool:
+    """Whether ranks are on several machines: what a scheduler calls nodes may be parts of one."""
+    return info.num_nodes > 1 and len(set(info.hosts)) != 1
+
+
+def publish(path: Path, meeting: Endpoint) -> None:
+    """Tell the other ranks; they see the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_json(meeting))
+
+
+def join(
+    path: Path,
+    info: RankInfo,
+    token: str,
+    *,
+    timeout: float,
+    pause: Callable[[float], None],
+    rank_0_end: Path | None = None,
+) -> Endpoint:
+    """Wait until rank 0 has published where it is, and check that it is the same run.
+
+    Args:
+        token: the attempt that this rank belongs to.
+        timeout: seconds until a `RendezvousError` that names rank 0's host.
+        pause: sleeps for some seconds; may raise.
+        rank_0_end: a file that is there once rank 0 has failed.
+    """
+    start, wait = time.monotonic(), 0.005
+    while True:
+        data = read_json(path)
+        if data is not None:
+            break
+        waited = time.monotonic() - start
+        if rank_0_end is not None and waited > 1 and read_json(rank_0_end) is not None:
+            raise RendezvousError(
+                f"rank 0 on {info.master_host} ended before it said where it is", where=str(rank_0_end.parent)
+            )
+        if waited > timeout:
+            raise RendezvousError(
+                f"rank 0 on {info.master_host} did not say within {timeout:g} s where it is: {path} is missing on "
+                f"{socket.gethostname()}",
+                where=info.source or None,
+                fix="look into the log of rank 0; rendezvous.timeout=30m waits longer",
+            )
+        pause(wait)
+        wait = min(wait * 1.5, 1.0)
+        if waited > 1:
+            with contextlib.suppress(OSError):
+                list(path.parent.iterdir())  # makes NFS forget that the file was not there
+    meeting = from_json(Endpoint, data)
+    assert isinstance(meeting, Endpoint)
+    check(meeting, info, token)
+    return meeting
+
+
+def check(meeting: Endpoint, info: RankInfo, token: str) -> None:
+    """Refuse to train with ranks of another attempt or world. Raises `RendezvousError`."""
+    me = f"rank {info.rank} on {socket.gethostname()}"
+    if meeting.token != token:
+        raise RendezvousError(f"{me} belongs to attempt {token}, rank 0 on {meeting.host} to {meeting.token}")
+    if meeting.world_size != info.world_size:
+        raise RendezvousError(
+            f"{me} counts {info.world_size} ranks, rank 0 on {meeting.host} counts {meeting.world_size}",
+            where=info.source or None,
+        )
+    if _several_machines(info) and info.node_rank != 0:
+        _check_reachable(meeting.address, "MASTER_ADDR")
+
+
+def interface_for_gloo(info: RankInfo) -> str | None:
+    """The interface that gloo must be told, where it would take 127.0.1.1 for the address of this host."""
+    if not _several_machines(info) or any(not _is_loopback(a) for a in _resolve(socket.gethostname())):
+        return None
+    routed = _routed_address(info)
+    return next((n for _, n in socket.if_nameindex() if routed and _ipv4_of(n) == routed), None)
+
+
+def _check_reachable(host: str, where: str) -> None:
+    addresses = _resolve(host)
+    here = socket.gethostname()
+    if not addresses:
+        raise RendezvousError(
+            f"{host!r}, where rank 0 is, cannot be resolved on {here}",
+            where=where,
+            fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
+        )
+    if all(_is_loopback(a) for a in addresses):
+        raise RendezvousError(
+            f"{host!r}, where rank 0 is, is {addresses[0]} on {here}: other nodes cannot reach that",
+            where=where,
+            fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
+        )
+
+
+def _resolve(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(entry[4][0]) for entry in found]
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _routed_address(info: RankInfo) -> str | None:
+    """This host's address on the way to another node of the job. Sends nothing."""
+    for host in info.hosts:
+        for other in _resolve(host):
+            if _is_loopback(other):
+                continue
+            family = socket.AF_INET6 if ":" in other else socket.AF_INET
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((other, 9))
+                mine = str(probe.getsockname()[0])
+                if not _is_loopback(mine) and mine != other:
+                    return mine
+    return None
+
+
+def addresses() -> dict[str, str]:
+    """The addresses of this host's network interfaces, by name."""
+    found = {name: _interface_address(name) for _, name in socket.if_nameindex()}
+    return {name: address for name, address in found.items() if address}
+
+
+def _interface_address(name: str) -> str | None:
+    return _ipv4_of(name) or _ipv6_of(name)
+
+
+def _ipv4_of(name: str) -> str | None:
+    import fcntl
+
+    siocgifaddr = 0x8915  # linux/sockios.h
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6_of(name: str) -> str | None:
+    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as lines:
+        for line in lines:
+            number, _, _, scope, _, interface = line.split()
+            if interface == name and scope == "00":  # global
+                return str(ipaddress.IPv6Address(bytes.fromhex(number)))
+    return None

@@ -1,0 +1,206 @@
+"""What the start of a training program means: is this process a rank, and which; or is it alone?
+
+| started | it is |
+|---|---|
+| by our node entry, by torchrun, or with RANK and WORLD_SIZE set | a rank |
+| as one of several tasks of a scheduler (``srun python train.py``) | a rank |
+| plainly, and the configuration asks for one process | a world of one |
+| plainly, and the configuration asks for more | an error that says how to launch it |
+
+Must not know: torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpc_hydra.errors import HpcHydraError, PlanError, RendezvousError
+from hpc_hydra.node.rank.environment import MARK
+from hpc_hydra.planning.types import RankInfo, Rendezvous
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+REPLICA_VARIABLES = ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS")
+How = Literal["environment", "tasks", "alone"]
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """What the configuration says about the process group."""
+
+    rendezvous: Rendezvous = dataclasses.field(default_factory=Rendezvous)
+    gpus_per_proc: int = 0
+    gpus_asked: bool = True  # training on CPUs instead would not be what was asked for
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Start:
+    """Who this process is, and how it knows."""
+
+    how: How
+    info: RankInfo
+    token: str = ""  # the attempt: the same for all ranks that belong together
+    master_host: str = ""
+    address: str = ""  # of rank 0's store; empty where it is still to be published
+    port: int = 0
+    wishes: GroupRequest = dataclasses.field(default_factory=GroupRequest)
+    replica: int = 0
+    num_replicas: int = 1
+
+
+def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
+    """Read the table above.
+
+    Raises `RendezvousError` naming the variable, `HpcHydraError` for a plain start of several.
+    """
+    if MARK in env or "RANK" in env or "WORLD_SIZE" in env:
+        return _by_environment(env, cfg)
+    tasks = _task_of_a_scheduler(env)
+    if tasks is not None:
+        token = ".".join(filter(None, (tasks.job_id, env.get("SLURM_STEP_ID"), env.get("SLURM_RESTART_COUNT"))))
+        return Start("tasks", tasks, token or "tasks", tasks.master_host, wishes=wishes_of(cfg))
+    asked = processes_asked(cfg)
+    if asked > 1:
+        raise HpcHydraError(
+            f"the configuration asks for {asked} processes, and this is one, started plainly",
+            where="resources",
+            fix="add -m to launch them (or `hydra: {mode: MULTIRUN}` in the primary config); "
+            "resources.nodes=1 resources.procs_per_node=1 trains in this process",
+        )
+    host = socket.gethostname()
+    return Start("alone", RankInfo(0, 0, 1, 1, 0, 1, host, (host,)), master_host=host, wishes=wishes_of(cfg))
+
+
+def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
+    rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
+    if size < 1 or rank >= size:
+        raise RendezvousError(f"is {rank}, not below WORLD_SIZE={size}", where="RANK")
+    local = _number(env, "LOCAL_RANK") if size > 1 or "LOCAL_RANK" in env else 0
+    local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
+    nodes = int(env.get("HPC_HYDRA_NUM_NODES") or env.get("GROUP_WORLD_SIZE") or -(-size // max(local_size, 1)))
+    node = int(env.get("NODE_RANK") or env.get("GROUP_RANK") or rank // max(local_size, 1))
+    address, port = _value(env, "MASTER_ADDR"), _number(env, "MASTER_PORT")
+    host = env.get("HPC_HYDRA_MASTER_HOST") or address
+    read = " ".join(
+        f"{n}={env[n]}" for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if n in env
+    )
+    info = RankInfo(rank, local, size, local_size, node, nodes, host, source=read)
+    if MARK in env:
+        wishes = GroupRequest(
+            Rendezvous(
+                timeout=int(env.get("HPC_HYDRA_TIMEOUT", Rendezvous.timeout)),
+                backend=env.get("HPC_HYDRA_BACKEND"),
+                fraction_max_gpu_mem=_float(env.get("HPC_HYDRA_FRACTION_MAX_GPU_MEM")),
+            ),
+            int(env.get("HPC_HYDRA_GPUS_PER_PROC", 0)),
+            env.get("HPC_HYDRA_GPUS_ASKED") != "0",
+            int(env.get("HPC_HYDRA_SEED", 0)),
+        )
+        token = env.get("HPC_HYDRA_ATTEMPT", "")
+    else:
+        wishes = wishes_of(cfg)
+        token = env.get("TORCHELASTIC_RUN_ID", "")
+    replica, replicas = (_number(env, name) if name in env else None for name in REPLICA_VARIABLES)
+    return Start("environment", info, token, host, address, port, wishes, replica or 0, replicas or 1)
+
+
+def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
+    from hpc_hydra.schedulers.registry import BUILT_IN, dialect
+
+    for name in BUILT_IN:  # the innermost manager first
+        info = dialect(name).identity(env)
+        if info is not None and info.world_size > 1:
+            return info
+    return None
+
+
+def wishes_of(cfg: DictConfig | None) -> GroupRequest:
+    """What a configuration says; nothing where our groups are not in it."""
+    if not _has_groups(cfg):
+        return GroupRequest()
+    from hpc_hydra.config.load import settings
+    from hpc_hydra.planning.rendezvous import rendezvous
+
+    asked = settings(cfg)  # type: ignore[arg-type]
+    return GroupRequest(
+        rendezvous(asked.rendezvous, asked.system), asked.resources.gpus_per_proc or 0, seed=asked.launch.seed or 0
+    )
+
+
+def processes_asked(cfg: DictConfig | None) -> int:
+    """How many processes a configuration asks for; 1 where our groups are not in it."""
+    if not _has_groups(cfg):
+        return 1
+    from hpc_hydra.config.load import settings
+    from hpc_hydra.planning.plan import plan
+
+    asked = settings(cfg)  # type: ignore[arg-type]
+    if asked.launch.debug:
+        return 1
+    explicit = (asked.resources.nodes or 1) * (asked.resources.procs_per_node or 1)
+    if "auto" in (asked.system.kind, asked.scheduler.kind):  # the machine's own numbers are not known here
+        at_least = asked.resources.gpus_at_least or 1
+        return max(explicit, at_least // max(asked.resources.gpus_per_proc or 1, 1))
+    try:
+        return plan(asked).world_size
+    except PlanError:
+        if explicit > 1:
+            return explicit
+        raise
+
+
+def _has_groups(cfg: DictConfig | None) -> bool:
+    from hpc_hydra.config.load import missing_groups
+
+    return cfg is not None and not missing_groups(cfg)
+
+
+def run_directory() -> Path | None:
+    """The output directory of the run: Hydra's."""
+    module: Any = sys.modules.get("hydra.core.hydra_config")
+    if module is None or not module.HydraConfig.initialized():
+        return None
+    found = module.HydraConfig.get().runtime.output_dir
+    return Path(str(found)) if found else None
+
+
+def meeting_place(start: Start, count: int) -> Path:
+    """Where tasks of a scheduler that nobody prepared publish rank 0: a file in the directory they were started in."""
+    module: Any = sys.modules.get("hydra.core.hydra_config")
+    cwd = Path.cwd()
+    if module is not None and module.HydraConfig.initialized():
+        cwd = Path(str(module.HydraConfig.get().runtime.cwd))
+    return cwd / ".hpc_hydra_rendezvous" / f"{start.token}.{count}.json"
+
+
+def _value(env: Mapping[str, str], name: str) -> str:
+    found = env.get(name)
+    if not found:
+        seen = (
+            " ".join(f"{n}={env[n]}" for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if n in env) or MARK
+        )
+        raise RendezvousError(
+            f"is not set on {socket.gethostname()}, although {seen} says that this is a rank",
+            where=name,
+            fix=f"start the ranks by torchrun, srun or -m; unset {seen.split('=')[0]} to train in one process",
+        )
+    return found
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = _value(env, name)
+    if not (text.isascii() and text.isdigit()):
+        raise RendezvousError(f"{text!r} is no number", where=name)
+    return int(text)
+
+
+def _float(text: str | None) -> float | None:
+    return float(text) if text else None

@@ -1,0 +1,136 @@
+"""Lines of a manifest that are what they say they are: anybody may have edited them, and a disk may have lost a part.
+
+A line that a crash left unfinished is none. Must not know: what the events mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.records.files import read_bytes
+
+LARGEST_RUN = 10**8
+_BEGINS = b'{"event": '
+
+
+def read_numbered(path: Path) -> Iterator[tuple[int, Any]]:
+    """Lines and their numbers, from 1; unfinished ones are left out, of others that are no JSON the bytes are given.
+
+    Nothing where there is no such file.
+    """
+    try:
+        data = read_bytes(path)
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        try:
+            found = json.loads(line.decode("utf-8", "surrogatepass"))
+        except (ValueError, RecursionError):
+            if not _is_unfinished(line):
+                yield number, line
+        else:
+            yield number, found
+
+
+def _is_unfinished(line: bytes) -> bool:
+    """Whether a writer, or its machine, may have ended while it wrote the line: it was not on the disk yet."""
+    begins = line.startswith(_BEGINS) or _BEGINS.startswith(line)
+    return not line.strip(b"\0 \r") or (begins and not line.endswith(b"}"))
+
+
+def checked_event(line: Any) -> dict[str, Any]:
+    """An event whose fields have the types they should. Raises `ValueError`.
+
+    Fields that are not known are left alone: a later version may have more.
+    """
+    if not isinstance(line, dict):
+        raise ValueError(f"it is {line!r:.80}")
+    name = line.get("event")
+    if not isinstance(name, str) or name not in _FIELDS:
+        raise ValueError(f"event is {name!r:.80}")
+    for field, (fits, needed) in {**_FIELDS[name], "time": (_is_number, True)}.items():
+        if field not in line:
+            if needed:
+                raise ValueError(f"{field} is missing")
+        elif not fits(line[field]):
+            raise ValueError(f"{field} is {line[field]!r:.80}")
+    packs = line.get("packs")
+    if name == "submitting" and packs and sum(packs) != sum(last - first + 1 for first, last in line["runs"]):
+        raise ValueError(f"packs is {packs!r:.80}")
+    if name == "submitted" and line.get("count", len(line["ids"])) != len(line["ids"]):
+        raise ValueError(f"ids is {line['ids']!r:.80}")
+    return line
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and "\0" not in value
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_word, value))
+
+
+def _are_ranges(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_range, value))
+
+
+def _is_range(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)) and _rises(*value)
+
+
+def _rises(first: int, last: int) -> bool:
+    return first <= last < LARGEST_RUN
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_count(size) and size > 0 for size in value)
+
+
+_Fields = Mapping[str, tuple[Callable[[Any], bool], bool]]
+_FIELDS: Mapping[str, _Fields] = {
+    "started": {
+        "argv": (_are_texts, False),
+        "host": (_is_text, False),
+        "pid": (_is_count, False),
+        "runs": (_is_count, False),
+        "python": (_is_text, False),
+        "format": (_is_count, False),
+    },
+    "submitting": {
+        "job": (_is_word, True),
+        "plan": (_is_text, True),
+        "runs": (_are_ranges, True),
+        "tag": (_is_word, True),
+        "scheduler": (_is_word, True),
+        "packs": (_are_sizes, False),
+    },
+    "submitted": {"job": (_is_word, True), "ids": (_are_ids, True), "count": (_is_count, False)},
+    "refused": {"job": (_is_word, True), "reason": (_is_text, True)},
+    "cancelled": {"ids": (_are_texts, True)},
+    "waiting": {"sweeps": (_are_texts, False)},
+    "detached": {},
+    "finished": {"failed": (_is_count, False)},
+}

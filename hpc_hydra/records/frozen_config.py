@@ -1,0 +1,366 @@
+"""The frozen sweep: what every run was composed to, written once at submission and read by each rank.
+
+A *base* is a composed, unresolved configuration with some overrides already in it (one per distinct set of group
+choices); a run is a base and the overrides that are still to be applied. ``${oc.env:RANK}`` therefore resolves on the
+rank; ``${now:}`` and the directories of Hydra were fixed at submission. Editing a YAML file later changes nothing.
+
+Must not know: how configurations are composed, submitted or run. Light: Hydra is imported only to thaw.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpc_hydra.errors import SweepError
+from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.records.codec import check_size, checked
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.layout import FORMAT, SweepPaths
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+ProgramKind = Literal["script", "module", "task", "command"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """How the user's program was started, so that a rank can start it again.
+
+    ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``task``: there is
+    no program to start again (a notebook, a closure); the function is in task.pkl. ``command``: ``argv`` is run as is,
+    or given to Python where ``target`` is "python"; ``fill``: its ``{key}`` are filled from the run's configuration.
+    """
+
+    kind: ProgramKind
+    target: str = ""
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    sys_path0: str | None = None  # sys.path[0] of the launcher, absolute
+    flags: tuple[str, ...] = ()  # flags of the interpreter, e.g. ("-X", "faulthandler")
+    umask: int = 0o022
+    pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
+    fill: bool = False
+    launch: str = ""  # a word of this launch alone: scripts have it too, and ranks compare
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, without its configuration: all that its supervisor needs."""
+
+    num: int
+    overrides: tuple[str, ...]
+    plan: str  # key in plans.json
+    base: int  # where its base starts in bases.pkl, bytes
+    seed: int
+    dir: Path  # its output directory, absolute
+    program: Program = field(repr=False)
+
+
+class Freezer:
+    """Writes the frozen sweep. Nothing may be submitted before `flush` returned."""
+
+    def __init__(self, sweep: Path, program: Program) -> None:
+        self.paths = SweepPaths(sweep)
+        self.program = program
+        self.paths.meta.mkdir(parents=True, exist_ok=True)
+        self._bases = self.paths.bases.open("ab")
+        self._runs = self.paths.runs.open("ab")
+        write_json(self.paths.program, {"format": FORMAT, **asdict(program)})
+
+    def add_base(self, cfg: DictConfig, applied: Iterable[str]) -> int:
+        """Keep a composed configuration that already holds the overrides ``applied``; returns its key."""
+        offset = self._bases.seek(0, os.SEEK_END)
+        base = {"applied": tuple(applied), "cfg": cfg}
+        self._bases.write(_dumps(base, by_value=self.program.kind == "task"))
+        return offset
+
+    def add_run(self, num: int, overrides: Sequence[str], *, plan: str, base: int, seed: int, dir: Path) -> None:
+        """Keep one run. ``dir`` is absolute."""
+        try:
+            shown = str(dir.relative_to(self.paths.root))
+        except ValueError:
+            shown = str(dir)
+        line = {"num": num, "plan": plan, "base": base, "seed": seed, "dir": shown, "overrides": list(overrides)}
+        self._runs.write(
+            json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        )
+
+    def write_plans(self, plans: Mapping[str, Plan]) -> None:
+        """Write all plans of the sweep (those of earlier batches too)."""
+        write_json(self.paths.plans, {key: to_json(plan) for key, plan in plans.items()})
+
+    def write_task(self, payload: Mapping[str, Any]) -> None:
+        """Keep the function itself and what it needs, for a program that cannot be started again."""
+        with self.paths.task.open("wb") as file:
+            file.write(_dumps(dict(payload), by_value=True))
+            _sync(file)
+
+    def flush(self) -> None:
+        """Return when everything is on disk."""
+        for file in (self._bases, self._runs):
+            _sync(file)
+
+    def close(self) -> None:
+        self._bases.close()
+        self._runs.close()
+
+
+def read_program(sweep: Path) -> Program:
+    """How the user's program was started. Raises `SweepError` where this is no sweep, or of another format."""
+    path = SweepPaths(sweep).program
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise SweepError(
+            "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise _damaged("it is no JSON object", path)
+    if data.get("format") != FORMAT:
+        raise SweepError(
+            f"written in format {data.get('format')}, this version reads {FORMAT}",
+            where=str(path),
+            fix="use the version of hpc_hydra that started the sweep",
+        )
+    try:
+        program = checked(Program, data)
+        if not 0 <= program.umask <= 0o777:
+            raise ValueError(f"umask is {program.umask!r:.80}")
+        return program
+    except ValueError as error:
+        raise _damaged(str(error), path) from None
+
+
+def check_launch(sweep: Path, program: Program, launch: str | None) -> None:
+    """Refuse records that are not those of the launch whose script this is (``launch``: as it says). `SweepError`."""
+    if launch is not None and launch != program.launch:
+        raise SweepError(
+            f"the records here are those of another launch ({program.launch or 'without a name'}) than this job's "
+            f"({launch})",
+            where=str(sweep),
+            fix="start the runs again, with a hydra.sweep.dir that no other launch uses",
+        )
+
+
+def read_run(sweep: Path, num: int) -> RunRecord:
+    """The record of one run, without unpickling anything. Raises `SweepError`."""
+    program = read_program(sweep)
+    path = SweepPaths(sweep).runs
+    data = path.read_bytes()
+    mark = b'{"num":%d,' % num
+    at = data.rfind(b"\n" + mark) + 1  # the last line of a run counts: resuming may give it another plan
+    if not data.startswith(mark, at):
+        raise SweepError(f"there is no run {num}", where=str(path))
+    end = data.find(b"\n", at)
+    try:
+        return _record(sweep, json.loads(data[at : end if end >= 0 else None]), program)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(f"the line of run {num}: {error}", path) from None
+
+
+def read_runs(sweep: Path) -> Iterator[RunRecord]:
+    """All runs, in the order of writing; of a run with several lines the last counts. A torn last line is left out.
+
+    Raises `SweepError`.
+    """
+    program = read_program(sweep)
+    path = SweepPaths(sweep).runs
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield _record(sweep, json.loads(line), program)
+            except (ValueError, RecursionError) as error:
+                raise _damaged(f"line {number}: {error}", path) from None
+
+
+def read_plans(sweep: Path) -> dict[str, Plan]:
+    """All plans of the sweep, by key. Raises `SweepError`."""
+    path = SweepPaths(sweep).plans
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise _damaged("it is no JSON object", path)
+    found = {}
+    for key, plan in data.items():
+        try:
+            found[key] = checked(Plan, plan)
+            check_size(found[key].request)
+        except ValueError as error:
+            raise _damaged(f"{key}: {error}", path) from None
+    return found
+
+
+def _damaged(why: str, path: Path) -> SweepError:
+    return SweepError(f"damaged: {why}", where=str(path), fix="put it right there, or a copy of the file in its place")
+
+
+def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictConfig:
+    """The whole configuration of a run, unresolved, with its ``hydra`` node: what `hydra.core.utils.run_job` takes.
+
+    For programs of kind script and module the caller must have the program as ``__main__`` already: a configuration may
+    hold its types. ``job_id`` becomes ``hydra.job.id``; the run's number where it is not given.
+    """
+    path = SweepPaths(sweep).bases
+    with path.open("rb") as file:
+        file.seek(record.base)
+        try:
+            base = pickle.load(file)
+        except (AttributeError, ImportError) as error:
+            raise SweepError(
+                f"the configuration of run {record.num} holds a type that cannot be found again: {error}",
+                where=str(path),
+                fix="define the dataclasses of your configuration at module level",
+            ) from error
+    cfg: DictConfig = base["cfg"]
+    applied = set(base["applied"])
+    apply_overrides(cfg, [o for o in record.overrides if o not in applied], record.overrides)
+    fix_run(cfg, sweep, record.num, record.dir, job_id=job_id)
+    return cfg
+
+
+def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str] | None) -> None:
+    """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+
+    if not rest:
+        return
+    ConfigLoaderImpl._apply_overrides_to_config([parse_override(o) for o in rest], cfg)
+    if whole is not None:
+        record_overrides(cfg, whole)
+
+
+@lru_cache(maxsize=20_000)
+def parse_override(override: str) -> Any:
+    """Hydra's parsed override; the values of a sweep are repeated in many runs, and parsing is slow."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_overrides([override])[0]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+    """The same of a command line's. Raises Hydra's error, which may tell of the whole list."""
+    try:
+        return [parse_override(override) for override in overrides]
+    except Exception:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        return list(OverridesParser.create().parse_overrides(list(overrides)))
+
+
+def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Write a run's task overrides into ``cfg.hydra``, in place of those of its base."""
+    from hydra._internal import config_loader_impl
+
+    task = [p for p in map(parse_override, overrides) if not p.is_hydra_override()]
+    cfg.hydra.overrides.task = [p.input_line for p in task]
+    dirname = getattr(config_loader_impl, "get_overrides_dirname", None)  # Hydra 1.4 has a resolver for it
+    if dirname is not None:
+        options = cfg.hydra.job.config.override_dirname
+        cfg.hydra.job.override_dirname = dirname(
+            overrides=task, kv_sep=options.kv_sep, item_sep=options.item_sep, exclude_keys=options.exclude_keys
+        )
+
+
+def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | None = None) -> None:
+    """Give a configuration its run's number, id and directory (``hydra.sweep.dir`` / ``hydra.sweep.subdir``)."""
+    from omegaconf import open_dict, read_write
+
+    inside = dir.is_relative_to(sweep)
+    with read_write(cfg.hydra), open_dict(cfg.hydra):
+        cfg.hydra.job.num = num
+        cfg.hydra.job.id = job_id or str(num)
+        cfg.hydra.sweep.dir = literal(str(sweep if inside else dir.parent))
+        cfg.hydra.sweep.subdir = literal(str(dir.relative_to(sweep)) if inside else dir.name)
+
+
+def literal(text: str) -> str:
+    """The text as OmegaConf must be given it to read it back unchanged."""
+    return re.sub(r"(\\*)\$\{", lambda found: found.group(1) * 2 + r"\${", text)
+
+
+def load_task(sweep: Path) -> Callable[[Any], Any]:
+    """The function of a program of kind ``task``; restores the singletons and resolvers of the launching process."""
+    from hydra.core.singleton import Singleton
+
+    with SweepPaths(sweep).task.open("rb") as file:
+        payload = pickle.load(file)
+    Singleton.set_state(payload["singletons"])
+    function: Callable[[Any], Any] = payload["function"]
+    return function
+
+
+_TYPES = {"num": int, "plan": str, "base": int, "seed": int, "dir": str, "overrides": list}  # of a line of runs.jsonl
+
+
+def _record(sweep: Path, line: Any, program: Program) -> RunRecord:
+    """Raises `ValueError`."""
+    if type(line) is not dict:
+        raise ValueError(f"it is {line!r:.80}")
+    for name, kind in _TYPES.items():
+        if name not in line:
+            raise ValueError(f"{name} is missing")
+        value: Any = line[name]
+        if type(value) is not kind or (type(value) is int and not -(2**63) <= value < 2**63):
+            raise ValueError(f"{name} is {value!r:.80}")
+    num, overrides, base, dir = line["num"], line["overrides"], line["base"], line["dir"]
+    if num < 0 or base < 0:
+        raise ValueError(f"num is {num}, and base {base}")
+    if "\0" in dir:
+        raise ValueError(f"dir is {dir!r:.80}")
+    if not all(type(override) is str for override in overrides):
+        raise ValueError(f"overrides is {overrides!r:.80}")
+    return RunRecord(num, tuple(overrides), line["plan"], base, line["seed"], sweep / dir, program)
+
+
+def _dumps(value: Any, *, by_value: bool) -> bytes:
+    if not by_value:
+        try:
+            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            pass  # a type that has no importable name
+    return _by_value(value)
+
+
+def _by_value(value: Any) -> bytes:
+    """cloudpickle's pickle, in which code keeps the name of its file: tracebacks of a notebook's function need it."""
+    import cloudpickle
+
+    table = ChainMap({CodeType: _reduced_code}, cloudpickle.Pickler.dispatch_table)
+    pickler: Any = type("Pickler", (cloudpickle.Pickler,), {"dispatch_table": table})
+    file = io.BytesIO()
+    pickler(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return file.getvalue()
+
+
+def _reduced_code(code: CodeType) -> Any:
+    import cloudpickle
+
+    make, arguments, *_ = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return _code, (make, arguments, code.co_filename)
+
+
+def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], filename: str) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
+
+
+def _sync(file: io.IOBase) -> None:
+    file.flush()
+    os.fsync(file.fileno())

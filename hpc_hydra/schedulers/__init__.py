@@ -1,0 +1,1 @@
+"""Schedulers: the interface, what they have in common, and a folder for each one."""

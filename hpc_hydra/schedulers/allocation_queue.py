@@ -1,0 +1,201 @@
+"""A queue inside an allocation that is already held: each run is a step of it, and waits until there is room.
+
+The scripts run here, as those of `local_queue` do; the scheduler's own launch command, which they call, starts the
+ranks in the allocation. Must not know: any scheduler's variables, Hydra.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError, PlanError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers.base import Allocation, Scheduler
+from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
+from hpc_hydra.schedulers.registry import STEP
+
+_ASK = 20.0  # seconds for a command of the scheduler's
+
+
+_PLACES = ("nodelist", "dependency")
+"""Where and when a job begins: too late for an allocation that is held. Of a site's standing settings (queue, account,
+constraint …), which the allocation was made by, nothing is asked again."""
+
+
+class StepSubmitter(LocalSubmitter):
+    """Starts runs in the order of submission, as many at once as the allocation has room for."""
+
+    def __init__(self, dialect: Scheduler, held: Allocation) -> None:
+        super().__init__(dialect)
+        self.held = held
+        self.label = f"{dialect.name}{STEP}"
+        self._slots = list(held.slots)
+        self._cards = list(held.gpus or (0,) * len(held.hosts))
+        self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of the hosts it counts on
+
+    def check(self, request: Request) -> None:
+        for key, asked in (
+            ("launch.signal_before_end", request.warn_signal),
+            ("launch.max_requeues", request.max_requeues),
+        ):
+            if asked:
+                raise PlanError(
+                    f"the run is a step of the allocation {self.held.job_id} that this is in, which has its own end",
+                    where=key,
+                    fix="launch.inside=submit for jobs of their own, or leave it out",
+                )
+        for name in _PLACES:
+            if getattr(request, name) is not None:
+                raise PlanError(
+                    f"the run is a step of the allocation {self.held.job_id} that this is in, and has its hosts now",
+                    where=f"scheduler.{name}",
+                    fix="launch.inside=submit for jobs of their own, or leave it out",
+                )
+        super().check(request)
+
+    @property
+    def outlives_launcher(self) -> bool:
+        return False
+
+    def _share(self, request: Request) -> Share:
+        """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
+        alone = request.exclusive or not self.dialect.steps_side_by_side
+        share = Share(gpus_of(request), cores_of(request), alone=alone)
+        for key, needed, there, what in (
+            ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
+            ("resources.cpus_per_proc", share.cpus, min(self.held.slots), "cores of a node"),
+            ("resources.gpus_per_proc", share.gpus, min(self.held.gpus or (0,)), "GPUs of a node"),
+        ):
+            if needed > there and not (alone and key == "resources.cpus_per_proc"):
+                raise PlanError(
+                    f"a run needs {needed} {what}, and the allocation {self.held.job_id} that this is in has {there}",
+                    where=key,
+                    fix="launch.inside=submit for jobs of their own, or smaller runs",
+                )
+        return share
+
+    def _room(self, run: Run) -> list[int]:
+        share = run.share
+        if share.alone:
+            return [i for i in range(len(self.held.hosts)) if self._is_free(i)]
+        free = enumerate(zip(self._slots, self._cards, strict=True))
+        return [i for i, (cores, gpus) in free if cores >= share.cpus and gpus >= share.gpus]
+
+    def _is_free(self, node: int) -> bool:
+        return all(node not in nodes for nodes in self._nodes.values())
+
+    def _fits(self, run: Run) -> bool:
+        if any(other.share.alone for other in self._running) and not self.dialect.steps_side_by_side:
+            return False
+        return len(self._room(run)) >= run.spec.plan.request.nodes
+
+    def _take(self, run: Run) -> None:
+        chosen = self._room(run)[: run.spec.plan.request.nodes]
+        self._nodes[run.id] = tuple(chosen)
+        self._add(run, -1)
+
+    def _give_back(self, run: Run) -> None:
+        self._add(run, 1)
+        del self._nodes[run.id]
+
+    def _add(self, run: Run, sign: int) -> None:
+        gpus = self.held.gpus or (0,) * len(self.held.hosts)
+        for i in self._nodes[run.id]:
+            self._slots[i] += sign * (self.held.slots[i] if run.share.alone else run.share.cpus)
+            self._cards[i] += sign * (gpus[i] if run.share.alone else run.share.gpus)
+
+    def _ask(self, group: int) -> None:
+        threading.Thread(target=ask, args=(self.dialect, group), name=f"hpc_hydra ends {group}", daemon=True).start()
+
+    def _force(self, group: int) -> None:
+        force(self.dialect, group)
+
+    def _environment(self, run: Run) -> dict[str, str]:
+        return self.dialect.step_environment(os.environ, run.spec.plan.tasks, self.held)
+
+
+def ask(dialect: Scheduler, group: int) -> None:
+    """Tell a run to end: the ranks of its steps, and what runs here, but for a launch command that would kill them."""
+    told = ask_ranks(dialect, group)
+    if told is None:
+        _tell(group, signal.SIGTERM)
+        return
+    members = _members(group)
+    launching = [pid for pid, name in members.items() if name == dialect.kills_ranks]
+    if launching and not told:  # a step that has not begun, or that nobody can reach
+        force(dialect, group)
+        return
+    for pid in members.keys() - set(launching):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+
+
+def ask_ranks(dialect: Scheduler, group: int) -> bool | None:
+    """Send SIGTERM to the ranks of a run's steps, past the launch command; whether they were reached.
+
+    None: no steps can be asked for: it is for who signals the launch command.
+
+    Args:
+        group: of the processes of the run's script, which leads it.
+    """
+    if dialect.kills_ranks is None:
+        return None
+    try:
+        data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    env = dict(os.fsdecode(line).split("=", 1) for line in data if b"=" in line)
+    command = dialect.steps_command(env)
+    if command is None:
+        return None
+    here, steps = socket.gethostname().partition(".")[0], []
+    with suppress(HpcHydraError):
+        for (host, pid), step in dialect.parse_steps(commands.run(command, env=env, timeout=_ASK).out).items():
+            with suppress(ProcessLookupError):
+                if host == here and os.getpgid(pid) == group:
+                    steps.append(step)
+        if steps and not commands.run(dialect.warn_steps_command(steps), env=env, timeout=_ASK).ok:
+            steps = []
+    return bool(steps)
+
+
+def force(dialect: Scheduler, group: int) -> None:
+    """End what was asked to in vain. The launch command kills its ranks; the script does not say that they failed."""
+    if dialect.kills_ranks is None:
+        _tell(group, signal.SIGKILL)
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(group, signal.SIGKILL)
+    _tell(group, signal.SIGTERM)
+
+
+def _tell(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _members(group: int) -> dict[int, str]:
+    """Processes of a group, and their programs."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            head, _, rest = path.read_text(errors="replace").rpartition(")")
+            if int(rest.split()[2]) == group:
+                found[int(path.parent.name)] = head.partition("(")[2]
+    return found
+
+
+def cores_of(request: Request) -> int:
+    """Of a node."""
+    return request.procs_per_node * (request.cpus_per_proc or 1)
+
+
+def gpus_of(request: Request) -> int:
+    """Of a node."""
+    return 0 if request.gpu_request == "none" else request.shared_gpus or request.procs_per_node * request.gpus_per_proc

@@ -1,0 +1,139 @@
+"""What Flux's commands print, as ids and states.
+
+Source: flux-jobs(1), flux-batch(1), RFC 18 (eventlogs) at flux-framework.readthedocs.io. Pure. Must not know: options,
+scripts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra.errors import SchedulerError
+from hpc_hydra.schedulers.base import JobEndState, JobSpec, JobStatus, Scheduler, State, SubmitErrorKind
+
+STATES = {
+    "DEPEND": State.PENDING,
+    "PRIORITY": State.PENDING,
+    "SCHED": State.PENDING,
+    "RUN": State.RUNNING,
+    "CLEANUP": State.RUNNING,
+    "COMPLETED": State.COMPLETED,
+    "FAILED": State.FAILED,
+    "NODE_FAIL": State.FAILED,  # ours: FAILED with an exception of this kind
+    "CANCELED": State.CANCELLED,
+    "TIMEOUT": State.TIMEOUT,
+}
+_ID = re.compile(r"^(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+$")
+_LIMIT = re.compile(
+    r"max[- _](active|running|run|jobs?)\b|max.*jobs.*(limit|exceeded)|(submission|submit).*disabled", re.IGNORECASE
+)
+_TRANSIENT = re.compile(
+    r"Unable to connect|flux_open|timed out|Connection (refused|reset)|Host is unreachable|No route to host"
+    r"|Function not implemented|Broken pipe|Resource temporarily unavailable|try again",
+    re.IGNORECASE,
+)
+
+
+class FluxAnswers(Scheduler):
+    """The half of the dialect that reads."""
+
+    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+        """A line each, among what a site's wrapper says."""
+        return tuple(self._printed(stdout, spec.elements))
+
+    @staticmethod
+    def _printed(stdout: str, number: int = 1) -> list[str]:
+        found = [_ascii(line.strip()) for line in stdout.splitlines() if _ID.match(line.strip())]
+        if len(found) < number:
+            raise SchedulerError(
+                f"flux gave {len(found)} job ids for {number} runs, it said: {stdout.strip() or '(nothing)'}",
+                where="flux",
+            )
+        return found[-number:]
+
+    def classify(self, message: str) -> SubmitErrorKind:
+        if _LIMIT.search(message):
+            return "limit"
+        return "transient" if _TRANSIENT.search(message) else "permanent"
+
+    def parse_runs(self, stdout: str, spec: JobSpec) -> dict[int, str]:
+        known = dict(line.split(maxsplit=1)[::-1] for line in stdout.splitlines() if len(line.split(maxsplit=1)) == 2)
+        found = {run: known.get(name_of(spec, run)) for run in spec.runs}
+        return {run: _ascii(job) for run, job in found.items() if job}
+
+    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        runs = self.parse_runs(stdout, spec)  # of a pack, the first run names it
+        return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
+
+    def nobody_there(self, message: str) -> str | None:
+        if re.search(r"broker socket \S+ was not found|flux_open: No such file", message):
+            return "`flux start COMMAND` for an instance of one's own, or the machine's login node; `flux uptime` tells"
+        return None
+
+    def parse_standing(self, stdout: str) -> JobEndState | None:
+        """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later."""
+        events = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+        told = [event.get("context", {}) for event in events if event.get("name") == "exception"]
+        fatal = [each.get("type") for each in told if each.get("severity") == 0]
+        return JobEndState(not fatal, reached_limit="timeout" in fatal[:1]) if events else None
+
+    def parse_resubmitted(self, stdout: str) -> str:
+        return self._printed(stdout)[-1]
+
+    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
+        start = stdout.find("{")  # what a site's wrapper says before is not ours
+        if start < 0:
+            return {}
+        try:
+            data = json.loads(stdout[start:])
+        except ValueError:
+            return {}
+        jobs = data.get("jobs", [data])  # one id gives the bare object
+        return {_ascii(job["jobid"]): _status(job) for job in jobs if "jobid" in job}
+
+    def is_unknown_job(self, message: str) -> bool:
+        return re.search(r"JobID \S+ unknown", message) is not None
+
+    def only_ended(self, message: str) -> bool:
+        lines = [line for line in message.splitlines() if line.strip()]
+        return bool(lines) and all(re.search(r"job is inactive|unknown job id", line) for line in lines)
+
+
+def _status(job: Mapping[str, Any]) -> JobStatus:
+    native = str(job.get("result") or job.get("state") or job.get("status") or "")
+    exception = job.get("exception") or {}
+    reason = ""
+    if exception.get("occurred") and exception.get("severity", 0) == 0:
+        reason = f"{exception.get('type', '')}: {exception.get('note', '')}".strip(": ")
+    elif native in ("DEPEND", "SCHED", "PRIORITY"):
+        waiting = job.get("dependencies") or []
+        reason = ", ".join(waiting) or str(job.get("annotations", {}).get("sched", {}).get("reason_pending", ""))
+    if native == "FAILED" and "node failure" in reason:
+        native = "NODE_FAIL"
+    wait, code, signal = job.get("waitstatus"), job.get("returncode"), None
+    if isinstance(code, int) and code > 128 and code < 160:
+        signal = code - 128
+    if isinstance(wait, int) and wait & 0x7F:
+        signal = wait & 0x7F
+    estimate = job.get("annotations", {}).get("sched", {}).get("t_estimate")
+    return JobStatus(
+        state=STATES.get(native, State.UNKNOWN),
+        native=native,
+        exit_code=code if isinstance(code, int) and code >= 0 else None,
+        signal=signal,
+        reason=reason,
+        start=job.get("t_run") or estimate,
+    )
+
+
+def name_of(spec: JobSpec, run: int) -> str:
+    return f"{spec.plan.request.job_name}.{run}.{spec.tag}"
+
+
+def _ascii(job: str) -> str:
+    return job.replace("ƒ", "f", 1)

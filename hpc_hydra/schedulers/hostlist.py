@@ -1,0 +1,109 @@
+"""Compressed lists of schedulers: host lists ``n[001-003,007]`` and counts ``4(x2),3``. Strict: an error, never a part.
+
+Why not a library: python-hostlist is GPL; ClusterShell's NodeSet sorts, and the order is what tells where rank 0 is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from hpc_hydra.records.types import consecutive
+
+_LIMIT = 1_000_000  # hosts; more is a damaged list
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The hosts of a list, in its order, as ``scontrol show hostnames`` prints them.
+
+    Several brackets in a name are their product; what follows a bracket is a suffix (``n[1-4]-ib``, an extension).
+
+    Raises:
+        ValueError: the list is malformed.
+    """
+    hosts: list[str] = []
+    for name in _split(text):
+        hosts.extend(_expand_name(name))
+        if len(hosts) > _LIMIT:
+            raise ValueError(f"more than {_LIMIT} hosts")
+    return tuple(hosts)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Names between the commas that are outside of brackets."""
+    start, depth = 0, 0
+    for i, char in enumerate(text):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        if depth not in (0, 1):
+            raise ValueError(f"unbalanced brackets in {text!r}")
+        if char == "," and depth == 0:
+            yield text[start:i].strip()
+            start = i + 1
+    if depth:
+        raise ValueError(f"unbalanced brackets in {text!r}")
+    yield text[start:].strip()
+
+
+def _expand_name(name: str) -> list[str]:
+    if not name:  # scontrol takes "n1,,n2" for two hosts
+        return []
+    if any(char.isspace() for char in name):
+        raise ValueError(f"white space in {name!r}")
+    hosts = [""]
+    for part in re.split(r"(\[[^\]]*\])", name):
+        choices = list(_numbers(part[1:-1])) if part.startswith("[") else [part]
+        if len(hosts) * len(choices) > _LIMIT:
+            raise ValueError(f"more than {_LIMIT} hosts")
+        hosts = [host + choice for host in hosts for choice in choices]
+    return hosts
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if not match:
+            raise ValueError(f"{part!r} in [{text}] is no number or range")
+        low, high = match[1], match[2] or match[1]
+        if int(high) < int(low) or int(high) - int(low) > _LIMIT:
+            raise ValueError(f"{part!r} in [{text}] is no range")
+        for number in range(int(low), int(high) + 1):
+            yield f"{number:0{len(low)}d}"
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Run-length encoded counts, as in SLURM_TASKS_PER_NODE: ``4(x2),3`` is (4, 4, 3).
+
+    Raises:
+        ValueError: the text is malformed.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _COUNT.fullmatch(part.strip())
+        if not match:
+            raise ValueError(f"{part!r} is no count such as 4 or 4(x2)")
+        times = int(match[2] or 1)
+        if times < 1 or len(found) + times > _LIMIT:
+            raise ValueError(f"{part!r} is no count such as 4 or 4(x2)")
+        found.extend([int(match[1])] * times)
+    return tuple(found)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as array indices are written: ``1,3-5``."""
+    pairs = consecutive(sorted(set(numbers)))
+    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in pairs)
+
+
+def numbers(text: str) -> list[int]:
+    """``0-3,8`` as [0, 1, 2, 3, 8]."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            found += range(int(first), int(last or first) + 1)
+    return found

@@ -1,0 +1,338 @@
+"""Text of job scripts: the one place where a value becomes part of a shell script, and what all scripts share.
+
+Scripts are plain bash without here-documents. Every value stands on one line, so that no scheduler can take a part of
+it for a directive. Must not know: any scheduler's options.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.records.layout import ATTEMPT_TIME
+from hpc_hydra.schedulers import container
+from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.environment import RANK_VARIABLES
+
+INTERRUPTED = "HPC_HYDRA_INTERRUPTED"
+"""Set once Ctrl-C has reached the script of a run that is attached to a console."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
+_WIDTH = 100  # columns after which a command goes on in the next line
+_MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
+
+
+def quote(value: str) -> str:
+    """``value`` as one word of bash, byte for byte, without a line break.
+
+    Raises:
+        ConfigError: ``value`` holds a NUL, which no argument or variable can.
+    """
+    if "\0" in value:
+        raise ConfigError(f"{value!r} holds a NUL character, which no argument or variable can")
+    if value.isprintable():
+        return shlex.quote(value)
+    return "$'" + "".join(_escape(char) for char in value) + "'"
+
+
+def _escape(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(char))
+
+
+def command(argv: Sequence[str]) -> str:
+    """``argv`` as one command of bash."""
+    return " ".join(quote(arg) for arg in argv)
+
+
+def comment(text: str) -> str:
+    """``text`` as one line of comment; nothing in it can end the line, or be a directive of a scheduler."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return f"# note: {line}" if _DIRECTIVE.match(line) else f"# {line}"
+
+
+def job_script(
+    spec: JobSpec,
+    *,
+    scheduler: str,
+    launch: Sequence[str],
+    select: str,
+    job_id: str,
+    directives: Iterable[str] = (),
+    other_nodes: Sequence[str] = (),
+    workdir: bool = True,
+    setup: bool = True,
+    notes: Iterable[str] = (),
+    before: Iterable[str] = (),
+    head: Iterable[str] = (),
+    replica: Sequence[str] | None = None,
+) -> str:
+    """The whole script of a job.
+
+    Args:
+        scheduler: name of the dialect; the ranks ask it who they are.
+        launch: starts one process per rank, without the ranks' own argv.
+        select: bash word that gives the number of the run, from the array ``runs``.
+        job_id: bash word that gives the scheduler's id of this job or array element.
+        directives: lines that the scheduler reads, as they stand.
+        other_nodes: starts one process on each node but the first, for the setup lines; empty: there is one node.
+        workdir: the script changes to where the user's command was given.
+        setup: the script runs the setup lines; else the launch command does.
+        notes: said in the script's head.
+        before: lines of shell of the dialect's own, run before the setup lines.
+        head: the same, run before everything else.
+        replica: `Scheduler.launch_replica`, for a plan with replica groups.
+    """
+    lines = ["#!/bin/bash", *directives]
+    lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
+    lines += [comment(text) for text in (spec.comment, *notes) if text]
+    if spec.plan.logging.trace:
+        lines += ["", "PS4='+ line $LINENO: '", "set -x"]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += head
+    if spec.attached:
+        lines.append("trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
+        lines.append(f"trap 'export {INTERRUPTED}=1' INT  # Ctrl-C")
+    if workdir:
+        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    lines += ["", *_run(spec, scheduler, select, job_id), *before]
+    if setup and spec.plan.request.setup_lines:
+        lines += ["", *_setup(spec, other_nodes)]
+    lines += _exports(spec)
+    lines += container.exports(spec)
+    options, enter = container.around(spec)
+    starter = _starter(spec, launch, replica, [*options, *enter])
+    lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?"]
+    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    return "\n".join(lines)
+
+
+def step_script(
+    spec: JobSpec, *, scheduler: str, launch: Sequence[str], last: str, job_id: str, before: Iterable[str] = ()
+) -> str:
+    """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
+
+    Its arguments are the run's number, its hosts, the name of its attempt, and its part of each host. By hand, without
+    an attempt, the script writes the outcome as a job of its own would; else who started it does.
+    """
+    lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
+    lines += [comment(text) for text in (spec.comment,) if text]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines.append("trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them")
+    lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
+    lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec), *container.exports(spec)]
+    options, enter = container.around(spec)
+    lines += [
+        "",
+        *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}".lstrip()),
+        "code=$?",
+        '[ -z "${3-}" ] || exit "$code"',
+    ]
+    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    return "\n".join(lines)
+
+
+def pack_script(
+    spec: JobSpec,
+    *,
+    scheduler: str,
+    index: str,
+    job_id: str,
+    directives: Iterable[str] = (),
+    other_nodes: Sequence[str] = (),
+    workdir: bool = True,
+    before: Iterable[str] = (),
+    head: Iterable[str] = (),
+    stays: bool = False,
+) -> str:
+    """The script of an allocation for several runs: ``index`` is the bash word that says which of the packs it is.
+
+    ``before`` and ``head`` are as in `job_script`. ``stays``: the script awaits what it starts, or it becomes that.
+    """
+    lines = ["#!/bin/bash", *directives, comment(f"{spec.key} of the sweep {spec.sweep}")]
+    lines += [comment(f"{len(spec.runs)} runs in {len(spec.packs)} allocations")]
+    lines += [comment(text) for text in (spec.comment,) if text]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += head
+    if workdir:
+        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    lines += ["", *_own(spec, scheduler)]
+    lines += [f'export HPC_HYDRA_PACK="{index}"', f'export HPC_HYDRA_PACK_JOB="{job_id}"', *before]
+    if spec.plan.request.setup_lines:
+        lines += ["", *_setup(spec, other_nodes)]
+    lines += _exports(spec)
+    if stays:
+        lines += ["", "trap : INT TERM  # the packed runs are told too: wait for them", command(spec.rank_command)]
+        lines += ["exit $?", ""]
+    else:
+        lines += ["", f"exec {command(spec.rank_command)}", ""]
+    return "\n".join(lines)
+
+
+def _starter(
+    spec: JobSpec, launch: Sequence[str], replica: Sequence[str] | None, around: Sequence[str]
+) -> Sequence[str]:
+    """What starts the ranks: the scheduler's launch command, MPI's own launcher, or what cares for replica groups.
+
+    ``around`` are the words that bring a rank into its container.
+    """
+    plan = spec.plan
+    if plan.rendezvous.has_replicas:
+        if replica is None:
+            raise PlanError(
+                f"scheduler={plan.request.scheduler} cannot start, and start again, a part of a job",
+                where="rendezvous",
+                fix="rendezvous=torchrun rendezvous.max_restarts=3 starts all ranks again",
+            )
+        words = ["--words", str(len(replica) + len(around)), *(["--contained"] if around else [])]
+        return [spec.finish_command[0], "-m", "hpc_hydra.node", "replicas", *words, "--", *replica, *around]
+    if plan.rendezvous.launcher == "scheduler":
+        return [*launch, *around]
+    request = plan.request
+    argv = [spec.finish_command[0], "-m", "hpc_hydra.node", "mpiexec", "--nodes", str(request.nodes)]
+    argv += ["--procs-per-node", str(request.procs_per_node)]
+    if request.cpus_per_proc is not None:
+        argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
+    return [*argv, "--", *around]
+
+
+def _own(spec: JobSpec, scheduler: str) -> Iterator[str]:
+    own = {
+        "HPC_HYDRA_SWEEP": str(spec.sweep),
+        "HPC_HYDRA_JOB": spec.key,
+        "HPC_HYDRA_SCHEDULER": scheduler,
+    }
+    for name, value in {**spec.environ, **own}.items():
+        yield f"export {_checked(name)}={quote(value)}"
+
+
+def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
+    yield from _own(spec, scheduler)
+    yield f"runs=({' '.join(map(str, spec.runs))})"
+    yield f"export HPC_HYDRA_RUN={select}"
+    yield 'case " ${runs[*]} " in'
+    yield '  *" ${HPC_HYDRA_RUN//[!0-9]/x} "*) ;;'
+    yield "  *) echo \"hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${runs[*]}\" >&2; exit 2 ;;"
+    yield "esac"
+    yield f'export HPC_HYDRA_ATTEMPT="$(date -u +{ATTEMPT_TIME})-{job_id}"'
+
+
+_EACH_LINE = """\
+for hpc_hydra_line in "${hpc_hydra_setup[@]}"; do
+  hpc_hydra_num=$((hpc_hydra_num + 1))
+  echo "hpc_hydra: setup line $hpc_hydra_num on $HOSTNAME: $hpc_hydra_line" >&2
+  eval "$hpc_hydra_line" && hpc_hydra_code=0 || hpc_hydra_code=$?
+  [ "$hpc_hydra_code" = 0 ] || {
+    echo "hpc_hydra: setup line $hpc_hydra_num failed with exit code $hpc_hydra_code" >&2; break; }
+done"""
+_LOGIN = """\
+type module >/dev/null 2>&1 || { [ ! -r /etc/profile ] || . /etc/profile; }
+type module >/dev/null 2>&1 || for hpc_hydra_profile in ~/.bash_profile ~/.bash_login ~/.profile; do
+  [ ! -r "$hpc_hydra_profile" ] || { . "$hpc_hydra_profile"; break; }
+done
+"""
+SETUP_THEN = (
+    'HOSTNAME=$(uname -n); hpc_hydra_setup=("${@:2:$1}"); hpc_hydra_command=("${@:$(($1 + 2))}"); '
+    "hpc_hydra_num=0; hpc_hydra_code=0; set --\n"
+    f"{_LOGIN}{_EACH_LINE}\n"
+    'set +eu; [ "$hpc_hydra_code" = 0 ] || '
+    '{ echo "$hpc_hydra_line" >&"$HPC_HYDRA_SETUP_FD"; exit "$hpc_hydra_code"; }\n'
+    'exec "${hpc_hydra_command[@]}"'
+)
+"""For ``bash -c``: runs setup lines and then a command, given as: how many lines there are, the lines, the command."""
+_ELSEWHERE = (
+    """bash -c 'HOSTNAME=$(uname -n); hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' setup """
+    """"${hpc_hydra_setup[@]}" || { hpc_hydra_code=$?; hpc_hydra_line="on another node"; }"""
+)
+
+
+def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
+    """Setup lines: in the batch shell, whose exports reach all ranks; then once on each further node."""
+    lines = spec.plan.request.setup_lines
+    yield "# once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)"
+    yield "hpc_hydra_setup=("
+    yield from (f"  {quote(line)}" for line in lines)
+    yield ")"
+    login = _LOGIN if any(_MODULES.search(line) for line in lines) else ""  # `module` may come with a login shell only
+    yield f"hpc_hydra_each='set --; hpc_hydra_num=0\n{login}{_EACH_LINE}'"
+    yield 'eval "$hpc_hydra_each"'
+    yield "set +eu"
+    if other_nodes:
+        yield 'if [ "$hpc_hydra_code" = 0 ]; then'
+        yield from (f"  {line}" for line in _wrapped(other_nodes, _ELSEWHERE))
+        yield "fi"
+    yield 'if [ "$hpc_hydra_code" != 0 ]; then'
+    yield '  echo "hpc_hydra: the run is not started" >&2'
+    yield '  export HPC_HYDRA_REASON="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
+    yield f'  {command(spec.finish_command)} "$hpc_hydra_code"'
+    yield '  exit "$hpc_hydra_code"'
+    yield "fi"
+
+
+def interactive_script(spec: JobSpec) -> str:
+    """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
+    lines = ["#!/bin/bash", comment(f"an interactive shell of {spec.plan.system}")]
+    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
+    for line in spec.plan.request.setup_lines:
+        lines += ["", f"eval {quote(line)} || exit"]
+    lines += [*_exports(spec), *container.exports(spec)]
+    _, enter = container.around(spec)
+    shell = [*enter, "bash"] if spec.plan.container else ["bash", "-i"]
+    return "\n".join([*lines, "", f"exec {command(shell)}", ""])
+
+
+def _exports(spec: JobSpec) -> Iterator[str]:
+    for var in spec.plan.env:
+        yield ""
+        yield from export(var)
+    if spec.pythonpath:
+        yield ""
+        yield from export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+
+
+def export(var: EnvVar) -> Iterator[str]:
+    """The lines that set one variable, with where it comes from; what only a node can decide is a comment."""
+    name = _checked(var.name)
+    source = "; ".join(text for text in (var.origin, var.source, var.checked and f"checked {var.checked}") if text)
+    about = f"{var.why} ({source})" if var.why and source else var.why or source
+    if about:
+        yield comment(about)
+    if var.when or var.expand:
+        when = " and ".join(f"{kind} {argument}" for kind, argument in var.when)
+        yield comment(f"set on the node{', when ' + when if when else ''}: {name}={var.value}")
+    elif var.mode == "force":
+        yield f"export {name}={quote(var.value)}"
+    elif var.mode == "prepend":
+        yield f'export {name}={quote(var.value)}"${{{name}:+:${name}}}"'
+    else:
+        yield f'[ -n "${{{name}+x}}" ] || export {name}={quote(var.value)}'
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a variable: letters, digits and _, not beginning with a digit",
+            where="launch.env",
+            fix="a name such as NCCL_DEBUG",
+        )
+    return name
+
+
+def _wrapped(launch: Sequence[str], rest: str) -> list[str]:
+    """``launch`` and the shell text ``rest``, one command on a few lines that people can read."""
+    lines = [""]
+    for word in map(quote, launch):
+        if lines[-1] and len(lines[-1]) + len(word) > _WIDTH:
+            lines.append(" ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return [f"{line} \\" for line in lines] + [f"  {rest}"]

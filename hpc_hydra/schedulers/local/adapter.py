@@ -1,0 +1,112 @@
+"""This machine as a scheduler: plain scripts, ranks started by our own ``spawn``. The queue is in `local_queue`.
+
+Must not know: processes, GPUs, the launcher.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.schedulers.base import JobSpec, Submitter
+from hpc_hydra.schedulers.job_script import job_script
+from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
+
+RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SPAWN_HOST"
+"""What ``spawn`` sets for each rank."""
+
+
+class Local(Unqueued):
+    """``bash SCRIPT RUN`` starts one run; the ranks are its children."""
+
+    name = "local"
+    program = "bash"
+    place = "this machine"
+    refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi")
+    without_meaning: ClassVar[Mapping[str, str]] = {
+        "queue": "scheduler.queue",
+        "account": "scheduler.account",
+        "qos": "scheduler.qos",
+        "mail_type": "scheduler.mail_type",
+        "mail_user": "scheduler.mail_user",
+        "gpu_bind": "system.gpu_bind",
+        "cpu_bind": "system.cpu_bind",
+        "submit_args": "options of the submit command",
+        "launch_args": "options of the launch command",
+        "removed_args": "removed options",
+    }
+
+    def check(self, request: Request) -> None:
+        self.check_warning(request)
+        if request.nodes > 1:
+            raise PlanError(
+                f"scheduler=local is one machine, not {request.nodes}",
+                where="resources.nodes",
+                fix=f"resources.nodes=1 resources.procs_per_node={request.world_size}, or scheduler=slurm",
+            )
+        self.check_fields(request)
+
+    def launch(self, request: Request, python: str = sys.executable) -> list[str]:
+        argv = [python, "-m", "hpc_hydra.node", "spawn", "--procs", str(request.procs_per_node)]
+        argv += ["--gpus-per-proc", str(request.gpus_per_proc)]
+        if request.cpus_per_proc is not None:
+            argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
+        return [*argv, "--"]
+
+    def launch_replica(self, request: Request, python: str = sys.executable) -> list[str]:
+        return self.launch(request, python)
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return (socket.gethostname(),)
+
+    def script(self, spec: JobSpec) -> str:
+        request = spec.plan.tasks
+        return job_script(
+            spec,
+            scheduler=self.name,
+            launch=self.launch(request, spec.python),
+            replica=self.launch_replica(spec.plan.step, spec.python),
+            select='"${1-}"',
+            job_id="$$",
+            notes=(*([request.comment] if request.comment else []), *self.notes(request)),
+        )
+
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        return ["bash", str(script)]
+
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+        return ["bash", str(script), *args] if attached else None
+
+    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
+        if RANK not in env:
+            return None
+        rank, size = number(env, RANK), number(env, SIZE)
+        if rank >= size:
+            raise RendezvousError(f"{rank} is not below {SIZE}={size}", where=RANK)
+        host = env.get(HOST)
+        if not host:
+            raise RendezvousError(
+                f"is not set, although {RANK} is", where=HOST, fix="start the ranks by the job script"
+            )
+        return RankInfo(
+            rank=rank,
+            local_rank=rank,
+            world_size=size,
+            local_world_size=size,
+            node_rank=0,
+            num_nodes=1,
+            master_host=host,
+            hosts=(host,),
+            job_id=run_id(env.get("HPC_HYDRA_JOB", ""), env.get("HPC_HYDRA_RUN", "")),
+            source=f"{RANK}={rank} {SIZE}={size} {HOST}={host}",
+        )
+
+    def submitter(self) -> Submitter:
+        from hpc_hydra.schedulers.local.queue import LocalSubmitter
+
+        return LocalSubmitter(self)

@@ -1,0 +1,77 @@
+"""What dialects without a queue have in common: ``bash SCRIPT RUN`` starts a run, and only its launcher knows it.
+
+Must not know: hosts, processes, the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
+
+
+class Unqueued(Scheduler):
+    """Runs are the launcher's children."""
+
+    has_queue = False
+    place: str  # as notes and errors name it
+    refused: ClassVar[tuple[str, ...]]  # fields of a request that there is no such thing of
+    without_meaning: ClassVar[Mapping[str, str]]  # fields that are left out → how they are called
+
+    def check_fields(self, request: Request) -> None:
+        """Refuse what there is no such thing of. Raises `PlanError` naming the key."""
+        for name in self.refused:
+            if getattr(request, name) is not None:
+                raise PlanError(
+                    f"there is no such thing on {self.place}", where=f"scheduler.{name}", fix=f"scheduler.{name}=null"
+                )
+        if request.array_parallelism is not None and request.array_parallelism < 1:
+            raise PlanError(f"{request.array_parallelism} runs at a time", where="scheduler.array_parallelism", fix="1")
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        given = [key for name, key in self.without_meaning.items() if getattr(request, name)]
+        return (f"without meaning on {self.place}: {', '.join(given)}",) if given else ()
+
+    def directives(self, request: Request) -> list[tuple[str, str | None]]:
+        return []
+
+    def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
+        return ["bash", str(script), str(spec.runs[0])]  # the only one, or the first of a pack
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        return self.submit_command(script, spec)
+
+    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+        return tuple(ids_of(spec))
+
+    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
+        return []  # only the queue of this launcher knows
+
+    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
+        return {}
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        raise SchedulerError(f"runs on {self.place} are cancelled by the launcher that started them")
+
+
+def ids_of(spec: JobSpec) -> tuple[str, ...]:
+    """For each run: its own, or that of the pack that carries it, which its first run names (`in_queue`)."""
+    starts = [sum(spec.packs[:i]) for i in range(len(spec.packs))]
+    return spec.ids_of_runs([run_id(spec.key, spec.runs[at]) for at in starts or range(len(spec.runs))])
+
+
+def run_id(job: str, run: int | str) -> str:
+    """Our id of a run of this launcher's; its output is in ``<id>.log``."""
+    return f"{job}.{run}"
+
+
+def number(env: Mapping[str, str], name: str) -> int:
+    """What our own starter has set. Raises `RendezvousError` naming the variable."""
+    value = env.get(name, "")
+    if not (value.isascii() and value.isdigit()):
+        raise RendezvousError(f"{value!r} is no number", where=name, fix="start the ranks by the job script")
+    return int(value)

@@ -1,0 +1,168 @@
+"""Which hosts an LSF job has, and who a process of it is.
+
+Hosts come from LSB_MCPU_HOSTS, in its order (``h1 4 h2 4``): LSB_HOSTS is not set where it would be long, and sorting
+loses where rank 0 is. On CSM machines the first host is the launch node, which runs the script and no rank.
+Pure, but for the file that LSB_DJOB_HOSTFILE names. Source: "Environment variable reference" of IBM Spectrum LSF 10.1;
+OLCF's Summit user guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.schedulers.base import Allocation
+
+RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SPAWN_HOST"
+"""What ``spawn`` sets for each rank of a host."""
+NODE, HOSTS, JOB = "HPC_HYDRA_LSF_NODE", "HPC_HYDRA_LSF_HOSTS", "HPC_HYDRA_LSF_JOB"
+"""What ``blaunch`` sets on each host: its number, all hosts, the job."""
+FLAVOUR = "HPC_HYDRA_LSF_FLAVOUR"
+STEP = "HPC_HYDRA_LSF_STEP"
+"""Set where several jsruns share the job: which of its hosts one has, jsrun does not say."""
+
+_TASKS = (  # families of per-task variables, the most specific first
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
+
+
+def allocation(env: Mapping[str, str]) -> Allocation | None:
+    """The allocation that ``env`` is of; None where it is of none. The launch node of CSM is not counted.
+
+    Raises `RendezvousError` naming the variable that is malformed or missing.
+    """
+    if not env.get("LSB_JOBID"):
+        return None
+    source, slots = _slots(env)
+    if _has_launch_node(env, slots):
+        del slots[next(iter(slots))]
+    if not slots:
+        raise RendezvousError("names no host that runs ranks", where=source, fix="a job with at least one compute node")
+    return Allocation(job_id(env), tuple(slots), tuple(slots.values()))
+
+
+def job_id(env: Mapping[str, str]) -> str:
+    """``12``, or ``12[3]`` for an element of an array; LSB_JOBINDEX is 0 in other jobs."""
+    index = env.get("LSB_JOBINDEX", "0")
+    return f"{env.get('LSB_JOBID', '')}[{index}]" if index.isdigit() and int(index) > 0 else env.get("LSB_JOBID", "")
+
+
+def identity(env: Mapping[str, str]) -> RankInfo | None:
+    """The rank that this process is, by our own ``blaunch`` or by jsrun; None where it is none.
+
+    Raises:
+        RendezvousError: variables are missing, malformed or contradict each other.
+    """
+    if RANK in env:
+        return _of_blaunch(env)
+    for names in _TASKS:
+        if names[0] in env and env.get("LSB_JOBID"):
+            return _of_jsrun(env, names)
+    return None
+
+
+def _of_blaunch(env: Mapping[str, str]) -> RankInfo:
+    local, per_node = _number(env, RANK), _number(env, SIZE)
+    hosts = tuple(env.get(HOSTS, "").split()) or (env.get(HOST, ""),)
+    node = _number(env, NODE) if NODE in env else 0
+    if local >= per_node:
+        raise RendezvousError(f"{local} is not below {SIZE}={per_node}", where=RANK)
+    if node >= len(hosts) or not all(hosts):
+        raise RendezvousError(
+            f"{env.get(HOSTS, '')!r} does not hold host number {node}", where=HOSTS, fix="start the job script"
+        )
+    return RankInfo(
+        rank=node * per_node + local,
+        local_rank=local,
+        world_size=len(hosts) * per_node,
+        local_world_size=per_node,
+        node_rank=node,
+        num_nodes=len(hosts),
+        master_host=hosts[0],
+        hosts=hosts,
+        job_id=env.get(JOB) or job_id(env),
+        source=" ".join(f"{name}={env[name]}" for name in (NODE, HOSTS, RANK, SIZE) if name in env),
+    )
+
+
+def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankInfo:
+    rank, size, local, per_node = (_number(env, name, beside=names[0]) for name in names)
+    source = " ".join(f"{name}={env[name]}" for name in names)
+    if rank >= size or not per_node or local >= per_node or size % per_node or rank % per_node != local:
+        raise RendezvousError(
+            f"{rank} is not what packed tasks, {per_node} on each host, would have (read: {source})",
+            where=names[0],
+            fix="jsrun --launch_distribution=packed, the same number of tasks on each host",
+        )
+    nodes = size // per_node
+    held = allocation(env)
+    hosts = held.hosts if held else ()
+    if len(hosts) < nodes:
+        raise RendezvousError(
+            f"{nodes} hosts run tasks ({source}), but the job has {len(hosts)}: {' '.join(hosts)}",
+            where="LSB_MCPU_HOSTS",
+            fix="start the ranks by jsrun inside the job",
+        )
+    hosts = () if env.get(STEP) and len(hosts) != nodes else hosts[:nodes]
+    return RankInfo(
+        rank=rank,
+        local_rank=local,
+        world_size=size,
+        local_world_size=per_node,
+        node_rank=rank // per_node,
+        num_nodes=nodes,
+        master_host=hosts[0] if hosts else "",
+        hosts=hosts,
+        job_id=job_id(env),
+        source=source,
+    )
+
+
+def _slots(env: Mapping[str, str]) -> tuple[str, dict[str, int]]:
+    """Slots of each host, hosts in the order in which they are first named; and the variable that said so."""
+    if words := env.get("LSB_MCPU_HOSTS", "").split():
+        if len(words) % 2 or not all(word.isdigit() for word in words[1::2]):
+            raise RendezvousError(
+                f"{env['LSB_MCPU_HOSTS']!r} is no list of hosts, each with its slots", where="LSB_MCPU_HOSTS"
+            )
+        return "LSB_MCPU_HOSTS", _added(zip(words[::2], map(int, words[1::2]), strict=True))
+    for name in ("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE"):
+        if path := env.get(name):
+            try:
+                lines = Path(path).read_text().split()
+            except OSError:
+                continue  # LSF removes it with the job
+            if lines:
+                return name, _added((host, 1) for host in lines)
+    if hosts := env.get("LSB_HOSTS", "").split():
+        return "LSB_HOSTS", _added((host, 1) for host in hosts)
+    raise RendezvousError(
+        "is not set, although LSB_JOBID is: the hosts of this job are not known",
+        where="LSB_MCPU_HOSTS",
+        fix="keep the variables that LSF sets; in a shell that is no job, unset LSB_JOBID",
+    )
+
+
+def _added(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
+    slots: dict[str, int] = {}
+    for host, number in pairs:
+        slots[host] = slots.get(host, 0) + number
+    return slots
+
+
+def _has_launch_node(env: Mapping[str, str], slots: Mapping[str, int]) -> bool:
+    """CSM, by its allocation, by jsrun's variables or by what our script says; the launch node has one slot."""
+    first, *others = slots.values()
+    csm = env.get(FLAVOUR) == "csm" or "CSM_ALLOCATION_ID" in env or "JSM_NAMESPACE_RANK" in env
+    return csm and bool(others) and first == 1 and max(others) > 1
+
+
+def _number(env: Mapping[str, str], name: str, beside: str = RANK) -> int:
+    value = env.get(name, "")
+    if not (value.isascii() and value.isdigit()):
+        what = f"{value!r} is no number" if value else f"is not set, although {beside} is"
+        raise RendezvousError(what, where=name, fix="start the ranks by the job script")
+    return int(value)

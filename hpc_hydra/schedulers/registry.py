@@ -1,0 +1,111 @@
+"""Schedulers by name: the built-in ones and those of other packages (entry points ``hpc_hydra.schedulers``).
+
+Must not know: any scheduler; each is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.errors import ConfigError, SchedulerError
+
+if TYPE_CHECKING:
+    from hpc_hydra.planning.types import RankInfo
+    from hpc_hydra.schedulers.base import Allocation, Scheduler, Submitter
+
+BUILT_IN = {
+    "local": "hpc_hydra.schedulers.local.adapter:Local",
+    "flux": "hpc_hydra.schedulers.flux.adapter:Flux",
+    "lsf": "hpc_hydra.schedulers.lsf.adapter:Lsf",
+    "slurm": "hpc_hydra.schedulers.slurm.adapter:Slurm",
+    "ssh": "hpc_hydra.schedulers.ssh.adapter:Ssh",
+}
+_RANKS = {"flux": "hpc_hydra.schedulers.flux.ranks", "slurm": "hpc_hydra.schedulers.slurm.ranks"}
+"""Where a dialect's `identity` is a module's: a rank asks that, and need not load how jobs are written."""
+
+STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
+
+# Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
+_PREFIXES = {
+    "local": ("HPC_HYDRA_",),
+    "ssh": ("HPC_HYDRA_",),
+    "flux": ("FLUX_",),
+    "slurm": ("SLURM_",),
+    "lsf": ("HPC_HYDRA_", "LSB_"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """All valid names of schedulers, sorted."""
+    return tuple(sorted({*BUILT_IN, *_others()}))
+
+
+def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the built-in schedulers that may know the process with this environment as a rank.
+
+    Another package's are not asked: to look for them takes longer than the start of a program may. Ranks that our own
+    job scripts start are known by HPC_HYDRA_RUN.
+    """
+    found = [name for name in BUILT_IN if any(key.startswith(_PREFIXES.get(name, ("",))) for key in env)]
+    return tuple(found)
+
+
+def dialect(name: str) -> Scheduler:
+    """The pure half of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
+
+    Raises:
+        ConfigError: no scheduler of this name.
+        SchedulerError: another package's scheduler cannot be loaded.
+    """
+    name = name.removesuffix(STEP)
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        found: Scheduler = getattr(import_module(module), attribute)()
+        return found
+    others = _others()
+    if name not in others:
+        valid = ", ".join(names())
+        raise ConfigError(f"there is no scheduler {name!r}", where="scheduler.name", fix=f"scheduler=NAME of: {valid}")
+    try:
+        return _made(others[name].load()())
+    except Exception as error:
+        raise SchedulerError(
+            f"scheduler {name!r} of another package cannot be loaded: {error}", where=others[name].value
+        ) from error
+
+
+def identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
+    """`Scheduler.identity`: who the process with this environment is. Raises as `dialect` and that do."""
+    light = _RANKS.get(name.removesuffix(STEP))
+    found: RankInfo | None = (import_module(light) if light else dialect(name)).identity(env)
+    return found
+
+
+def has_queue(name: str) -> bool:
+    """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
+    return not name.endswith(STEP) and dialect(name).has_queue
+
+
+def submitter(name: str, held: Allocation | None = None) -> Submitter:
+    """The doing half of a scheduler: a fresh object, of which a launcher needs one. ``held``: runs are its steps."""
+    if held is None:
+        return dialect(name).submitter()
+    from hpc_hydra.schedulers.allocation_queue import StepSubmitter
+
+    return StepSubmitter(dialect(name), held)
+
+
+def _made(value: Any) -> Scheduler:
+    from hpc_hydra.schedulers.base import Scheduler
+
+    if not isinstance(value, Scheduler):
+        raise TypeError(f"{type(value).__name__} is no hpc_hydra.schedulers.base.Scheduler")
+    return value
+
+
+def _others() -> dict[str, Any]:
+    from hpc_hydra.config.store import plugged  # slow, and rarely needed
+
+    return plugged()

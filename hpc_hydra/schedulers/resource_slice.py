@@ -1,0 +1,129 @@
+"""What of a host a packed run gets: which cores and GPUs, where a starter of our own confines it (LSF's blaunch, ssh).
+
+The packer deals out positions: the third of the cores that a job may use there, whatever its number is. The host knows
+what they are: the cores that LSF or the kernel leaves it, the GPUs that its list of visible ones names.
+Must not know: any scheduler's commands, what a run computes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+
+from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.planning.packing import Share
+from hpc_hydra.schedulers.devices import gpus
+from hpc_hydra.schedulers.hostlist import numbers, ranges
+
+SLICE = "HPC_HYDRA_SLICE"
+"""What of this host the ranks get: a `Slice` as a word. Not for the ranks themselves."""
+WHOLE = "whole"  # the run's job has the host for itself
+
+_RANGES = r"((?:\d+(?:-\d+)?(?:,|(?=/)))*)"  # as `ranges` writes them
+_WORD = re.compile(rf"{_RANGES}/(\d+):{_RANGES}/(\d+)(?::(whole))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Positions among the GPUs and cores that the allocation has of a host, and how many these are."""
+
+    gpus: tuple[int, ...]
+    of_gpus: int
+    cpus: tuple[int, ...]
+    of_cpus: int
+    whole: bool = False
+
+    def __str__(self) -> str:
+        return f"{ranges(self.gpus)}/{self.of_gpus}:{ranges(self.cpus)}/{self.of_cpus}"
+
+    @classmethod
+    def read(cls, word: str) -> Slice:
+        """Raises `RendezvousError`."""
+        found = _WORD.fullmatch(word)
+        if found is None:
+            raise RendezvousError(f"{word!r} is no part of a host", where=SLICE, fix="start the job script")
+        return cls(tuple(numbers(found[1])), int(found[2]), tuple(numbers(found[3])), int(found[4]), found[5] == WHOLE)
+
+
+@dataclass
+class Host:
+    """What is free on a node; ``name`` is empty where the scheduler itself places runs."""
+
+    name: str
+    of_cpus: int
+    of_gpus: int
+    mem: int
+    cpus: list[int] = field(default_factory=list)
+    gpus: list[int] = field(default_factory=list)
+    lost: str | None = None  # why no further run goes there
+
+    def __post_init__(self) -> None:
+        self.cpus, self.gpus = list(range(self.of_cpus)), list(range(self.of_gpus))
+
+    def holds(self, share: Share, counts_memory: bool) -> bool:
+        """Whether there is room for a run now."""
+        enough = len(self.cpus) >= share.cpus and len(self.gpus) >= share.gpus
+        return enough and self.lost is None and (not counts_memory or self.mem >= share.mem)
+
+    def take(self, share: Share) -> Slice:
+        """For a run that it `holds`: neighbours, as far as there are."""
+        part = Slice(tuple(self.gpus[: share.gpus]), self.of_gpus, tuple(self.cpus[: share.cpus]), self.of_cpus)
+        del self.gpus[: share.gpus], self.cpus[: share.cpus]
+        self.mem -= share.mem
+        return part
+
+    def give_back(self, part: Slice, share: Share) -> None:
+        """What a run had that has ended."""
+        self.gpus, self.cpus = sorted({*self.gpus, *part.gpus}), sorted({*self.cpus, *part.cpus})
+        self.mem += share.mem
+
+
+def confine(env: MutableMapping[str, str]) -> None:
+    """Keep this process, and what it starts, to what `SLICE` in ``env`` says, if it is there; it is taken out.
+
+    Raises `PlanError` where the host has less than the allocation counts on, or does not say which GPUs are the job's.
+    """
+    word = env.pop(SLICE, "")
+    if not word:
+        return
+    part = Slice.read(word)
+    if part.of_gpus:
+        env.update(_visible(part, env))
+    if not hasattr(os, "sched_getaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    if part.whole and len(cores) < part.of_cpus:
+        raise PlanError(
+            f"runs that share {os.uname().nodename} count on {part.of_cpus} cores of it, and it has {len(cores)}",
+            where="launch.pack",
+            fix=f"fewer at a time, fewer resources.cpus_per_proc, or system.cores_per_node={len(cores)}",
+        )
+    if part.whole or len(cores) == part.of_cpus:
+        os.sched_setaffinity(0, [cores[at] for at in part.cpus])
+    else:  # other jobs are here too, and nobody says which of the cores are ours
+        print(
+            f"hpc_hydra: not bound to cores: the job has {part.of_cpus} slots here, its processes may use {len(cores)}",
+            file=sys.stderr,
+        )
+
+
+def _visible(part: Slice, env: MutableMapping[str, str]) -> dict[str, str]:
+    here = gpus(env)
+    is_named = here.variable in env
+    if len(here.ids) < part.of_gpus:
+        said = f"{here.variable}={env[here.variable]}" if is_named else f"it has {len(here.ids)}"
+        raise PlanError(
+            f"runs that share {os.uname().nodename} count on {part.of_gpus} GPUs of it: {said}",
+            where="launch.pack",
+            fix="launch.pack=null, or fewer resources.gpus_per_proc",
+        )
+    if len(here.ids) > part.of_gpus and not part.whole:
+        raise PlanError(
+            f"which {part.of_gpus} of the {len(here.ids)} GPUs of {os.uname().nodename} are the job's is not said",
+            where=here.variable,
+            fix="resources.exclusive=true takes whole hosts; or launch.pack=null",
+        )
+    return {here.variable: ",".join(here.ids[at] for at in part.gpus)}

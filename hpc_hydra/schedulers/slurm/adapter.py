@@ -1,0 +1,269 @@
+"""SLURM: sbatch and srun. Options as of 22.05 to 25.05; slurm.schedmd.com/sbatch.html, srun.html, squeue.html.
+
+Pure: no command is run here. Must not know: submitit, the launcher, the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.schedulers import container
+from hpc_hydra.schedulers.base import Allocation, JobSpec
+from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.hostlist import expand
+from hpc_hydra.schedulers.job_script import job_script, pack_script, step_script
+from hpc_hydra.schedulers.options import Option, merge, one_line
+from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
+from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
+
+__all__ = ["ALIASES", "GPU_REQUESTS", "STATES", "Slurm", "time_limit"]
+
+_OF_THE_JOB = (  # what srun would take for options of a step
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_TRES_PER_TASK",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS_PER_SOCKET",
+    "SLURM_MEM_PER_CPU",
+    "SLURM_MEM_PER_GPU",
+    "SLURM_MEM_PER_NODE",
+    "SLURM_NNODES",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXCLUSIVE",
+    "SLURM_THREADS_PER_CORE",
+)
+_NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
+
+
+_OWN_DEFAULTS = {"queue": "PARTITION", "account": "ACCOUNT", "qos": "QOS", "reservation": "RESERVATION"}
+_OPTIONS = r"""(?x)
+    (SBATCH|SALLOC)_(?!DEBUG)
+    | SLURM_(CPU|MEM|GPU|TRES)_BIND$ | SLURM_(DISTRIBUTION|HINT|MPI_TYPE|NETWORK|EXPORT_ENV|EXCLUSIVE|EXACT|OVERLAP)$
+    | SLURM_(NNODES|NPROCS|NTASKS|THREADS_PER_CORE|CPU_FREQ_REQ|KILL_BAD_EXIT|LABELIO|UNBUFFEREDIO|WAIT)$
+    | SLURM_(NTASKS|CPUS|GPUS|MEM|TRES)_PER_\w+$ | SLURM_GPUS$ | SRUN_(CPUS_PER_TASK|EXPORT_ENV|CONTAINER)"""
+_EARLY = 60  # seconds by which a warning may come too soon
+_SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
+
+
+class Slurm(SlurmOptions, SlurmAnswers):
+    """sbatch runs the script on the first node; srun starts one task per rank, whatever their number."""
+
+    name = "slurm"
+    program = "sbatch"
+    has_arrays = True
+    can_pack = True
+    requeues_packs = True
+    can_warn = True
+    can_requeue = True
+    can_lose_nodes = True
+    steps_side_by_side = True
+    kills_ranks = "srun"
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        """sbatch(1): a signal may be sent up to 60 s before it is asked for."""
+        left = (request.time_limit or 0) - request.warn_before
+        if not request.warn_before or request.time_limit is None or left >= _EARLY:
+            return ()
+        note = (
+            f"the warning may come before the run begins: {left} s after its start, and SLURM may be {_EARLY} s early"
+        )
+        return (f"{note} (launch.signal_before_end, resources.time_limit)",)
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))
+
+    def script(self, spec: JobSpec) -> str:
+        request = spec.plan.tasks
+        further = range(
+            0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
+        )  # nodes that the script itself does not run on
+        elsewhere = _once_on_each_node(further) if further else ()
+        job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+        options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
+        directives = [f"#SBATCH {_directive(option)}" for option in options]
+        if spec.packs:
+            return pack_script(
+                spec,
+                scheduler=self.name,
+                directives=directives,
+                index="${SLURM_ARRAY_TASK_ID:-0}",
+                job_id=job_id,
+                other_nodes=elsewhere,
+                before=_no_requeue_after_the_last(spec, job_id),
+                workdir="chdir" not in dict(options),
+            )
+        return job_script(
+            spec,
+            scheduler=self.name,
+            directives=directives,
+            launch=self.launch(request, attached=spec.attached),
+            select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
+            job_id=job_id,
+            replica=self.launch_replica(spec.plan.step),
+            other_nodes=elsewhere,
+            before=_before_requeues(spec, job_id),
+            workdir="chdir" not in dict(options),
+        )
+
+    def restarts(self, env: Mapping[str, str]) -> int:
+        count = env.get("SLURM_RESTART_COUNT", "")
+        return int(count) if count.isdigit() else 0
+
+    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = _own_id(env)
+        return ["scontrol", "show", "job", "-o", job] if job else None
+
+    def requeue_command(self, env: Mapping[str, str]) -> list[str]:
+        return ["scontrol", "requeue", _own_id(env)]
+
+    def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
+        """A whole array by its own id; what waits for something that failed is cancelled, not kept for ever."""
+        ids = [job[0].partition("_")[0] if len(job) > 1 else job[0] for job in jobs]
+        return "afterok:" + ":".join(ids), [("kill-on-invalid-dep", "yes")]
+
+    def step_script(self, spec: JobSpec) -> str:
+        """srun in the allocation, on the hosts that it is told, confined to the cores and GPUs it asks for."""
+        request = spec.plan.tasks
+        options = [("exact", None), *self._slice(request)]
+        given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
+        options = merge(options, given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF)
+        return step_script(
+            spec,
+            scheduler=self.name,
+            launch=["srun", *map(flag, options)],
+            last='"--nodelist=${2-}"',
+            job_id="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
+            before=(f"unset {' '.join(_OF_THE_JOB)}",),
+        )
+
+    def _for_this_job(self, spec: JobSpec) -> Iterator[Option]:
+        logs = str(spec.log)
+        if "\\" in logs:
+            raise PlanError("sbatch cannot write to a path with a backslash", where=logs, fix="hydra.sweep.dir=PATH")
+        one_line(logs, "hydra.sweep.dir")
+        pattern = f"{logs}/{spec.key}".replace("%", "%%")
+        if spec.elements > 1:
+            yield "array", f"0-{spec.elements - 1}{self._throttle(spec.plan.request)}"
+            yield "output", f"{pattern}.%A_%a.log"
+        else:
+            yield "output", f"{pattern}.%j.log"
+        yield "comment", spec.tag
+
+    def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
+        return ["sbatch", "--parsable", str(script)]
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """salloc runs the script here, and its srun on the nodes; within an allocation srun is a step of that one."""
+        request = spec.plan.tasks
+        held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
+        if held is not None:
+            if held.isdigit() and int(held) < request.nodes:
+                raise PlanError(
+                    f"{request.nodes} nodes, but the allocation {env['SLURM_JOB_ID']} that this is in has {held}",
+                    where="resources.nodes",
+                    fix=f"resources.nodes={held} or less, or launch.bg=true for a job of its own",
+                )
+            return ["bash", str(script)]
+        options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
+        return ["salloc", *map(flag, options), "bash", str(script)]
+
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """An allocation and in it a step with a terminal, which leaves its resources to further steps (--overlap)."""
+        attach, request = self.attach_command(script, spec, env), spec.plan.tasks
+        step = [("nodes", "1"), ("ntasks", "1"), ("overlap", None), ("pty", None), ("export", "ALL")]
+        if request.cpus_per_proc is not None:
+            step.append(("cpus-per-task", str(request.cpus_per_proc)))
+        options, _ = container.around(spec)
+        return [*attach[:-2], "srun", *map(flag, step), *options, "bash", str(script)]
+
+    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
+        options = self.directives(request)
+        if attached:
+            kept = [option for option in options if option[0] not in _NOT_FOR_SALLOC]
+            return ["salloc", *map(flag, kept), "bash", str(script), *args]
+        return ["sbatch", "--parsable", *map(flag, options), str(script), *args]
+
+    def keeps(self, request: Request) -> frozenset[str]:
+        silent = request.account is None and "account" not in request.removed_args
+        return frozenset({"SBATCH_ACCOUNT"} if silent else ())  # a person's own default
+
+    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+        """sbatch.html, salloc.html, "INPUT ENVIRONMENT VARIABLES"."""
+        command = "SALLOC" if attached else "SBATCH"
+        return {key: f"{command}_{word}" for key, word in _OWN_DEFAULTS.items()}
+
+    def kept_away(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
+        """Those of a job around us say nothing of what the person wants."""
+        inside = bool(env.get("SLURM_JOB_ID"))
+        options = re.compile(r"(SALLOC|SBATCH)_(?!(CPU|MEM)_BIND|DEBUG)" if inside else _OPTIONS)
+        other = "SBATCH_" if attached else "SALLOC_"
+        return sorted(name for name in env if options.match(name) and not name.startswith(other))
+
+    def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
+        """srun takes these for options (srun.html, "INPUT ENVIRONMENT VARIABLES"). What else the outer job, or the
+        step that this is in, says about itself is left out: it would be taken for options, too."""
+        memory = str(request.mem_per_node or 0)  # 0: with the other steps, all that the job has
+        new = {"SLURM_JOB_ID": held.job_id, "SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": memory}
+        if any(held.gpus) and request.gpu_request not in ("none", "gpus-per-task"):
+            gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
+            new |= {"SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {"SLURM_STEP_GRES": "none"}
+        step = env.get("SLURM_STEP_ID", "")
+        if step.isdigit() and int(step) < _SPECIAL_STEPS:  # a shell of srun --pty holds all, and shares it
+            new["SLURM_OVERLAP"] = "1"
+        return cleaned(env) | new
+
+    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
+        from hpc_hydra.schedulers.slurm.ranks import identity
+
+        return identity(env)
+
+
+def _own_id(env: Mapping[str, str]) -> str:
+    """Of a job's own script: an element by its array, as the last element's id is also that of the whole array."""
+    array, element = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
+
+
+def _before_requeues(spec: JobSpec, job_id: str) -> Iterator[str]:
+    """The script outlives its ranks, to requeue the job; SLURM itself requeues a preempted one, but not for ever."""
+    if spec.plan.request.max_requeues and not spec.attached:
+        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
+    yield from _no_requeue_after_the_last(spec, job_id)
+
+
+def _no_requeue_after_the_last(spec: JobSpec, job_id: str) -> Iterator[str]:
+    most = spec.plan.request.max_requeues
+    if most and not spec.attached:
+        yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={job_id}" requeue=0'
+
+
+def _once_on_each_node(nodes: range) -> list[str]:
+    options = [
+        ("nodes", str(len(nodes))),
+        ("ntasks", str(len(nodes))),
+        ("ntasks-per-node", "1"),
+        ("relative", str(nodes.start)),
+        ("overlap", None),
+        ("input", "none"),
+        ("export", "ALL"),
+    ]
+    return ["srun", *map(flag, options)]
+
+
+def _directive(option: Option) -> str:
+    """For a #SBATCH line: sbatch takes a backslash for an escape in either kind of quotes."""
+    text = flag(option)
+    if re.fullmatch(r"[\w@%+=:,./\[\]-]*", text, re.ASCII):
+        return text
+    name, _, value = text.partition("=")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'

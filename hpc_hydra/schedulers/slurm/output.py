@@ -1,0 +1,253 @@
+"""What SLURM's commands are asked, and what they print as ids and states: sbatch, squeue, sacct, scontrol, scancel.
+
+Source: slurm.schedmd.com/squeue.html, sacct.html, scontrol.html, 22.05 to 25.05. Pure. Must not know: scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hpc_hydra.errors import SchedulerError
+from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, Scheduler, State, SubmitErrorKind
+from hpc_hydra.schedulers.hostlist import counts, expand, ranges
+from hpc_hydra.schedulers.slurm.reasons import in_words, never_starts
+
+STATES = {
+    "PENDING": State.PENDING,
+    "CONFIGURING": State.PENDING,  # nodes are being booted
+    "REQUEUED": State.PENDING,
+    "REQUEUE_FED": State.PENDING,
+    "REQUEUE_HOLD": State.PENDING,
+    "RESV_DEL_HOLD": State.PENDING,
+    "SPECIAL_EXIT": State.PENDING,  # requeued and held
+    "POWER_UP_NODE": State.PENDING,
+    "RUNNING": State.RUNNING,
+    "COMPLETING": State.RUNNING,
+    "RESIZING": State.RUNNING,
+    "SIGNALING": State.RUNNING,
+    "STAGE_OUT": State.RUNNING,
+    "STOPPED": State.RUNNING,
+    "SUSPENDED": State.RUNNING,
+    "UPDATE_DB": State.RUNNING,
+    "EXPEDITING": State.PENDING,
+    "COMPLETED": State.COMPLETED,
+    "FAILED": State.FAILED,
+    "BOOT_FAIL": State.FAILED,
+    "LAUNCH_FAILED": State.FAILED,
+    "NODE_FAIL": State.FAILED,
+    "OUT_OF_MEMORY": State.FAILED,
+    "PREEMPTED": State.FAILED,
+    "RECONFIG_FAIL": State.FAILED,
+    "CANCELLED": State.CANCELLED,
+    "REVOKED": State.CANCELLED,  # another cluster of the federation runs it
+    "TIMEOUT": State.TIMEOUT,
+    "DEADLINE": State.TIMEOUT,
+}
+_LIMIT = re.compile(r"\b(QOS|Assoc)\w*Submit\w*|job submit limit|Resource temporarily unavailable", re.IGNORECASE)
+_TRANSIENT = re.compile(
+    r"timed out|Unable to contact|Zero Bytes were transmitted|Connection (refused|reset)|standby mode|try again"
+    r"|Communication connection failure|Transport endpoint|temporarily unable|Unexpected message received"
+    r"|Temporary failure in name resolution|Broken pipe",
+    re.IGNORECASE,
+)
+_PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
+_SBATCH_SAYS = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
+_NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
+_SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
+_SACCT = "JobID,State,ExitCode,Start,Reason"
+
+
+class SlurmAnswers(Scheduler):
+    """The half of the dialect that asks and reads."""
+
+    def parse_standing(self, stdout: str) -> JobEndState | None:
+        """While its script runs, a job that was cancelled and one that reached its limit are both COMPLETING."""
+        fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
+        if "JobState" not in fields:
+            return None
+        return JobEndState(
+            fields["JobState"] == "RUNNING",
+            reached_limit=fields.get("Reason") == "TimeLimit",
+            is_preempted=fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"),
+        )
+
+    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+        """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
+        lines = [line.strip() for line in stdout.splitlines()]
+        found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(;\S+)?", line))]
+        found = found or re.findall(r"^\s*Submitted batch job (\d+)", stdout, re.MULTILINE)
+        if not found:
+            raise SchedulerError(f"sbatch gave no job id, it said: {stdout.strip() or '(nothing)'}", where="sbatch")
+        return self._ids(found[-1], spec)
+
+    @staticmethod
+    def _ids(job: str, spec: JobSpec) -> tuple[str, ...]:
+        return tuple(f"{job}_{i}" for i in range(spec.elements)) if spec.elements > 1 else (job,)
+
+    def array_limit_command(self) -> list[str]:
+        return ["scontrol", "show", "config"]
+
+    def parse_array_limit(self, stdout: str) -> int | None:
+        """MaxArraySize is one more than the largest index, and ours begin with 0 (slurm.conf)."""
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", stdout, re.MULTILINE)
+        return int(found[1]) or None if found else None
+
+    def classify(self, message: str) -> SubmitErrorKind:
+        if _PERMANENT.search(message):
+            return "permanent"
+        if _LIMIT.search(message):
+            return "limit"
+        return "transient" if _TRANSIENT.search(message) else "permanent"
+
+    def refusal(self, message: str) -> str:
+        said = [
+            re.sub(r"^sbatch: (error: )?(Batch job submission failed: )?", "", line) for line in message.splitlines()
+        ]
+        first = said[0] if said else message
+        return first if _NO_PARTITION.match(first) else "; ".join(dict.fromkeys(filter(None, said)))
+
+    def advice_command(self, message: str) -> list[str] | None:
+        return ["sinfo", "--noheader", "--format=%R"] if _NO_PARTITION.search(message) else None
+
+    def parse_advice(self, stdout: str) -> str | None:
+        names = list(dict.fromkeys(stdout.split()))
+        shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more (sinfo)" if len(names) > 12 else "")
+        return f"scheduler.queue=NAME, the partitions are {shown}" if names else None
+
+    def find_command(self, spec: JobSpec) -> list[str]:
+        return ["squeue", "--noheader", "--me", "--states=all", "--format=%F|%k|%o"]
+
+    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """By the tag, which is the comment; where the comment is the user's, by the script's path."""
+        for line in stdout.splitlines():
+            job, _, rest = line.partition("|")
+            ours = rest.startswith(f"{spec.tag}|") or (spec.plan.request.comment and rest.endswith(f"|{script}"))
+            if job.strip().isdigit() and ours:
+                return self._ids(job.strip(), spec)
+        return ()
+
+    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
+        """squeue knows waiting, running and lately ended jobs, without accounting; sacct all of the past."""
+        jobs = ",".join(dict.fromkeys(job.partition("_")[0] for job in ids))
+        squeue = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", f"--Format={_SQUEUE}"]
+        sacct = ["sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={jobs}", f"--format={_SACCT}"]
+        return [squeue, sacct]
+
+    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
+        found: dict[str, JobStatus] = {}
+        for line in stdout.splitlines():
+            fields = [field.strip() for field in line.split("|", 4)]
+            if len(fields) < 5 or not fields[0][:1].isdigit():
+                continue
+            job, native, code, start, reason = fields
+            words = native.split()  # "CANCELLED by 1000"
+            native = words[0].rstrip("+") if words else ""
+            state = STATES.get(native, State.UNKNOWN)
+            exit_code, signal = _exit(code) if state.is_finished else (None, None)
+            if state is State.CANCELLED and exit_code == 0:  # it has none
+                exit_code = None
+            reason = "" if reason in ("None", "(null)") else reason
+            if state is State.PENDING or (state is State.CANCELLED and reason == "DependencyNeverSatisfied"):
+                reason = in_words(reason)
+            elif state is State.CANCELLED and in_words(reason) != reason:  # why it waited before
+                reason = ""
+            never = state is State.PENDING and never_starts(reason)
+            status = JobStatus(state, native, exit_code, signal, reason, _time(start), never)
+            found.update(dict.fromkeys(_elements(job), status))
+        return found
+
+    def waiting_command(self) -> list[str]:
+        return ["squeue", "--me", "--states=PENDING", "--noheader", "--Format=jobid:|,allocsid:|,reason:"]
+
+    def parse_waiting(self, stdout: str, session: int) -> str | None:
+        for line in stdout.splitlines():
+            job, _, rest = line.partition("|")
+            sid, _, reason = rest.partition("|")
+            if sid.strip() == str(session) and never_starts(reason.strip()):
+                return f"job {job.strip()}, {in_words(reason.strip())}"
+        return None
+
+    def status_of(self, job: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
+        """Elements of an array that were cancelled before they began are told of by the array's own id, and only so.
+
+        How one element ended stands under that id, too, until accounting has written which element it was.
+        """
+        array = said.get(job.partition("_")[0])
+        return said.get(job) or (array if array and array.state is State.CANCELLED else None)
+
+    def is_unknown_job(self, message: str) -> bool:
+        return "Invalid job id specified" in message
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        elements: dict[str, list[int]] = {}
+        for job, _, index in (text.partition("_") for text in ids):
+            elements.setdefault(job, []).extend([int(index)] if index else [])
+        return ["scancel", *(f"{job}_[{ranges(i)}]" if i else job for job, i in elements.items())]
+
+    def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("SLURM_JOB_ID", "")
+        return ["scontrol", "show", "job", "-o", job] if job.isdigit() else None
+
+    def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
+        """From ``scontrol show job``; cores of each node as salloc says them, else in equal parts."""
+        fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
+        if fields.get("JobState") != "RUNNING":
+            return None
+        hosts = expand(fields["NodeList"])
+        total = int(fields["NumCPUs"])
+        try:
+            slots = counts(env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+        except ValueError:
+            slots = ()
+        if len(slots) != len(hosts) or sum(slots) != total:
+            slots = (total // len(hosts),) * len(hosts)
+        gpus = re.search(r"\bgres/gpu=(\d+)", fields.get("TRES", "") + fields.get("AllocTRES", ""))
+        each = int(gpus[1]) // len(hosts) if gpus else 0
+        return Allocation(env["SLURM_JOB_ID"], hosts, slots, (each,) * len(hosts))
+
+    def steps_command(self, env: Mapping[str, str]) -> list[str] | None:
+        job = env.get("SLURM_JOB_ID", "")
+        return ["scontrol", "show", "step", "-o", job] if job.isdigit() else None
+
+    def parse_steps(self, stdout: str) -> dict[tuple[str, int], str]:
+        found = {}
+        for part in re.split(r"(?=\bStepId=)", stdout):
+            step, place = re.search(r"\bStepId=(\S+)", part), re.search(r"\bSrunHost:Pid=(\S+):(\d+)", part)
+            if step and place:
+                found[place[1].partition(".")[0], int(place[2])] = step[1]
+        return found
+
+    def warn_steps_command(self, steps: Sequence[str]) -> list[str]:
+        return ["scancel", "--signal=TERM", *steps]
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    """Exit code (128+n for signal n) and signal, from sacct's ``7:0`` and ``0:9`` or squeue's wait status.
+
+    sacct takes 128 off a code above 127 (255 is ``127:0``), which cannot be undone; squeue, asked first, does not.
+    """
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
+        code, signal = int(match[1]), int(match[2])
+    elif text.isdigit():
+        code, signal = int(text) >> 8, int(text) & 0x7F
+    else:
+        return None, None
+    return (128 + signal, signal) if signal else (code, None)
+
+
+def _time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:  # N/A, Unknown, None
+        return None
+
+
+def _elements(job: str) -> tuple[str, ...]:
+    """``5_[0-2,4%2]`` are four elements."""
+    try:
+        return expand(re.sub(r"%\d+\]", "]", job)) if "[" in job else (job,)
+    except ValueError:
+        return (job,)

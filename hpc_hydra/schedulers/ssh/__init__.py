@@ -1,0 +1,1 @@
+"""Hosts without a scheduler, reached by ssh."""

@@ -1,0 +1,245 @@
+"""Machines without a scheduler: a list of hosts that ssh reaches. The queue over them is in `ssh_queue`.
+
+The job script runs where the launcher runs; its launch command (`launch`) starts one ssh a host, and there
+`agent` starts the ranks of that host. Options of ssh: man.openbsd.org/ssh, OpenSSH 7.4 to 10.
+Pure. Must not know: processes, sockets, the launcher.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.schedulers.base import JobSpec, Submitter
+from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.local.adapter import RANK, SIZE
+from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
+
+NODE, HOSTS, LIFELINE = "HPC_HYDRA_SSH_NODE", "HPC_HYDRA_SSH_HOSTS", "HPC_HYDRA_SSH_LIFELINE"
+"""What tells a rank its node and the hosts of its run; and that the end of standard input is the launcher's end."""
+
+FIRST = ("-T", "-x", "-o", "BatchMode=yes")
+"""ssh takes the first value of an option: these cannot be overridden, those of `LAST` can."""
+LAST = (
+    *("-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
+    *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes"),
+)
+
+STATIC_PORT = 29500  # torchrun's own
+_VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
+
+
+class Ssh(Unqueued):
+    """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
+
+    name = "ssh"
+    can_pack = True
+    packed_patience = 25.0
+    packed_setup = True
+    program = "ssh"
+    place = "hosts without a scheduler"
+    refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
+    without_meaning: ClassVar[Mapping[str, str]] = {
+        "mail_type": "scheduler.mail_type",
+        "mail_user": "scheduler.mail_user",
+        "gpu_bind": "system.gpu_bind",
+        "cpu_bind": "system.cpu_bind",
+    }
+
+    def check(self, request: Request) -> None:
+        self.check_warning(request)
+        if not request.hosts:
+            raise PlanError("which hosts?", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
+        if request.nodes > len(request.hosts):
+            raise PlanError(
+                f"a run needs {request.nodes} hosts, and there are {len(request.hosts)}: {' '.join(request.hosts)}",
+                where="resources.nodes",
+                fix=f"resources.nodes={len(request.hosts)} or less, or more scheduler.hosts",
+            )
+        self.check_fields(request)
+        options(request)
+
+    def launch(self, request: Request, python: str = sys.executable) -> list[str]:
+        argv = [python, "-m", "hpc_hydra.node", "ssh", "--procs", str(request.procs_per_node)]
+        if request.cpus_per_proc is not None:
+            argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
+        argv += [f"--option={word}" for word in options(request)]
+        argv += [f"--setup={line}" for line in request.setup_lines]
+        return [*argv, "--"]
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(host for host in env.get(HOSTS, "").split(",") if host)
+
+    def script(self, spec: JobSpec) -> str:
+        request = spec.plan.tasks
+        if spec.packs:
+            bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
+            return pack_script(
+                replace(spec, plan=bare),
+                scheduler=self.name,
+                index=f"run ${{1:-{spec.runs[0]}}}",
+                job_id=f"{spec.key}.${{1:-{spec.runs[0]}}}",
+                before=_hosts_of_the_run(request),
+                stays=True,
+            )
+        return job_script(
+            spec,
+            scheduler=self.name,
+            launch=self.launch(request, spec.python),
+            select='"${1-}"',
+            job_id="$$",
+            setup=False,  # on the hosts, not here
+            before=_hosts_of_the_run(request),
+            notes=(*([request.comment] if request.comment else []), *self.notes(request)),
+        )
+
+    def step_script(self, spec: JobSpec) -> str:
+        """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
+        request = spec.plan.tasks
+        return step_script(
+            spec,
+            scheduler=self.name,
+            launch=self.launch(request, spec.python)[:-1],
+            last='"--slices=${4-}" --',
+            job_id="$$",
+            before=(
+                *list(_hosts_of_the_run(request))[:-1],
+                f'[ -z "${{3-}}" ] || export {LIFELINE}=1',
+            ),
+        )
+
+    def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
+        request, python = spec.plan.request, spec.python
+        variables = {"PYTHONPATH": ":".join(spec.pythonpath)} if spec.pythonpath else {}
+        return [
+            (host, ssh_command(host, options(request), agent_command(python, variables)))
+            for host in request.hosts[: request.nodes]
+        ]
+
+    def typed_on_each_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
+        """torchrun on each node, where the rendezvous is ``static``: pytorch.org/docs/stable/elastic/run.html."""
+        plan = spec.plan
+        if plan.rendezvous.name != "static":
+            return []
+        request, meet = plan.request, plan.rendezvous
+        port = meet.port or (meet.port_range[0] if meet.port_range else STATIC_PORT)
+        hosts = request.hosts[: request.nodes]
+        python = spec.python
+        torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
+        commands = []
+        for node, host in enumerate(hosts):
+            argv = [torchrun, f"--nproc_per_node={request.procs_per_node}", f"--nnodes={request.nodes}"]
+            argv += [f"--node_rank={node}", f"--master_addr={meet.master_addr or plain(hosts[0])}"]
+            argv += [f"--master_port={port}", *(() if is_python else ("--no-python",))]
+            commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
+        return commands
+
+    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
+        if NODE not in env or RANK not in env:
+            return None
+        node, local, size = (number(env, name) for name in (NODE, RANK, SIZE))
+        hosts = tuple(host for host in env.get(HOSTS, "").split(",") if host)
+        if node >= len(hosts) or local >= size:
+            raise RendezvousError(
+                f"{node} is not below the number of hosts, {len(hosts)} ({HOSTS}={env.get(HOSTS, '')}), or "
+                f"{RANK}={local} not below {SIZE}={size}",
+                where=NODE,
+                fix="start the ranks by the job script",
+            )
+        return RankInfo(
+            rank=node * size + local,
+            local_rank=local,
+            world_size=size * len(hosts),
+            local_world_size=size,
+            node_rank=node,
+            num_nodes=len(hosts),
+            master_host=hosts[0],
+            hosts=hosts,
+            job_id=run_id(env.get("HPC_HYDRA_JOB", ""), env.get("HPC_HYDRA_RUN", "")),
+            source=f"{NODE}={node} {HOSTS}={env[HOSTS]} {RANK}={local} {SIZE}={size}",
+        )
+
+    def submitter(self) -> Submitter:
+        from hpc_hydra.schedulers.ssh.queue import SshSubmitter
+
+        return SshSubmitter(self)
+
+
+def options(request: Request) -> list[str]:
+    """Options of ssh that the user gives (``scheduler.launch_extra``). Raises `PlanError` naming the key."""
+    words: list[str] = []
+    for name, value in request.submit_args:
+        if (name, value) not in request.launch_args:
+            raise PlanError(
+                "there is no submit command on hosts without a scheduler",
+                where=f"scheduler.submit_extra.{name}",
+                fix=f"scheduler.launch_extra.{name}=… for an option of ssh",
+            )
+    for name, value in request.launch_args:
+        key = f"scheduler.launch_extra.{name}"
+        if name not in (*_VALUES, *_FLAGS):
+            raise PlanError(
+                f"{name!r} is no option of ssh that can be given here",
+                where=key,
+                fix="one letter (F, i, J, l, o, p …), or better a `Host` section in ~/.ssh/config",
+            )
+        if (value is None) != (name in _FLAGS):
+            raise PlanError(
+                f"-{name} {'stands alone' if name in _FLAGS else 'needs a value'}", where=key, fix="man ssh"
+            )
+        words += [f"-{name}"] if value is None else [f"-{name}", value]
+    return words
+
+
+def ssh_command(host: str, options: Sequence[str], remote: str) -> list[str]:
+    """argv that runs the shell text ``remote`` on ``host``, as the user's own ssh configuration reaches it."""
+    return ["ssh", *FIRST, *options, *LAST, "--", host, remote]
+
+
+def agent_command(python: str, variables: Mapping[str, str]) -> str:
+    """Shell text that starts our process on a host, readable for any login shell; all else goes through its input."""
+    words = [f"{name}={value}" for name, value in variables.items()]
+    return shlex.join([*(["env", *words] if words else []), python, "-m", "hpc_hydra.node", "host"])
+
+
+def plain(host: str) -> str:
+    """A host's name without the user: ``me@node01`` is ``node01``."""
+    return host.rpartition("@")[2]
+
+
+def explain(host: str, code: int, said: str, python: str) -> tuple[str, str]:
+    """Why nothing began on a host: what is wrong and what to do, from what ssh and the shell there said."""
+    last = (said.strip().splitlines() or [f"exit code {code}, and no word"])[-1].strip()
+    try_it = f"ssh -o BatchMode=yes {host} true"
+    for pattern, what, fix in (
+        (r"Host key verification failed|host key is known|IDENTIFICATION HAS CHANGED",
+         "its host key is not known here, or has changed", f"`ssh {host}` once by hand, and look at the key"),
+        (r"Permission denied|Too many authentication failures|no mutual signature",
+         "ssh is not let in without a password", f"a key: `ssh-copy-id {host}`, `ssh-add`; until `{try_it}` works"),
+        (r"Could not resolve hostname|Name or service not known",
+         "its name cannot be resolved", "the right name in scheduler.hosts, or a `Host` section in ~/.ssh/config"),
+        (r"timed out|refused|No route to host|unreachable|Connection (closed|reset)|kex_exchange|not responding",
+         "it cannot be reached by ssh", f"`{try_it}`; take it out of scheduler.hosts while it is down"),
+        (r"No module named|ModuleNotFoundError",
+         f"{python} there does not find hpc_hydra", "install it there, or in a directory that all hosts share"),
+        (r"No such file or directory|[Nn]ot found|Permission denied|Exec format",
+         f"{python} cannot be started there", "the same Python on all hosts, or launch.python=PATH"),
+    ):  # fmt: skip
+        is_shell = what.startswith(python)
+        if re.search(pattern, said) and (is_shell or code == 255):
+            return f"{what} ({last})", fix
+    return f"nothing was started: {last}", f"`{try_it}`"
+
+
+def _hosts_of_the_run(request: Request) -> Iterator[str]:
+    yield f'{HOSTS}="${{2-}}"  # of this run; where none are named, the first of the list'
+    yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(request.hosts[: request.nodes]))}'
+    yield f"export {HOSTS}"
+    yield f'[ "${{3-}}" != lifeline ] || export {LIFELINE}=1'

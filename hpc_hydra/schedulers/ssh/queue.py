@@ -1,0 +1,120 @@
+"""A queue over hosts that ssh reaches: each run gets hosts of its own, and waits until they are free.
+
+The scripts run on this machine, as those of `local_queue` do; their standard input ends when this process does, which
+is how the hosts learn of it. Must not know: Hydra, what a run computes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
+from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
+from hpc_hydra.schedulers.ssh.adapter import explain, options, ssh_command
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32  # hosts that are tried at the same time
+ANSWER = 60.0  # seconds
+UNREACHABLE = 255  # ssh's own exit code
+
+
+class SshSubmitter(LocalSubmitter):
+    """Starts runs in the order of submission, as many at once as there are hosts for."""
+
+    _stdin = subprocess.PIPE  # our end of it closes with this process, whatever ends it
+
+    def __init__(self, dialect: Scheduler) -> None:
+        super().__init__(dialect)
+        self._busy: set[str] = set()
+        self._reached: set[tuple[str, ...]] = set()
+        self._gone: dict[str, str] = {}  # host that was lost → why
+
+    def check(self, request: Request) -> None:
+        """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
+        self.dialect.check(request)
+        if shutil.which(self.dialect.program) is None:
+            raise commands.not_here(self.dialect.program)
+        words = options(request)
+        new = [host for host in request.hosts if (host, *words) not in self._reached]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            said = list(pool.map(lambda host: unreachable(host, words), new))
+        wrong = [why for why in said if why is not None]
+        if wrong:
+            raise SchedulerError(
+                "; ".join(f"{host}: {what}" for host, what, _ in wrong), where="scheduler.hosts", fix=wrong[0][2]
+            )
+        self._reached.update((host, *words) for host in new)
+
+    def _share(self, request: Request) -> Share:
+        return Share()
+
+    def _free(self, request: Request) -> list[str]:
+        return [host for host in request.hosts if host not in self._busy and host not in self._gone]
+
+    def _run_to_its_end(self, run: Run) -> JobStatus:
+        """A run that lost a connection: hosts of it that do not answer any more get no further runs."""
+        status = super()._run_to_its_end(run)
+        if status.exit_code != UNREACHABLE or run.stopped is not None:
+            return status
+        words = options(run.spec.plan.request)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            lost = [why for why in pool.map(lambda host: unreachable(host, words), run.hosts) if why is not None]
+        for host, what, _ in lost:
+            log.warning("%s: %s; no further runs go there", host, what)
+        with self._changed:
+            self._gone.update({host: what for host, what, _ in lost})
+        return status
+
+    def _start_those_that_fit(self) -> None:
+        for run in list(self._waiting):
+            request = run.spec.plan.request
+            left = [host for host in request.hosts if host not in self._gone]
+            if request.nodes > len(left):
+                self._waiting.remove(run)
+                lost = "; ".join(f"{host}: {why}" for host, why in self._gone.items() if host in request.hosts)
+                why = f"it needs {request.nodes} hosts, and {len(left)} are left ({lost})"
+                run.status = JobStatus(State.FAILED, "FAILED", exit_code=1, reason=why)
+        super()._start_those_that_fit()
+
+    def _fits(self, run: Run) -> bool:
+        return len(self._free(run.spec.plan.request)) >= run.spec.plan.request.nodes
+
+    def _take(self, run: Run) -> None:
+        request = run.spec.plan.request
+        run.hosts = tuple(self._free(request)[: request.nodes])
+        self._busy.update(run.hosts)
+
+    def _give_back(self, run: Run) -> None:
+        self._busy.difference_update(run.hosts)
+
+    def _command(self, run: Run) -> list[str]:
+        return ["bash", str(run.script), str(run.num), ",".join(run.hosts), "lifeline"]
+
+    def _environment(self, run: Run) -> dict[str, str]:
+        return cleaned(os.environ)
+
+    @staticmethod
+    def _exit(code: int) -> tuple[int, int | None]:
+        """What was killed was killed on a host: the script only says so."""
+        code = 128 - code if code < 0 else code
+        return code, code - 128 if 128 < code < 128 + 64 else None
+
+
+def unreachable(host: str, words: list[str]) -> tuple[str, str, str] | None:
+    """None where ssh reaches the host; else its name, what is wrong, and what to do."""
+    answer = commands.run(ssh_command(host, words, "exit 0"), env=cleaned(os.environ), timeout=ANSWER)
+    if answer.code == 0:
+        return None
+    if answer.code is None:
+        return host, f"it did not answer within {ANSWER:g} s", f"`ssh -o BatchMode=yes {host} true`"
+    return host, *explain(host, answer.code, answer.err, sys.executable)

@@ -1,0 +1,152 @@
+"""The logs of a run: which file shows what is asked for, and following it while the run goes on.
+
+Must not know: schedulers, Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import SweepError
+from hpc_hydra.planning.types import Logging
+from hpc_hydra.records.collect import latest_attempt, read_ends
+from hpc_hydra.sweep.status import RunView
+from hpc_hydra.sweep.store import Sweep, command
+from hpc_hydra.sweep.watch import log_of
+
+_BLOCK = 1 << 16
+_RANK = re.compile(r"rank_(\d+)\.log")
+
+
+@dataclass(frozen=True)
+class Log:
+    """One file to show. ``rank`` is None for what the scheduler and the batch shell said."""
+
+    path: Path
+    rank: int | None = None
+
+
+def log_files(
+    sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks: bool = False, follow: bool = False
+) -> list[Log]:
+    """The files that answer: by default the one that shows why the run failed, else that of rank 0.
+
+    Raises:
+        SweepError: there is nothing yet, or no such rank.
+    """
+    attempt = latest_attempt(view.paths) or ""
+    if rank is not None and rank >= view.run.plan.world_size:
+        raise SweepError(
+            f"there is no rank {rank}",
+            where=f"run {view.run.num}",
+            fix=f"--rank 0 to --rank {view.run.plan.world_size - 1}",
+        )
+    ranks = _of_ranks(view, attempt)
+    if all_ranks and ranks:
+        return [Log(path, number) for number, path in sorted(ranks.items())]
+    if rank is not None:
+        if rank in ranks:
+            return [Log(ranks[rank], rank)]
+        raise SweepError(f"rank {rank} has written nothing yet", where=f"run {view.run.num}", fix=_status(sweep))
+    outcome = view.outcome
+    if outcome is not None and outcome.status != "completed" and outcome.log and Path(outcome.log).is_file():
+        return [Log(Path(outcome.log), outcome.rank)]
+    if 0 in ranks:
+        return [Log(ranks[0], 0)]
+    waits = follow and view.is_active  # for its ranks
+    said = log_of(sweep.paths.jobs, view.watched()) if view.id and not waits else None
+    if said is not None:
+        return [Log(said)]
+    raise SweepError(
+        f"there is no output yet: it is {view.word}{f' ({view.reason})' if view.reason else ''}",
+        where=f"run {view.run.num}",
+        fix=_status(sweep),
+    )
+
+
+def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
+    """Rank → its log: where it is by default, or where ``logging.out`` says."""
+    if not attempt:
+        return {}
+    found = {int(m[1]): p for p in view.paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
+    size = view.run.plan.world_size // view.run.plan.replicas
+    for path in view.paths.attempt(attempt).glob("replica_*/rank_*.log"):  # ranks are counted through all groups
+        group, of_rank = path.parent.name.removeprefix("replica_"), _RANK.fullmatch(path.name)
+        if of_rank and group.isdigit():
+            found[int(group) * size + int(of_rank[1])] = path
+    for end in read_ends(view.paths, attempt):
+        number = (end.replica or 0) * size + end.rank
+        if number not in found and end.log and Path(end.log).is_file():
+            found[number] = Path(end.log)
+    logging = view.run.plan.logging
+    if logging.out and not found:
+        found.update(_by_pattern(view, logging))
+    return found
+
+
+def _by_pattern(view: RunView, logging: Logging) -> dict[int, Path]:
+    """While ranks still run, ``logging.out`` tells their files as far as it names the rank."""
+    found = {}
+    for rank in range(view.run.plan.world_size):
+        filled = (logging.out or "").replace("{rank}", str(rank)).replace("{num}", str(view.run.num))
+        pattern = re.sub(r"\{\w+\}", "*", filled)
+        path = Path(pattern)
+        if path.is_absolute():
+            matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        else:
+            matches = list(view.run.dir.glob(pattern))
+        matches = [match for match in matches if match.is_file()]  # no device, no pipe
+        if matches and ("{rank}" in (logging.out or "") or rank == 0):
+            found[rank] = max(matches, key=lambda p: p.stat().st_mtime)
+    return found
+
+
+def read(logs: Sequence[Log]) -> Iterator[bytes]:
+    """The content of the files, one after the other, each under its rank where there are several."""
+    for log in logs:
+        if len(logs) > 1:
+            yield f"==> rank {log.rank} <==\n".encode()
+        last = b"\n"
+        with log.path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield block
+                last = block[-1:]
+        if len(logs) > 1 and last != b"\n":
+            yield b"\n"
+
+
+def follow(logs: Sequence[Log], ended: Callable[[], bool], pause: float = 0.2) -> Iterator[bytes]:
+    """What is in the files and what is appended to them, until ``ended``; lines begin with the rank if several."""
+    files = [log.path.open("rb") for log in logs]
+    rest = [b""] * len(logs)
+    try:
+        over = False
+        while True:
+            some = False
+            for at, (log, file) in enumerate(zip(logs, files, strict=True)):
+                while block := file.read(_BLOCK):
+                    some = True
+                    if len(logs) == 1:
+                        yield block
+                        continue
+                    *lines, rest[at] = (rest[at] + block).split(b"\n")
+                    yield b"".join(b"[%d] %s\n" % (log.rank or 0, line) for line in lines)
+            if over and not some:
+                break
+            if not some:
+                over = ended()
+                time.sleep(0 if over else pause)
+        for log, left in zip(logs, rest, strict=True):
+            if left:
+                yield b"[%d] %s\n" % (log.rank or 0, left)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _status(sweep: Sweep) -> str:
+    return command("status", sweep.root)

@@ -1,0 +1,118 @@
+"""What a person's shell says to the scheduler's own commands: ``SBATCH_ACCOUNT``, ``LSB_DEFAULTQUEUE`` and the like.
+
+Such a default fills what nothing else says, so that it stands in the request and is seen; of the others, which would
+change what was asked for, it is said that they are kept from the job.
+Must not know: any scheduler's variables (the dialect does), sizes of jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from hpc_hydra.config.schema import QueueConfig, Settings
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning import queues
+from hpc_hydra.planning.options import spoken_for
+from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.system import allocation
+from hpc_hydra.system.probe import Probe
+
+_NAMED = {"user_group": "account"}  # keys of which one does for the other
+
+
+def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
+    """Fill the keys of `scheduler` that are null and for which the shell has a value.
+
+    Not in an allocation whose steps the runs are: it has its account and queue. ``attached``: see `detect.resolve`.
+    """
+    named = dialect(settings.scheduler.name).own_defaults(attached=attached)
+    values = {key: probe.env[name] for key, name in named.items() if probe.env.get(name)}
+    if not values or _is_held(settings, probe):
+        return settings
+    return _filled(settings, values)
+
+
+def again(settings: Settings, earlier: Request) -> Settings:
+    """Fill them with what a run asked for before, whatever this shell has."""
+    keys = dialect(settings.scheduler.name).own_defaults(attached=False)
+    values = {key: value for key in keys if (value := getattr(earlier, key))}
+    usual = queues.choose(settings.system, settings.scheduler.queue)
+    if usual.partition == values.get("queue"):
+        values.pop("queue", None)
+    if settings.scheduler.queue is not None:
+        values.pop("qos", None)  # it went with the other queue
+    return _filled(settings, values)
+
+
+def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) -> tuple[str, ...]:
+    """What was taken from the shell, and what was not. ``asked``: the settings before they were resolved."""
+    known = dialect(resolved.scheduler.name)
+    named = known.own_defaults(attached=attached)
+    kept_away = known.kept_away(probe.env, attached=attached)
+    if not kept_away and not any(probe.env.get(name) for name in named.values()):
+        return ()
+    if _is_held(resolved, probe):
+        return ()
+    taken, same = {}, set()
+    for key, name in named.items():
+        value = probe.env.get(name)
+        if value and value in _effective(resolved, key):
+            same.add(name)
+            if getattr(asked.scheduler, key) is None:
+                taken[f"scheduler.{key}={value}"] = name
+    left = [f"{name}={_shown(probe.env[name])}" for name in (*named.values(), *kept_away) if probe.env.get(name)]
+    left = [text for text in dict.fromkeys(left) if text.partition("=")[0] not in same]
+    said = []
+    if taken:
+        said.append("from your shell: " + ", ".join(f"{what} ({name})" for what, name in taken.items()))
+    if left:
+        said.append(f"not used: {', '.join(left)} of your shell; what a job asks for stands in the configuration")
+    return tuple(said)
+
+
+def _shown(value: str) -> str:
+    """A value as a terminal may have it: one line, and none of its own commands."""
+    return value if value.isprintable() else repr(value)
+
+
+def _is_held(settings: Settings, probe: Probe) -> bool:
+    return allocation.held(dialect(settings.scheduler.name), settings.launch.inside, probe) is not None
+
+
+def _filled(settings: Settings, values: Mapping[str, str]) -> Settings:
+    asked, spoken = settings.scheduler, spoken_for(settings)
+    profile = settings.system.queues.get(asked.queue or "", QueueConfig())
+    changes: dict[str, str] = {}
+    for key, value in values.items():
+        other = _NAMED.get(key, key)
+        if getattr(asked, key) is not None or getattr(asked, other) is not None or f"scheduler.{key}" in spoken:
+            continue
+        if getattr(profile, key, None) is not None:  # of the queue that was chosen
+            continue
+        if key == "queue" and not _is_queue(settings, value):
+            continue
+        changes[key] = value
+    behind = changes.get("qos") in settings.system.queues and "queue" not in changes and asked.queue is None
+    if behind and settings.system.queues[changes["qos"]].qos == changes["qos"]:
+        changes["queue"] = changes.pop("qos")  # the profile that has it, with all that belongs to it
+    return dataclasses.replace(settings, scheduler=dataclasses.replace(asked, **changes))  # type: ignore[arg-type]
+
+
+def _is_queue(settings: Settings, name: str) -> bool:
+    """Whether the system does not refuse it."""
+    try:
+        queues.unknown(settings.system, queues.choose(settings.system, name))
+    except ConfigError:
+        return False
+    return True
+
+
+def _effective(settings: Settings, key: str) -> tuple[str | None, ...]:
+    """What a key comes to: its value, or that of the queue's profile."""
+    queue = queues.choose(settings.system, settings.scheduler.queue)
+    own = getattr(settings.scheduler, key)
+    if key == "queue":
+        return (queue.name, queue.partition)
+    return (own if own is not None else getattr(queue.profile, key, None),)

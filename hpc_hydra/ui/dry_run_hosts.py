@@ -1,0 +1,80 @@
+"""What a dry run shows of each node: the command that starts its ranks, and what a person can type there instead.
+
+Needs nothing but a plan: no sweep directory, no scheduler. Must not know: how anything is started.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.job_script import export, quote
+
+_OF_THE_LAUNCH = ("hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+_OF_THE_COMMAND = ("launch.dry_run=", "launch.setup_only=", "launch.output_script=")
+_WHICH_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd")
+
+
+def show(dialect: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
+    """The text for one run; empty where a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
+    commands = dialect.on_each_node(spec)
+    if not commands:
+        return ""
+    told = "its ranks and their environment go through standard input"
+    lines = [f"which starts this for each host of run {run.num} ({told}):"]
+    lines += [f"  {shlex.join(argv)}" for _, argv in commands]
+    words = typed(program, run, hydra)
+    typable = dialect.typed_on_each_node(spec, words, is_python=_is_python(program)) if words else []
+    if typable:
+        lines += ["", f"run {run.num} by hand, without ssh; on each node, all at once:"]
+        for host, command in typable:
+            lines += [f"  {host}:", *(f"    {line}" for line in _before(spec, program)), f"    {command}"]
+    return "\n".join(lines)
+
+
+def _is_python(program: Program) -> bool:
+    return program.kind != "command" or program.target == "python"
+
+
+def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, ...]:
+    """The program and its arguments as one types them; empty where there is no program, or only ranks know them.
+
+    The run's directory is the one that it would have in the sweep: the same for all ranks.
+    """
+    if program.kind == "task" or program.fill:
+        return ()
+    if program.kind == "command":
+        return program.argv
+    start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
+    own = [word for word in run.overrides if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
+    kept = [word for word in hydra if not word.lstrip("+~").startswith(_OF_THE_LAUNCH)]
+    alone = [] if {"-m", "--multirun"} & set(sys.argv[1:]) else ["hydra.mode=RUN"]
+    return (*start, *_which_config(sys.argv[1:]), *own, *kept, *alone, f"hydra.run.dir={run.dir}")
+
+
+def _which_config(argv: Sequence[str]) -> Iterator[str]:
+    for at, word in enumerate(argv):
+        name, _, value = word.partition("=")
+        if name in _WHICH_CONFIG:
+            yield from [word] if value else argv[at : at + 2]
+
+
+def _near(path: str, cwd: str) -> str:
+    return os.path.relpath(path, cwd) if Path(path).is_relative_to(cwd) else path
+
+
+def _before(spec: JobSpec, program: Program) -> Iterator[str]:
+    yield f"cd {quote(program.cwd)}"
+    variables = [*spec.plan.env]
+    if spec.pythonpath:
+        variables.append(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+    yield from spec.plan.request.setup_lines
+    for variable in variables:
+        yield from (line for line in export(variable) if not line.startswith("#"))

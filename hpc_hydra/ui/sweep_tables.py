@@ -1,0 +1,256 @@
+"""Runs as text: the tables of status and results, CSV, JSON.
+
+Must not know: files, schedulers. rich is imported only to draw.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from hpc_hydra.ui import streams
+from hpc_hydra.ui.progress import code_of, common_overrides, printable, shown_overrides
+
+if TYPE_CHECKING:
+    from hpc_hydra.sweep.status import RunView
+
+COLOURS = {
+    "pending": "yellow",
+    "running": "cyan",
+    "completed": "green",
+    "failed": "red",
+    "timeout": "red",
+    "lost": "red",
+    "cancelled": "magenta",
+    "unsubmitted": "yellow",
+    "unknown": "yellow",
+    "unreadable": "red",
+}
+NARROW = 80  # columns; a narrower terminal is written to as if it had so many
+_COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
+
+
+MANY = 200  # more runs than this are shown as counts, and those of interest one by one
+_OF_INTEREST = 40
+_QUIET = ("completed", "pending")
+
+
+def of_interest(views: Sequence[RunView]) -> list[RunView]:
+    """Of many runs those that are neither done nor waiting, the failed ones first; all of a few."""
+    if len(views) <= MANY:
+        return list(views)
+    order = {
+        word: at
+        for at, word in enumerate(("failed", "timeout", "lost", "unreadable", "unknown", "cancelled", "unsubmitted"))
+    }
+    chosen = [view for view in views if view.word not in _QUIET]
+    return sorted(sorted(chosen, key=lambda v: order.get(v.word, 9))[:_OF_INTEREST], key=lambda v: v.run.num)
+
+
+def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> Any:
+    """The table of `hpc-hydra status`, for rich; of many runs only those of interest, unless ``every``."""
+    whole, views = views, list(views) if every else of_interest(views)
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    common = common_overrides([view.run for view in whole])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in _COLUMNS:
+        wide = column in ("overrides", "reason")
+        table.add_column(
+            column, justify="right" if column in ("run", "time") else "left", no_wrap=not wide, overflow="fold"
+        )
+    for view in views:
+        table.add_row(
+            str(view.run.num),
+            Text(view.word, style=COLOURS[view.word]),
+            Text(view.id or "-"),
+            str(view.attempt or "-"),
+            duration(view.seconds),
+            Text(shown_overrides(view.run.overrides, common)),
+            Text(printable(view.reason)),
+        )
+    parts: list[Any] = [Text(head)] if head else []
+    parts += [counts(whole), *([table] if views else [])]
+    if len(views) < len(whole):
+        parts.append(Text(f"… and {len(whole) - len(views)} more: --all, or RUNS (failed, 0-99, lr=0.1)", style="dim"))
+    return Group(*parts)
+
+
+def counts(views: Sequence[RunView]) -> Any:
+    """How many runs are in which state, for rich."""
+    from rich.text import Text
+
+    text = Text(f"{len(views)} run{'s' if len(views) != 1 else ''}: ")
+    for number, (word, count) in enumerate(Counter(view.word for view in views).items()):
+        text.append(", " if number else "")
+        text.append(f"{count} {word}", style=COLOURS[word])
+    return text
+
+
+def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The same for machines."""
+    return [
+        {
+            "run": view.run.num,
+            "overrides": list(view.run.overrides),
+            "state": view.word,
+            "scheduler": view.scheduler or None,
+            "job_id": view.id or None,
+            "attempt": view.attempt,
+            "attempt_name": view.outcome.attempt or None if view.outcome else None,
+            "seconds": None if view.seconds is None else round(view.seconds, 3),
+            "reason": view.reason or None,
+            "exit_code": code_of(view.outcome) if view.outcome else None,
+            "start": view.status.start if view.status else None,
+            "log": view.outcome.log if view.outcome else None,
+            "dir": str(view.run.dir),
+        }
+        for view in views
+    ]
+
+
+def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows: run, what was overridden differently, state, what was returned."""
+    common = common_overrides([view.run for view in views])
+    keys: dict[str, None] = {}
+    values: dict[str, None] = {}
+    settings, returned = [], []
+    for view in views:
+        own = _given(o for o in view.run.overrides if o not in common and not o.startswith("hydra."))
+        settings.append(own)
+        keys.update(dict.fromkeys(own))
+        flat = _flat(view)
+        returned.append(flat)
+        values.update(dict.fromkeys(flat))
+    shown = [name if name not in keys else f"result.{name}" for name in values]
+    rows = [
+        [view.run.num, *(_setting(own, key) for key in keys), view.word, *(flat.get(name) for name in values)]
+        for view, own, flat in zip(views, settings, returned, strict=True)
+    ]
+    return ["run", *keys, "state", *shown], rows
+
+
+def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The same for machines, with whole values."""
+    return [
+        {
+            "run": view.run.num,
+            "overrides": _given(view.run.overrides),
+            "state": view.word,
+            "result": view.outcome.result if view.outcome else None,
+            "result_kind": view.outcome.result_kind if view.outcome else "none",
+            "result_file": str(view.paths.result) if view.outcome and view.outcome.result_kind == "pickle" else None,
+        }
+        for view in views
+    ]
+
+
+def _given(overrides: Iterable[str]) -> dict[str, Any]:
+    """Key → value of overrides, as the program got them: without Hydra's quotes and escapes."""
+    found: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        found[key] = value
+        if equals:
+            from hpc_hydra.records.frozen_config import parse_override
+
+            with suppress(Exception):  # as Hydra cannot read it, it stands as it is
+                found[key] = parse_override(override).value()
+                json.dumps(found[key])
+    return found
+
+
+def _setting(own: Mapping[str, Any], key: str) -> Any:
+    return "null" if key in own and own[key] is None else _cell(own.get(key))
+
+
+def _flat(view: RunView) -> dict[str, Any]:
+    """A scalar under "result", a flat dict under its keys, anything else as JSON."""
+    outcome = view.outcome
+    if outcome is None or outcome.status != "completed" or outcome.result_kind == "none":
+        return {}
+    if outcome.result_kind == "pickle":
+        return {"result": f"(pickle: {view.paths.result})"}
+    if outcome.result_kind == "unserialisable":
+        return {"result": f"({outcome.result_note})"}
+    value = outcome.result
+    if isinstance(value, Mapping) and value:
+        return {str(key): _cell(inner) for key, inner in value.items()}
+    return {"result": _cell(value)}
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value)
+
+
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """Columns and rows for rich; of very many the text itself, which rich would draw for seconds."""
+    if len(rows) > MANY:
+        return _plain([columns, *rows])
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
+    return table
+
+
+def _plain(rows: Sequence[Sequence[Any]]) -> str:
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns and rows as RFC 4180 has it, with line feeds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def as_json(data: Any) -> str:
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates, which only escapes can say
+        return json.dumps(data, indent=2)
+    return text
+
+
+def duration(seconds: float | None) -> str:
+    """``1:02:03``, ``2:03`` or, of less than a minute, ``4.2 s``."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def draw(what: Any) -> None:
+    """Print; in a pipe as wide as it needs, as nothing must be cut to a width that nobody has."""
+    if isinstance(what, str):
+        print(what, flush=True)
+        return
+
+    console = streams.console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = streams.console(highlight=False, width=1000)
+    elif console.width < NARROW:  # the terminal breaks lines; columns without room would be left out
+        console = streams.console(highlight=False, width=NARROW)
+    with console.capture() as captured:
+        console.print(what)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)

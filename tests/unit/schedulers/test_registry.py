@@ -1,0 +1,57 @@
+"""Schedulers are found by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from types import SimpleNamespace
+
+import pytest
+
+from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.local.adapter import Local
+
+
+class OtherDialect(Local):
+    name = "other"
+
+
+def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
+    point = SimpleNamespace(name="other", value="other_package:OtherDialect", load=lambda: loaded)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "hpc_hydra.schedulers" else [])
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+def test_built_in_schedulers_know_their_name(name: str) -> None:
+    assert registry.dialect(name).name == name
+
+
+def test_an_unknown_name_lists_the_valid_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'slrum'.*\n.*local.*slurm"):
+        registry.dialect("slrum")
+
+
+def test_another_package_can_bring_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, OtherDialect)
+    assert isinstance(registry.dialect("other"), OtherDialect)
+    assert "other" in registry.names()
+
+
+@pytest.mark.parametrize("loaded", [int, lambda: 1 / 0])
+def test_a_broken_scheduler_of_another_package_is_named(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
+    install(monkeypatch, loaded)
+    with pytest.raises(SchedulerError, match="other_package:OtherDialect"):
+        registry.dialect("other")
+
+
+@pytest.mark.parametrize("name", ["slurm", "local"])
+def test_the_pure_half_loads_nothing_heavy(name: str) -> None:
+    code = (
+        f"import sys; from hpc_hydra.schedulers.registry import dialect; dialect({name!r}).identity({{}});"
+        "heavy = {'submitit', 'hydra', 'omegaconf', 'torch', 'psutil', 'rich', 'subprocess', 'asyncio'};"
+        "print(*sorted(heavy & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
