@@ -24,8 +24,8 @@ help: ## this list
 .venv/.ready: $(HOUSE) constraints/hydra13.txt
 	@sh scripts/venv.sh .venv constraints/hydra13.txt
 
-.venv14/.ready: $(HOUSE) constraints/hydra14.txt
-	@sh scripts/venv.sh .venv14 constraints/hydra14.txt
+.venv14/.ready: $(HOUSE) constraints/hydra13.txt constraints/hydra14.txt
+	@sh scripts/venv.sh .venv14 constraints/hydra13.txt constraints/hydra14.txt
 
 venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
 

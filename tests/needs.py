@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,26 @@ def _ipv6() -> str | None:
     return _networks() or (None if Path("/proc/net/if_inet6").exists() else "needs IPv6")
 
 
+def _index() -> str | None:
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--retries",
+            "0",
+            "--timeout",
+            "15",
+            "-d",
+            folder,
+            "cloudpickle",
+        ]
+        done = subprocess.run([sys.executable, *argv], capture_output=True, text=True)
+    return None if done.returncode == 0 else "needs a package index that pip reaches"
+
+
 def _two_cpus() -> str | None:
     return None if len(os.sched_getaffinity(0)) > 1 else "needs two CPUs"
 
@@ -58,6 +79,7 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
     "browser": ("of a page in a browser", lambda: None if browser.find() else "needs Chromium or Chrome"),
     "bubblewrap": ("of ranks in another root", _bubblewrap),
     "compiler": ("of torch.compile", _compiler),
+    "index": ("that install from a package index", _index),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),
     "mpi": ("of MPI", _mpi),
     "networks": ("in networks of their own", _networks),
