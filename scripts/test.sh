@@ -1,6 +1,6 @@
 #!/bin/sh
 # scripts/test.sh PYTHON: the whole suite, in two processes side by side, because the tests of the real SLURM mostly wait
-# for it. What those print comes at the end. AGAIN=1: only what failed the last time, one process after the other.
+# for it. What those print comes at the end.
 set -u
 python=$1
 log='' slurm=''
@@ -17,15 +17,6 @@ stop() {
   [ -z "$log" ] || rm -f "$log"
   exit "$1"
 }
-
-if [ -n "${AGAIN:-}" ]; then
-  failed=0
-  for name in slurm other; do
-    (half "$name" --last-failed --last-failed-no-failures none)
-    passed $? || failed=1
-  done
-  exit $failed
-fi
 
 trap 'stop 130' INT
 trap 'stop 143' TERM
