@@ -14,6 +14,8 @@ from pathlib import Path
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
 WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a time limit or preemption ahead: meant for the training
+DEAF_TO = ("HUP", "INT", "QUIT", "TERM", "ALRM", "USR1", "USR2", "XCPU", "URG")
+"""What a scheduler may send the whole job, and must not end who notes how a run has ended; SIGKILL does."""
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL where a run has failed already
 
 _PR_SET_PDEATHSIG = 1
@@ -100,6 +102,12 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:  # it went before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ignore_signals() -> None:
+    """Ignore `DEAF_TO`, in this process and in all that it starts."""
+    for name in DEAF_TO:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
 
 
 def adopt_orphans() -> None:

@@ -13,6 +13,15 @@ if not getattr(sys.flags, "safe_path", False) and sys.path:
 USAGE = """usage: python -m hpc_hydra.node rank | finish CODE | pack | monitor … | script -- command…
        python -m hpc_hydra.node spawn|ssh|mpiexec|blaunch|guard|replicas [options] -- command…"""
 
+ELSEWHERE = {
+    "blaunch": "hpc_hydra.schedulers.lsf.blaunch",
+    "mpiexec": "hpc_hydra.node.modes.mpiexec",
+    "replicas": "hpc_hydra.node.modes.torchft",
+    "lighthouse": "hpc_hydra.node.modes.lighthouse",
+    "doctor": "hpc_hydra.node.doctor",
+}
+"""Commands whose errors are told here → the module with the function of the same name."""
+
 
 def main(argv: list[str]) -> int:
     what = argv[0] if argv else ""
@@ -38,6 +47,9 @@ def main(argv: list[str]) -> int:
 
         return resume()
     if what == "finish" and len(argv) == 2:
+        from hpc_hydra.processes import ignore_signals
+
+        ignore_signals()  # the script that starts it does, too: what comes before this line must not end it
         from hpc_hydra.node.finalize import finish
 
         return finish(argv[1])
@@ -74,13 +86,13 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.guard import guard
 
         return guard(argv[1:])
-    if what in ("blaunch", "mpiexec", "replicas", "lighthouse", "doctor"):
+    if what in ELSEWHERE:
         from importlib import import_module
 
         from hpc_hydra.errors import HpcHydraError
 
         try:
-            return int(getattr(import_module(f"hpc_hydra.node.{what}"), what)(argv[1:]))
+            return int(getattr(import_module(ELSEWHERE[what]), what)(argv[1:]))
         except HpcHydraError as error:
             print(f"hpc_hydra: {error}", file=sys.stderr)
             return error.exit_code

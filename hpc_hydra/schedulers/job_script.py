@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.processes import DEAF_TO
 from hpc_hydra.records.layout import ATTEMPT_TIME
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
@@ -25,6 +26,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
 _WIDTH = 100  # columns after which a command goes on in the next line
+_DEAF = f"trap '' {' '.join(DEAF_TO)}  # for all from here on: the end is noted, whatever comes"
 _MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
 
 
@@ -112,7 +114,7 @@ def job_script(
     options, enter = container.around(spec)
     starter = _starter(spec, launch, replica, [*options, *enter])
     lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?"]
-    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    lines += [_DEAF, f'{command(spec.finish_command)} "$code"', "exit $?", ""]
     return "\n".join(lines)
 
 
@@ -137,7 +139,7 @@ def step_script(
         "code=$?",
         '[ -z "${3-}" ] || exit "$code"',
     ]
-    lines += [f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    lines += [_DEAF, f'{command(spec.finish_command)} "$code"', "exit $?", ""]
     return "\n".join(lines)
 
 
@@ -273,6 +275,7 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     yield 'if [ "$hpc_hydra_code" != 0 ]; then'
     yield '  echo "hpc_hydra: the run is not started" >&2'
     yield '  export HPC_HYDRA_REASON="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
+    yield f"  {_DEAF}"
     yield f'  {command(spec.finish_command)} "$hpc_hydra_code"'
     yield '  exit "$hpc_hydra_code"'
     yield "fi"

@@ -278,6 +278,7 @@ def facts(job: Job) -> dict[str, Any]:
 def jobs(cluster: Cluster, argv: list[str]) -> int:
     ids, as_json, everything, form, header = [], False, False, None, True
     rest = list(argv)
+    filtered = any(word in ("-a", "-c", "-f", "-u") for word in argv)
     while rest:
         word = rest.pop(0)
         if word == "--json":
@@ -295,6 +296,8 @@ def jobs(cluster: Cluster, argv: list[str]) -> int:
             raise Refused(f"usage: flux-jobs\nflux-jobs: error: argument JOBID: invalid JobID value: {word!r}", 2)
         else:
             ids.append(known(word))
+    if ids and filtered:
+        print("flux-jobs: WARNING: Filtering options ignored with jobid list", file=sys.stderr)
     found = [cluster.job(id) for id in ids] if ids else cluster.jobs(*(() if everything else (PENDING, RUNNING)))[::-1]
     for id, job in zip(ids, found, strict=False):
         if job is None:

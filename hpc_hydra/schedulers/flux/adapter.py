@@ -294,7 +294,7 @@ class Flux(FluxAnswers):
 
     def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
         """The answers to one `flux submit --cc` come in no certain order."""
-        return ["flux", "jobs", "-c", "0", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
+        return ["flux", "jobs", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
 
     def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
         """A dry run asks nobody, and reads names and values as a submission does."""
@@ -322,7 +322,7 @@ class Flux(FluxAnswers):
         return ["flux", "batch", f"--job-name={env[_NAME]}", str(script), str(run), str(count)]
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        return [["flux", "jobs", "--json", "-c", "0", *ids]] if ids else []
+        return [["flux", "jobs", "--json", *ids]] if ids else []
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["flux", "cancel", *ids]

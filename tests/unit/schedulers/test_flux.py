@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobEndState, State
 from hpc_hydra.schedulers.flux.adapter import Flux
 from hpc_hydra.schedulers.flux.options import directive, duration
+from tests.fakes.scheduler_state import Cluster
 from tests.unit.schedulers.specs import request, spec
 
 sys.path.append(str(Path(__file__).parents[2] / "fakes"))
@@ -323,3 +325,10 @@ def test_a_further_job_for_a_run_has_the_name_of_the_first_and_counts() -> None:
     assert FLUX.standing_command(env) is None  # by hand, in no job: nobody can say
     assert FLUX.standing_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"})[:3] == ["flux", "job", "eventlog"]
     assert FLUX.parse_resubmitted("welcome\nƒABC\n") == "fABC"
+
+
+def test_a_question_about_certain_jobs_has_no_filters_for_all(fake_flux: Cluster) -> None:
+    """Flux would say that it ignores them, and each message of an error would begin with that."""
+    for command in (*FLUX.status_commands(["f1"]), FLUX.which_command(["f1", "f2"], spec(runs=(0, 1))) or []):
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert FLUX.is_unknown_job(asked.stderr) and "WARNING" not in asked.stderr

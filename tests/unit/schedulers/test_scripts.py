@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.processes import DEAF_TO
 from hpc_hydra.records.layout import attempt_began, attempt_name
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.local.adapter import Local
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.slurm.adapter import Slurm
+from tests.fakes.commands import Fakes
 from tests.unit.schedulers.specs import request, spec
 
+DEAF = "trap '' HUP INT QUIT TERM ALRM USR1 USR2 XCPU URG  # for all from here on: the end is noted, whatever comes"
 UNSET = (
     "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME "
     "ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT ${!TORCHELASTIC_@} ${!HPC_HYDRA_@}"
@@ -53,6 +57,7 @@ export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-{JOB_ID}"
 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 --export=ALL \\
   /venv/bin/python -m hpc_hydra.node rank
 code=$?
+{DEAF}
 /venv/bin/python -m hpc_hydra.node finish "$code"
 exit $?
 """
@@ -139,6 +144,7 @@ fi
 if [ "$hpc_hydra_code" != 0 ]; then
   echo "hpc_hydra: the run is not started" >&2
   export HPC_HYDRA_REASON="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"
+  {DEAF}
   /venv/bin/python -m hpc_hydra.node finish "$hpc_hydra_code"
   exit "$hpc_hydra_code"
 fi
@@ -161,6 +167,7 @@ srun --nodes=2 --ntasks=16 --ntasks-per-node=8 --cpus-per-task=7 --kill-on-bad-e
   --export=ALL --mpi=none --gpu-bind=closest \\
   /venv/bin/python -m hpc_hydra.node rank
 code=$?
+{DEAF}
 /venv/bin/python -m hpc_hydra.node finish "$code"
 exit $?
 """
@@ -189,6 +196,7 @@ export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-$$"
 /venv/bin/python -m hpc_hydra.node spawn --procs 2 --gpus-per-proc 1 --cpus-per-proc 3 -- \\
   /venv/bin/python -m hpc_hydra.node rank
 code=$?
+{DEAF}
 /venv/bin/python -m hpc_hydra.node finish "$code"
 exit $?
 """
@@ -400,3 +408,25 @@ def test_the_time_in_the_name_of_an_attempt_is_read_as_it_was_written(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(("scheduler", "launch"), [("slurm", "srun"), ("flux", "flux"), ("lsf", "jsrun")])
+def test_no_signal_to_the_whole_job_keeps_its_end_from_being_noted(
+    scheduler: str, launch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Schedulers warn, and end, all processes of a job: the script, and what it starts once its ranks have ended."""
+    fakes = Fakes(tmp_path / "bin", monkeypatch)
+    fakes.put(launch, '[ "$1" = getattr ] || [ "$1" = hostlist ] || exit 75')
+    node = tmp_path / "python"  # LSF's guard hands the command's exit code on
+    node.write_text('#!/bin/bash\nshift 4; exec "$@"\n')
+    node.chmod(0o755)
+    finish = (
+        f'for name in {" ".join(DEAF_TO)}; do kill -$name 0; done; sh -c "kill -TERM \\$\\$"; echo $0 >{tmp_path}/end'
+    )
+    asked = request(scheduler=scheduler, flavour="csm" if scheduler == "lsf" else None)
+    made = spec(asked, workdir=tmp_path, log=tmp_path, rank_command=("true",), finish_command=("bash", "-c", finish))
+    made = replace(made, plan=replace(made.plan, python=str(node)))
+    script = tmp_path / "job.sh"
+    script.write_text(dialect(scheduler).script(made))
+    subprocess.run(["bash", str(script)], start_new_session=True, timeout=30, check=False)
+    assert (tmp_path / "end").read_text() == "75\n"
