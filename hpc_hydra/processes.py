@@ -137,6 +137,14 @@ def children(parent: int | None = None) -> list[int]:
     return found
 
 
+def command_of(pid: int) -> str:
+    """The name of a process's program; a question mark where it has gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
 def signal_group(leader: int, signum: int) -> None:
     """Signal a process group, which may have gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -211,6 +211,7 @@ class LaunchConfig:
     signal: Optional[str] = None  # USR1, USR2: warns the ranks before they are ended; null: none, see the next
     signal_before_end: Any = None  # so long before the time limit; null: a minute, where there is a signal
     max_requeues: int = 0  # so often, a run that was warned or preempted is queued again
+    exit_timeout: Any = "10m"  # after its function has returned, a program is ended; null: never
     on_interrupt: str = "ask"  # ask | cancel | detach
     on_failure: str = "continue"  # continue | stop
     best: Optional[str] = None  # "min loss", "max accuracy"; min, max where runs return a number

@@ -82,6 +82,7 @@ def plan(settings: Settings) -> Plan:
         gpu_vendor=at.gpu_vendor,
         bind_cores=settings.launch.bind_cores,
         gpus_asked=_gpus_asked(settings),
+        exit_timeout=seconds(settings.launch.exit_timeout, "launch.exit_timeout", bare=False),
         notes=(*merged.notes, *sized.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),

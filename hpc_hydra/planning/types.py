@@ -203,6 +203,7 @@ class Plan:
     mem_on_node: int | None = None  # MiB
     bind_cores: bool = True  # of a rank, by ourselves where nobody else does
     gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
+    exit_timeout: int | None = 600  # seconds that a program may take to end after its function has returned
     notes: tuple[str, ...] = ()  # said to the user before submission
     container: Container | None = None
     monitor: Monitor | None = None

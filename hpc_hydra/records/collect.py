@@ -115,6 +115,10 @@ def collect(
         )
 
     state = status.state.value if status is not None else None
+    if _all_well(ends, world_size) and (any(end.left for end in ends) or _ended_by_scheduler(status)):
+        well = None if status is None or state == "completed" else f"although its job reads {_in_its_words(status)}"
+        reason = _join(gone, _lingered(ends), well)
+        return Outcome(**common, status="completed", exit_code=0, reason=reason, **_result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
     missing = _missing(ends, world_size)
     word, why = _word(state, status, exit_code, stopped, missing)
@@ -339,6 +343,28 @@ def _absent(missing: Sequence[int]) -> str | None:
     return (
         f"rank{'s' if len(missing) > 1 else ''} {shown} left no record of {'their' if len(missing) > 1 else 'its'} end"
     )
+
+
+def _all_well(ends: Sequence[RankEnd], world_size: int | None) -> bool:
+    well = {end.rank for end in ends if end.exit_code == 0 and not end.told_to_stop}
+    return world_size is not None and well >= set(range(world_size))
+
+
+def _ended_by_scheduler(status: SchedulerSays | None) -> bool:
+    """Whether a job's state says what became of the job, and nothing of its ranks."""
+    if status is None:
+        return False
+    native = status.native.upper()
+    return status.state.value in ("timeout", "cancelled") or native.startswith(_ENDED_BY_SCHEDULER)
+
+
+def _lingered(ends: Sequence[RankEnd]) -> str | None:
+    """Which ranks did not end by themselves after they had returned, in words."""
+    left = sorted((end for end in ends if end.left), key=lambda end: end.rank)
+    if not left:
+        return None
+    more = f" (and {len(left) - 1} more rank{'s' * (len(left) > 2)})" if len(left) > 1 else ""
+    return f"rank {left[0].rank} on {left[0].host}: {left[0].left}{more}"
 
 
 def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing: Sequence[int]) -> Path | None:

@@ -25,6 +25,7 @@ class RankEnd:
     round: int = 0  # torchrun: how often the ranks had been started before
     replica: int | None = None  # torchft: its replica group, in which ranks count from 0
     warned: bool = False  # by launch.signal: its time was up
+    left: str | None = None  # in words: its function had returned, and its process did not end by itself
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Part:
     attempt: str  # or a replica group's part of it: what names the directory of logs
     rank: int
     job_id: str
-    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor of an exception
+    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the function ended
     replica: int = 0
 
     @property
@@ -130,6 +130,7 @@ class _Job:
             why = keep(value, part.paths.returned(part.attempt), part.paths.result)
             if why:
                 print(f"hpc_hydra: {why}", file=sys.stderr, flush=True)
+        part.report({"returned": ""})
 
     def _run(self, task_function: TaskFunction) -> Any:
         from hydra._internal.callbacks import Callbacks

@@ -32,6 +32,7 @@ from hpc_hydra.node.rank.context import (
 from hpc_hydra.node.rank.exec_program import Child, become
 from hpc_hydra.node.rank.kill_escalation import Overdue
 from hpc_hydra.node.rank.line_prefixer import Lines
+from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
@@ -169,12 +170,41 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
     relay = seat.agent.relay(child) if seat.agent else _relay_of_jsrun(child)
     overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
+    report, left = Report(reader), ""
+
+    def note(what: str) -> None:
+        nonlocal left
+        left = f"its function had returned, its process did not end: {what}"
+        _write_end(
+            seat,
+            RankEnd(
+                seat.info.rank,
+                seat.host,
+                0,
+                ended=time.time(),
+                log=str(seat.err) if seat.err else None,
+                round=seat.round,
+                replica=seat.execution.replica,
+                left=left,
+            ),
+        )
+
+    lingering = Lingering(
+        child, seat.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at), lambda: signals.stopped_at,
+        note, lambda: _all_have_an_end(seat),
+    )  # fmt: skip
     with _monitored(seat):
-        code, signum = _wait(child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), overdue)
-    report = _read_report(reader)
-    failed_before = signals.stopped_at is not None and report.get("at", signals.stopped_at) < signals.stopped_at
+        code, signum = _wait(
+            child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), (overdue, lingering)
+        )
+    lingering.clear()
+    failed_before = report.failed_before(signals.stopped_at)
     if failed_before and signum in signals.seen:
         code, signum = 1, None  # it was on its way out with its exception
+    stopped = signals.stop is not None or signum in signals.seen
+    done = code != 0 and report.returned_before(signals.stopped_at) and (lingering.ended or stopped)
+    if done:
+        code, signum = 0, None
     warned = is_warned(seat, signals)
     _write_end(
         seat,
@@ -183,14 +213,15 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             host=seat.host,
             exit_code=code,
             signal=signum,
-            told_to_stop=overdue.told or (not failed_before and (signals.stop is not None or signum in signals.seen)),
+            told_to_stop=not done and (overdue.told or (not failed_before and stopped)),
             ended=time.time(),
-            error=report.get("error"),
-            traceback=report.get("traceback"),
+            error=report.found.get("error"),
+            traceback=report.found.get("traceback"),
             log=str(seat.err) if seat.err else None,
             round=seat.round,
             replica=seat.execution.replica,
             warned=warned,
+            left=(left or "its function had returned, its process was stopped") if done else None,
         ),
     )
     if warned and (code == TIME_IS_UP or overdue.told) and seat.execution.replica is None:
@@ -252,7 +283,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
-    overdue: Overdue,
+    ends: Sequence[Overdue | Lingering],
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -263,7 +294,7 @@ def _wait(
         guardian: the parent, without which nothing of this rank may go on.
         relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
         stamps: what writes the time into the log now and then.
-        overdue: ends what was warned and hangs.
+        ends: end what was warned and hangs, what has returned and hangs.
     """
     kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:
@@ -272,7 +303,7 @@ def _wait(
             return exit_code(status)
         left = [] if kill_at is None else [kill_at - time.monotonic()]
         left += [stamps.left()] if stamps else []
-        left += [seconds for seconds in [overdue.left()] if seconds is not None]
+        left += [seconds for seconds in [each.left() for each in ends] if seconds is not None]
         signum = signals.wait(min(left, default=None))
         if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
             os.kill(child, signal.SIGKILL)
@@ -283,9 +314,9 @@ def _wait(
                 os.killpg(0, signal.SIGKILL)
         if relay is not None and signum is not None and signum != signal.SIGCHLD:
             relay(signum, signals.sender)
-        ended_by = overdue.due()
-        if ended_by is not None:
-            os.kill(child, ended_by)
+        for ended_by in [each.due() for each in ends]:
+            if ended_by is not None:
+                os.kill(child, ended_by)
         if signum in STOP and kill_at is None:
             kill_at = time.monotonic() + GRACE
         if kill_at is not None and time.monotonic() >= kill_at:
@@ -302,6 +333,12 @@ def _another_saved(seat: Seat) -> bool:
     return any(end["exit_code"] == TIME_IS_UP and end.get("warned") for end in _others(seat))
 
 
+def _all_have_an_end(seat: Seat) -> bool:
+    """Whether every rank has left a record of its end: by their names, as there may be thousands."""
+    names = seat.paths.attempt(seat.execution.place).glob("rank_*.end.json")
+    return sum(1 for _ in names) >= seat.info.world_size
+
+
 def _others(seat: Seat) -> Iterator[dict[str, Any]]:
     """How other ranks, started together with this one, have ended."""
     directory = seat.paths.attempt(seat.execution.place)
@@ -313,13 +350,39 @@ def _others(seat: Seat) -> Iterator[dict[str, Any]]:
                     yield end
 
 
-def _read_report(reader: int) -> dict[str, Any]:
-    os.set_blocking(reader, False)  # a helper process of the program's may still hold the other end
-    try:
-        found: dict[str, Any] = json.loads(os.read(reader, 65_536).split(b"\n")[0])
-    except (OSError, ValueError):
-        return {}
-    return found
+class Report:
+    """What the program has told of itself: that its function has returned, its exception."""
+
+    def __init__(self, reader: int) -> None:
+        os.set_blocking(reader, False)  # a helper process of the program's may hold the other end for ever
+        self._reader, self._data = reader, b""
+        self.found: dict[str, Any] = {}
+        self._returned: float | None = None  # monotonic
+
+    def look(self) -> None:
+        """Take in what is new."""
+        with contextlib.suppress(OSError):
+            while more := os.read(self._reader, 65_536):
+                self._data += more
+        *lines, self._data = self._data.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                told = json.loads(line)
+                if "returned" in told:
+                    self._returned = told["at"]
+                else:
+                    self.found = self.found or told
+
+    def returned_before(self, stopped_at: float | None) -> bool:
+        """Whether the function had returned, and raised nothing since, before the program was told to stop."""
+        self.look()
+        in_time = self._returned is not None and (stopped_at is None or self._returned < stopped_at)
+        return in_time and not self.found
+
+    def failed_before(self, stopped_at: float | None) -> bool:
+        """Whether an exception came before the program was told to stop."""
+        self.look()
+        return stopped_at is not None and self.found.get("at", stopped_at) < stopped_at
 
 
 def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, host: str, signals: Signals) -> int:

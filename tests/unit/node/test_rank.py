@@ -320,3 +320,51 @@ def test_a_job_whose_records_were_replaced_by_another_launch_says_so_and_touches
     assert not frozen.paths.root.exists() and not (frozen.root.parent / "ran").exists()
     frozen.env["HPC_HYDRA_LAUNCH"] = "bb"
     assert frozen.run()[0] == 0
+
+
+CHILD = (
+    "import multiprocessing\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,), daemon=True).start()\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_DFL)\nreturn RANK + 0.5"
+)
+THREAD = "import threading\nthreading.Thread(target=time.sleep, args=(600,)).start()\nreturn RANK + 0.5"
+DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + THREAD
+
+
+@pytest.mark.parametrize(
+    ("body", "patience", "end", "left"),
+    [
+        (CHILD, 1, None, "child process"),
+        (THREAD, 1, None, "a thread"),
+        (CHILD, 600, signal.SIGTERM, "child process"),
+        (DEAF, None, signal.SIGTERM, "a thread"),
+        (THREAD, None, signal.SIGKILL, "a thread"),
+    ],
+    ids=["child", "thread", "child at the time limit", "deaf at the time limit", "killed"],
+)
+def test_a_run_whose_function_has_returned_is_completed_whatever_holds_its_processes(
+    freeze: Freeze, tmp_path: Path, body: str, patience: int | None, end: int | None, left: str
+) -> None:
+    frozen = freeze(body, procs=1 if end else 2, plan={"exit_timeout": patience})
+    quick = changed(tmp_path / "site", "hpc_hydra.node.rank.lingering", NOTED_AFTER=0.2, _HURRY=0.5)
+    with frozen.spawn(PYTHONPATH=quick) as spawn:
+        if end is not None:
+            await_true(frozen.paths.rank_end(ATTEMPT, 0).exists)
+            spawn.send_signal(end)
+        spawn.communicate(timeout=120)
+    frozen.finish(spawn.returncode if spawn.returncode >= 0 else 128 - spawn.returncode)
+    outcome = frozen.outcome()
+    assert (outcome["status"], outcome["result"], outcome["exit_code"]) == ("completed", 0.5, 0)
+    assert "rank 0 on" in outcome["reason"] and "had returned" in outcome["reason"] and left in outcome["reason"]
+
+
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [("time.sleep(1)", "completed"), ("raise ValueError('late')", "failed"), ("os._exit(3)", "failed")],
+)
+def test_what_a_rank_does_after_its_return_is_waited_for_and_counts(
+    freeze: Freeze, tmp_path: Path, after: str, status: str
+) -> None:
+    frozen = freeze("return 0.5", main=f"main(); {after}")
+    _, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.node.rank.lingering", NOTED_AFTER=0.2))
+    assert (outcome["status"], outcome["reason"] is None) == (status, status == "completed")

@@ -202,6 +202,23 @@ def test_a_reason_of_the_script_is_kept(tmp_path: Path) -> None:
     assert (found.status, found.exit_code, found.reason) == ("failed", 1, "a setup line failed")
 
 
+@pytest.mark.parametrize(
+    ("state", "native", "word"),
+    [
+        (State.TIMEOUT, "TIMEOUT", "completed"), (State.CANCELLED, "CANCELLED by 0", "completed"),
+        (State.FAILED, "OUT_OF_MEMORY", "completed"), (State.FAILED, "NODE_FAIL", "completed"),
+        (State.FAILED, "FAILED", "failed"),
+    ],
+)  # fmt: skip
+def test_ranks_that_all_ended_well_count_whatever_became_of_their_job(
+    tmp_path: Path, state: State, native: str, word: str
+) -> None:
+    found = outcome(tmp_path, FINE, replace(FINE, rank=1), status=JobStatus(state, native))
+    assert found.status == word and native in (found.reason or "")
+    lacking = outcome(tmp_path, FINE, world_size=3, status=JobStatus(state, native))
+    assert lacking.status != "completed"
+
+
 def test_the_newest_attempt_is_taken(tmp_path: Path) -> None:
     RunPaths(tmp_path).attempt("20250101-000000-1").mkdir(parents=True)
     assert outcome(tmp_path, FINE, attempt=None, exit_code=0).attempt == ATTEMPT
