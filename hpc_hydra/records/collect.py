@@ -380,7 +380,8 @@ def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
     data = readable(Returned, paths.returned(attempt)) if attempt else None
     if data is None:
         return {}
-    return {"result_kind": data.kind, "result": data.value, "result_note": data.note}
+    told = {"result_kind": data.kind, "result": data.value, "result_note": data.note}
+    return {**told, "result_in_file": data.in_file}
 
 
 def _in_its_words(status: SchedulerSays | None) -> str | None:

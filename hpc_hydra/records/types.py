@@ -71,8 +71,9 @@ class Returned:
     """What rank 0's task function returned: `returned.json`."""
 
     kind: Literal["json", "pickle", "none", "unserialisable"]
-    value: Any = None
+    value: Any = None  # of a pickle, what JSON can say of it
     note: str | None = None
+    in_file: tuple[str, ...] = ()  # keys of a dict of which only result.pkl has the value itself
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,25 @@ class Outcome:
     requeues: int = 0  # how often its job was queued again before, by launch.max_requeues
     started: float | None = None
     ended: float | None = None
-    result: Any = None  # JSON-able return value of rank 0
+    result: Any = None  # return value of rank 0; of a pickle, what JSON can say of it
     result_kind: Literal["json", "pickle", "none", "unserialisable"] = "none"
     result_note: str | None = None  # why a value could not be kept, with its type
+    result_in_file: tuple[str, ...] = ()  # keys of a dict of which only result.pkl has the value itself
+
+    def columns(self, file: str) -> dict[str, Any]:
+        """What the run returned, for a table: a dict under its keys, anything else under ``result``.
+
+        Args:
+            file: stands for what only result.pkl has.
+        """
+        if self.status != "completed" or self.result_kind == "none":
+            return {}
+        if self.result_kind == "unserialisable":
+            return {"result": f"({self.result_note})"}
+        if isinstance(self.result, dict) and self.result:
+            unseen = {key for key in self.result_in_file if self.result.get(key) is None}
+            return {str(key): file if key in unseen else value for key, value in self.result.items()}
+        return {"result": file if self.result_kind == "pickle" and self.result is None else self.result}
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,12 @@ def value(run: Run, outcome: Outcome) -> Any:
         return outcome.result_note
     if outcome.result_kind == "pickle":
         path = RunPaths(run.dir).result
+        whole = not (outcome.result_in_file and isinstance(outcome.result, dict))
         try:
             with path.open("rb") as file:
-                return pickle.load(file)
+                kept = pickle.load(file)
+            return kept if whole else {**outcome.result, **kept}
         except Exception as error:
-            return f"return value cannot be read from {path}: {type(error).__name__}: {error}"
+            why = f"return value cannot be read from {path}: {type(error).__name__}: {error}"
+            return why if whole else {**outcome.result, **dict.fromkeys(outcome.result_in_file, why)}
     return None

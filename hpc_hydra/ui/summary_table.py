@@ -121,14 +121,13 @@ def _seconds(outcome: Outcome) -> str:
 
 def _values(outcome: Outcome) -> dict[str, str]:
     """A scalar is `result`, a flat mapping a column for each of its keys."""
-    if outcome.status != "completed":
+    if outcome.result_kind == "unserialisable":
+        return {"result": "(could not be kept)"}
+    found = outcome.columns("(result.pkl)")
+    if found.keys() == {"result"} and found["result"] is None:
         return {}
-    if outcome.result_kind in ("pickle", "unserialisable"):
-        return {"result": "(result.pkl)" if outcome.result_kind == "pickle" else "(could not be kept)"}
-    value: Any = outcome.result
-    if isinstance(value, dict):
-        return {str(key): _scalar(one) for key, one in value.items() if not isinstance(one, (dict, list))}
-    return {} if value is None else {"result": _scalar(value)}
+    nested = isinstance(outcome.result, dict)
+    return {key: _scalar(one) for key, one in found.items() if not (nested and isinstance(one, (dict, list)))}
 
 
 def _scalar(value: Any) -> str:

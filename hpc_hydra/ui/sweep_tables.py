@@ -173,17 +173,8 @@ def _setting(own: Mapping[str, Any], key: str) -> Any:
 
 def _flat(view: RunView) -> dict[str, Any]:
     """A scalar under "result", a flat dict under its keys, anything else as JSON."""
-    outcome = view.outcome
-    if outcome is None or outcome.status != "completed" or outcome.result_kind == "none":
-        return {}
-    if outcome.result_kind == "pickle":
-        return {"result": f"(pickle: {view.paths.result})"}
-    if outcome.result_kind == "unserialisable":
-        return {"result": f"({outcome.result_note})"}
-    value = outcome.result
-    if isinstance(value, Mapping) and value:
-        return {str(key): _cell(inner) for key, inner in value.items()}
-    return {"result": _cell(value)}
+    found = view.outcome.columns(f"(pickle: {view.paths.result})") if view.outcome else {}
+    return {key: _cell(value) for key, value in found.items()}
 
 
 def _cell(value: Any) -> Any:

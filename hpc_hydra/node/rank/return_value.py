@@ -1,6 +1,7 @@
 """Keeps what a task function returned, whatever it is: a run is never lost over its value.
 
-JSON where the value comes back exactly, else a pickle, else a note with its type. Must not know: ranks, schedulers.
+JSON where the value comes back as it is, else a pickle beside what JSON can say of it, else a note with its type.
+Must not know: ranks, schedulers.
 """
 
 from __future__ import annotations
@@ -15,27 +16,80 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra.node.rank import json_view
 from hpc_hydra.records.files import write_json
 
 LARGEST_JSON = 1_000_000  # characters; outcome.json is read often
+LARGEST_PART = 100_000  # of one value of a dict, where others stay in a file
 
 
 def keep(value: Any, note: Path, pickled: Path) -> str | None:
-    """Write ``value`` to ``note`` (JSON) or ``pickled``. Returns why it could not be kept, or None."""
+    """Write ``value`` to ``note`` (JSON) and, what would not come back from there as it is, to ``pickled``.
+
+    Of a dict only those of its values; the others, and what shows these, are in the note. Returns what could not be
+    kept, and why, or None.
+    """
     if value is None:
         write_json(note, {"kind": "none"})
         return None
-    if is_json(value) and len(json.dumps(value)) <= LARGEST_JSON:
-        write_json(note, {"kind": "json", "value": value})
+    told = _json(value, LARGEST_JSON, json_view.exact)
+    if told is not None:
+        write_json(note, {"kind": "json", "value": told})
         return None
+    if type(value) is dict and value and all(type(key) is str and json_view.is_text(key) for key in value):
+        return _keep_parts(value, note, pickled)
+    why = _try(value, pickled)
+    if why is not None:
+        write_json(note, {"kind": "unserialisable", "note": why})
+        return why
+    write_json(note, {"kind": "pickle", "value": _json(value, LARGEST_JSON, json_view.view)})
+    return None
+
+
+def _keep_parts(value: dict[str, Any], note: Path, pickled: Path) -> str | None:
+    """A dict of which not all is JSON: what is, comes back from there, and shows in tables."""
+    shown: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for key, part in value.items():
+        told = _json([part], LARGEST_PART, json_view.exact)
+        if told is None:
+            others[key] = part
+            told = _json([part], LARGEST_PART, json_view.view) or [None]
+        shown[key] = told[0]
+    lost: dict[str, str] = {}
+    why = _try(others, pickled)
+    if why is not None:  # one of them: each by itself
+        lost = {key: why for key, part in others.items() if (why := _try(part, pickled)) is not None}
+        others = {key: part for key, part in others.items() if key not in lost}
+        pickled.unlink(missing_ok=True)
+        if others and (more := _try(others, pickled)) is not None:
+            lost |= dict.fromkeys(others, more)
+            others = {}
+    shown |= lost
+    why = "; ".join(f"{key}: {each}" for key, each in lost.items()) or None
+    kind = "pickle" if others else "json"
+    if len(json.dumps(shown)) > LARGEST_JSON:
+        why, kind, shown = _try(value, pickled), "pickle", {}
+    write_json(note, {"kind": kind, "value": shown, "in_file": list(others) if shown else [], "note": why})
+    return why
+
+
+def _json(value: Any, largest: int, how: Callable[[Any], Any]) -> Any:
+    """The value as JSON; None where it is none, or too large. Never raises: types of others do what they like."""
+    try:
+        found = how(value)
+        return found if len(json.dumps(found)) <= largest else None
+    except Exception:
+        return None
+
+
+def _try(value: Any, pickled: Path) -> str | None:
+    """Pickle it. Returns why it could not be."""
     try:
         _pickle(value, pickled)
     except Exception as error:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        why = f"return value could not be serialised: {kind} {_shown(value)} ({type(error).__name__}: {error})"
-        write_json(note, {"kind": "unserialisable", "note": why})
-        return why
-    write_json(note, {"kind": "pickle"})
+        return f"return value could not be serialised: {kind} {_shown(value)} ({type(error).__name__}: {error})"
     return None
 
 
@@ -47,30 +101,6 @@ def keep_failure(result: Any, pickled: Path) -> None:
     result.cfg = result.hydra_cfg = None
     with contextlib.suppress(Exception):  # the run has failed anyway, and its log says how
         _pickle(result, pickled)
-
-
-def is_json(value: Any, depth: int = 50) -> bool:
-    """Whether JSON gives back exactly this value: exact types only, and not too deep."""
-    if type(value) is str:
-        return _is_text(value)
-    if value is None or type(value) in (bool, int, float):
-        return True
-    if depth == 0:
-        return False
-    if type(value) is list:
-        return all(is_json(v, depth - 1) for v in value)
-    if type(value) is dict:
-        return all(type(k) is str and _is_text(k) and is_json(v, depth - 1) for k, v in value.items())
-    return False
-
-
-def _is_text(value: str) -> bool:
-    """Whether the string is Unicode text: lone surrogates (undecodable bytes of a file's name) are not for JSON."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _pickle(value: Any, path: Path) -> None:

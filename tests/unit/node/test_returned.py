@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 import os
@@ -9,12 +10,20 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from omegaconf import OmegaConf
 
 from hpc_hydra.node.rank.return_value import keep
+from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.types import Outcome
+from hpc_hydra.sweep.results import value as result_of
 
 
 @dataclass
@@ -53,13 +62,14 @@ def test_none_and_nan(tmp_path: Path) -> None:
     "value",
     [(1, 2), "a\udcff", {"\ud800": 1}, ["\ud83d\ude00"], {1: "a"}, {"a": (1,)}, Answer(42), b"\0", {1, 2}, [Answer(1)]],
 )
-def test_what_json_would_change_is_pickled(value: Any, tmp_path: Path) -> None:
-    assert kept(value, tmp_path) == ({"kind": "pickle"}, None)
+def test_what_json_would_change_comes_back_too(value: Any, tmp_path: Path) -> None:
+    note, why = kept(value, tmp_path)
+    assert (note["kind"], why) == ("pickle", None)
     assert pickle.loads((tmp_path / "result.pkl").read_bytes()) == value
 
 
 def test_a_function_is_pickled_too(tmp_path: Path) -> None:
-    assert kept(lambda: 42, tmp_path)[0] == {"kind": "pickle"}
+    assert kept(lambda: 42, tmp_path)[0] == {"kind": "pickle", "value": None}
     function: Callable[[], int] = pickle.loads((tmp_path / "result.pkl").read_bytes())
     assert function() == 42
 
@@ -71,11 +81,11 @@ def endless() -> list[Any]:
 
 
 def test_a_value_that_holds_itself_is_pickled(tmp_path: Path) -> None:
-    assert kept(endless(), tmp_path)[0] == {"kind": "pickle"}
+    assert kept(endless(), tmp_path)[0]["kind"] == "pickle"
 
 
 def test_a_large_value_goes_into_its_own_file(tmp_path: Path) -> None:
-    assert kept(list(range(400_000)), tmp_path)[0] == {"kind": "pickle"}
+    assert kept(list(range(400_000)), tmp_path)[0]["kind"] == "pickle"
     assert (tmp_path / "returned.json").stat().st_size < 100
 
 
@@ -91,3 +101,64 @@ def test_what_cannot_be_kept_is_told_with_its_type(make: Callable[[], Any], tmp_
     assert not (tmp_path / "result.pkl").exists() and len(list(tmp_path.iterdir())) == 1
     if hasattr(value, "close"):
         value.close()
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Level(enum.IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int64(3), 3), (np.bool_(True), True), (np.str_("é"), "é"),
+        (np.array(2.5), 2.5), (np.longdouble(0.5), 0.5), (np.float64("inf"), float("inf")),
+        (torch.tensor(0.5), 0.5), (torch.tensor(3), 3), (torch.tensor(True), True),
+        (torch.tensor(0.5, requires_grad=True), 0.5), (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
+    ],
+)  # fmt: skip
+def test_numbers_of_other_libraries_become_numbers(value: Any, told: Any, tmp_path: Path) -> None:
+    for whole, expected in ((value, told), ({"a": [value]}, {"a": [told]})):
+        note, why = kept(whole, tmp_path)
+        assert (note, why) == ({"kind": "json", "value": expected}, None)
+        assert type(note["value"]) is type(expected)
+    assert not (tmp_path / "result.pkl").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Answer(42), {"value": 42}), (Path("/a/b"), "/a/b"), (Colour.RED, 1), (Level.HIGH, 3), ((1, 2), [1, 2]),
+        (datetime(2026, 1, 2, 3, 4, 5), "2026-01-02T03:04:05"), (timedelta(minutes=2), 120.0), ({1: "a"}, {"1": "a"}),
+        (np.arange(3), [0, 1, 2]), (np.zeros((2, 1)), [[0.0], [0.0]]), (np.zeros(5000), None), (1j, None), ({1}, None),
+        (np.datetime64("2026-01-02"), "2026-01-02"), (b"\0", None), ((1, {2}), [1, None]),
+        (OmegaConf.create({"a": 1}), {"a": 1}),
+    ],
+)  # fmt: skip
+def test_what_is_no_json_shows_and_comes_back_and_the_rest_of_a_dict_with_it(
+    value: Any, shown: Any, tmp_path: Path
+) -> None:
+    note, _ = kept({"loss": np.float32(0.5), "other": value, "n": 3}, tmp_path)
+    told = {"loss": 0.5, "other": shown, "n": 3}
+    assert note == {"kind": "pickle", "value": told, "in_file": ["other"], "note": None}
+    run = Run(0, (), Plan("test", Request("slurm", 1, 1)), tmp_path, 0)
+    end = Outcome(
+        0, "completed", 0, result=note["value"], result_kind=note["kind"], result_in_file=tuple(note["in_file"])
+    )
+    back = result_of(run, end)
+    assert list(back) == ["loss", "other", "n"] and type(back["other"]) is type(value)
+    assert np.array_equal(back["other"], value) if isinstance(value, np.ndarray) else back["other"] == value
+    assert end.columns("(file)")["other"] == ("(file)" if shown is None else shown) and end.columns("")["n"] == 3
+
+
+def test_what_cannot_be_kept_takes_nothing_else_with_it(tmp_path: Path) -> None:
+    note, why = kept({"loss": 0.5, "lock": threading.Lock(), "model": {1}}, tmp_path)
+    assert (note["kind"], note["value"]["loss"], note["in_file"]) == ("pickle", 0.5, ["model"])
+    assert "lock" in note["value"]["lock"] and why == note["note"] and "lock" in why
+    assert pickle.loads((tmp_path / "result.pkl").read_bytes()) == {"model": {1}}
+    note, why = kept({"loss": 0.5, "lock": threading.Lock()}, tmp_path)
+    assert (note["kind"], note["value"]["loss"]) == ("json", 0.5) and why
+    assert not (tmp_path / "result.pkl").exists()
