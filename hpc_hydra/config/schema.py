@@ -89,6 +89,7 @@ class SchedulerConfig:
     mail_user: Optional[str] = None
     comment: Optional[str] = None
     array_parallelism: Optional[int] = None
+    poll_interval: Any = None  # seconds between two queries; null: as often as things change, 10 s at most
     mpi: Optional[str] = None
     project: Optional[str] = None  # LSF
     user_group: Optional[str] = None  # LSF

@@ -86,6 +86,7 @@ def plan(settings: Settings) -> Plan:
         notes=(*merged.notes, *sized.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),
+        poll_interval=_poll_interval(settings),
         pack=packed.pack,
         after=_after(settings.launch.after),
         allocations=packed.allocations,
@@ -106,6 +107,15 @@ def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[in
 def _monitor(asked: MonitorConfig) -> Monitor | None:
     interval = period(asked.interval, "monitor.interval", 1)
     return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon)
+
+
+def _poll_interval(settings: Settings) -> int | None:
+    """Seconds between two queries of the scheduler. Raises `ConfigError`, and `PlanError` where there is none to ask."""
+    key, name = "scheduler.poll_interval", settings.scheduler.name
+    found = period(settings.scheduler.poll_interval, key, 1)
+    if found is not None and name in ("local", "ssh"):
+        raise PlanError(f"scheduler={name} has no queue that is asked", where=key, fix="leave it out")
+    return found
 
 
 def _after(value: object) -> tuple[str, ...]:

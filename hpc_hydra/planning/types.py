@@ -196,6 +196,7 @@ class Plan:
     python: str | None = None  # None: the launcher's own interpreter, by absolute path
     gpus_on_node: int | None = None  # of the system; None: not known
     gpu_vendor: str | None = None  # nvidia, amd, intel
+    poll_interval: int | None = None  # seconds between two queries for this sweep; None: the launcher decides
     pack: int | str | None = None  # launch.pack: "auto", or how many runs at a time in one allocation
     after: tuple[str, ...] = ()  # launch.after, as the user wrote it
     allocations: int | None = None  # that the packed runs are spread over; None: as many as let none wait

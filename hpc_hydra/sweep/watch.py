@@ -6,6 +6,7 @@ Must not know: Hydra, how anything is shown.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -81,7 +82,8 @@ class Watcher:
         self.watched: dict[str, Watched] = {}
         self.message: str | None = None  # why the scheduler cannot be asked at the moment
         self.abandoned = False  # its jobs could not be cancelled
-        self._polled = -SLOWEST
+        self._polled = -math.inf
+        self._asked = 0  # scheduler.poll_interval, the longest of these runs
         self._changed = clock()
         self._polls = 0
         self._looked = 0
@@ -91,6 +93,7 @@ class Watcher:
         """Follow these runs, each under its id."""
         new = [Watched(run, job, id_) for run, id_ in zip(runs, ids, strict=True)]
         self.watched.update({w.id: w for w in new})
+        self._asked = max([self._asked, *(w.run.plan.poll_interval or 0 for w in new)])
         self._changed = self.clock()
         return new
 
@@ -100,7 +103,12 @@ class Watcher:
 
     @property
     def interval(self) -> float:
-        """Seconds between two queries: often when something has just changed, seldom when nothing does."""
+        """Seconds between two queries: often when something has just changed, seldom when nothing does.
+
+        `scheduler.poll_interval` is obeyed instead.
+        """
+        if self._asked:
+            return self._asked
         fastest = FASTEST if self._polls < 20 or self._is_local else 2.0
         return min(SLOWEST, max(fastest, (self.clock() - self._changed) / PATIENCE))
 
@@ -115,7 +123,7 @@ class Watcher:
 
     def hurry(self) -> None:
         """Let the next step ask the scheduler."""
-        self._polled = self.clock() - SLOWEST
+        self._polled = -math.inf
 
     def step(self) -> list[Watched]:
         """Look once. Returns the runs whose state has changed."""
@@ -236,9 +244,10 @@ class Watcher:
         if local or not is_doubtful(outcome) or watched.status.state.is_finished:
             return False
         watched.stopped_since = now if watched.stopped_since is None else watched.stopped_since
-        if now - watched.stopped_since >= WORD * self.grace:
+        if now - watched.stopped_since >= max(WORD * self.grace, 2.0 * self._asked):
             return False
-        self.hurry()
+        if not self._asked:
+            self.hurry()
         return True
 
     def _collected(self, watched: Watched) -> Outcome:

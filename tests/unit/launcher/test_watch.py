@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ RUNNING, DONE, FAILED = JobStatus(State.RUNNING), JobStatus(State.COMPLETED), Jo
 
 
 class Bench:
-    def __init__(self, root: Path, count: int = 3) -> None:
+    def __init__(self, root: Path, count: int = 3, poll_interval: int | None = None) -> None:
         self.clock, self.submitter = Clock(), FakeSubmitter()
         self.watcher = Watcher(self.submitter, root, clock=self.clock)
-        self.runs = runs(root, count)
+        self.runs = [
+            replace(run, plan=replace(run.plan, poll_interval=poll_interval)) for run in runs(root, count)
+        ]
         self.ids = [f"7_{i}" for i in range(count)]
         self.watched = self.watcher.add("job0", self.runs, self.ids)
         self.say(JobStatus(State.PENDING))
@@ -159,6 +162,18 @@ def test_queries_are_seldom_when_nothing_changes_and_never_older_than_promised(b
         bench.step(1)
     assert 3600 / SLOWEST * 0.9 <= len(bench.submitter.polled) <= 3600 / SLOWEST * 1.3
     assert bench.watcher.interval <= 30
+
+
+def test_the_interval_that_is_asked_for_holds_whatever_changes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, poll_interval=60)
+    for second in range(600):
+        bench.say(JobStatus(State.RUNNING if second % 2 else State.PENDING))
+        bench.step(1)
+    assert len(bench.submitter.polled) == 10
+    finish(bench.runs[0], "cancelled", "stopped by SIGTERM")  # the scheduler's word is waited for, not asked for
+    bench.say(JobStatus(State.TIMEOUT, "TIMEOUT"), "7_0")
+    said = [change for _ in range(90) for change in bench.step(1) if change[0] == "0"]
+    assert said[-1:] == ["0 timeout"] and len(bench.submitter.polled) <= 12
 
 
 def test_a_change_makes_queries_more_frequent(bench: Bench) -> None:

@@ -300,6 +300,13 @@ def test_a_tilde_removes_an_option_from_both_commands() -> None:
     assert "scheduler.extra" in str(refused(system, {"submit_extra": {"~nodes": None}}).fix)
 
 
+def test_the_interval_between_queries_is_seconds_and_is_for_queues_alone() -> None:
+    assert make(None, {"poll_interval": 60}).poll_interval == 60
+    assert make(None, {"poll_interval": "2m"}).poll_interval == 120
+    for scheduler in ({"poll_interval": 0}, {"poll_interval": "soon"}, {"name": "local", "poll_interval": 60}):
+        assert refused(None, scheduler).where == "scheduler.poll_interval"
+
+
 def test_a_name_in_capitals_is_a_variable_and_is_said() -> None:
     got = make(None, {"extra": {"MY_FLAG": "a b", "N": 2}}, launch={"env": {"OTHER": "1"}})
     assert EnvVar("MY_FLAG", "a b", "force", "scheduler.extra.MY_FLAG") in got.env
