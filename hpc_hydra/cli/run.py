@@ -6,6 +6,7 @@ for), or through the sweeper (several runs, or in the background). Must not know
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,15 +64,27 @@ def parse(argv: Sequence[str]) -> Call | None:
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     before, command = words[:at], words[at + 1 :]
+    _check_separator(before, command)
     overrides, given = scan_among(OPTIONS, before)
-    wrong = [word for word in overrides if not ("=" in word or word.startswith("~"))]
-    if wrong:
-        raise UsageError(f"{wrong[0]!r} is no override", where="run", fix=f"-- before the command: {USAGE}")
     if "help" in given:
         return None
     if not command and not any(text.startswith("launch.batch_script=") for text in overrides):
         raise UsageError("no command given", where="run", fix=USAGE)
     return Call(tuple(overrides), tuple(command), **{name: given[name] for name in given if name != "help"})
+
+
+def _check_separator(before: Sequence[str], command: Sequence[str]) -> None:
+    """Refuse a command without `--` before it. Raises `UsageError`."""
+    takes_value = {flag for option in OPTIONS if option.kind != "flag" for flag in option.flags}
+    for at, word in enumerate(before):
+        if word.startswith(("-", "~")) or "=" in word or (at and before[at - 1] in takes_value):
+            continue
+        begin = at - 1 if at and before[at - 1] == "-m" and "." in word and word.replace(".", "").isidentifier() else at
+        if begin == at - 1 and Path(word).suffix in (".py", ".sh"):
+            begin = at
+        rest = [*before[begin:], *(["--", *command] if command else [])]
+        line = shlex.join(["hpc-hydra", "run", *before[:begin], "--", *rest])
+        raise UsageError(f"{word!r} is no override: there is no -- before the command", where="run", fix=line)
 
 
 def launch(call: Call) -> int:
@@ -90,6 +103,12 @@ def launch(call: Call) -> int:
                 "only a Python program can be given its process group",
                 where="rendezvous.init",
                 fix="rendezvous.init=script, and the command makes it itself",
+            )
+        if master.launch.best is not None:
+            raise ConfigError(
+                "a command returns nothing to compare runs by",
+                where="launch.best",
+                fix="leave it out; a program with @hydra.main returns {loss: ...}, and is started by itself, with -m",
             )
         if master.launch.batch_script is not None and not call.multirun:
             from hpc_hydra.cli import batch
@@ -168,6 +187,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
 
 def _check_overrides(call: Call) -> list[Any]:
     """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
+    from hpc_hydra.config.hints import quoted
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.records.frozen_config import parse_overrides
 
@@ -175,7 +195,12 @@ def _check_overrides(call: Call) -> list[Any]:
     for one in parsed:
         if one.is_sweep_override() and not call.multirun:
             line = str(one.input_line)
-            raise ConfigError("several values need -m", where=line, fix=f"hpc-hydra run -m {shlex.quote(line)}")
+            key, _, value = line.partition("=")
+            fix = f"hpc-hydra run -m {shlex.quote(line)}"
+            if re.fullmatch(r"[^'\"()\[\]{}]+", value):
+                one = f"{key}='{value}'"
+                fix += f"; for one value {quoted(one)}"
+            raise ConfigError("several values need -m", where=line, fix=fix)
         first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
         if first in GROUPS or first == "hydra" or call.config_dir or call.config_name:
             continue

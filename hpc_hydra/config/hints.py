@@ -22,6 +22,14 @@ def nearest(word: str, valid: Iterable[str], count: int = 3) -> list[str]:
     return [names[name] for name in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.72)]
 
 
+def quoted(override: str) -> str:
+    """An override with Hydra's quotes in it as a word of the shell, easy to read where that is possible."""
+    import re
+    import shlex
+
+    return shlex.quote(override) if re.search(r"[$`!\\\"]", override) else f'"{override}"'
+
+
 def clash_cure(group: str) -> str:
     """What to type where a configuration of the user's own has the name of one of our groups."""
     own = {"scheduler": "scheduler@lr_scheduler: cosine"}.get(group, f"{group}@my_{group}: ...")

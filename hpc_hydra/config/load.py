@@ -83,6 +83,28 @@ OF_SBATCH = {
     "error": "logging.err",
 }
 """Names that sbatch, srun and submitit give, and our keys for them."""
+OF_SUBMITIT = {
+    **OF_SBATCH,
+    "submitit_folder": "hydra.sweep.dir",
+    "name": "scheduler.job_name",
+    "qos": "scheduler.qos",
+    "account": "scheduler.account",
+    "comment": "scheduler.comment",
+    "constraint": "scheduler.constraint",
+    "exclude": "scheduler.exclude",
+    "cpus_per_gpu": "resources.cpus_per_proc (cores of each rank)",
+    "mem_per_gpu": "resources.mem_per_node, or scheduler.extra.mem-per-gpu",
+    "mem_per_cpu": "resources.mem_per_node, or scheduler.extra.mem-per-cpu",
+    "signal_delay_s": "launch.signal_before_end",
+    "max_num_timeout": "launch.max_requeues",
+    "array_parallelism": "scheduler.array_parallelism",
+    "setup": "scheduler.setup_lines",
+    "additional_parameters": "scheduler.submit_extra",
+    "srun_args": "scheduler.launch_extra",
+    "python": "launch.python",
+    "stderr_to_stdout": "leave it out: both streams of a rank are one file, unless logging.err names another",
+}
+"""Keys of submitit's launcher in `hydra.launcher`, and ours for them; docs/from-submitit-launcher.md shows the same."""
 BEST = re.compile(r"(min|max)( \S.*)?")
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, get_origin
@@ -34,6 +33,7 @@ _VALUE = re.compile(r"Value '(?P<value>[^']*)'")
 _NOT_THERE = re.compile(
     r"Could not override '(?P<group>\w+)'\. No match in the defaults list\.\s.*\+\w+=(?P<choice>\S+)", re.S
 )
+_SUBMITIT = re.compile(r"Could not (?:find|load) 'hydra/launcher/(?P<choice>submitit_\w+)'")
 _BUNDLE = re.compile(r"Could not (?:find|load) '/?(?P<name>(?:hpc[-_]hydra|hpc)(?:/hpc(?:[-_]hydra)?)?)'")
 _SEVERAL = re.compile(r"Ambiguous value for argument '(?P<key>[^=']+)=(?P<value>[^\n]*)'")
 _MERGED = re.compile(r"Error merging override (?P<key>[^=\s]+)=(?P<value>[^\n]*)")
@@ -75,11 +75,23 @@ def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "")
     return ConfigError(f"there is no {choice!r}", where=where, fix=words)
 
 
+def other_launcher(name: str) -> ConfigError:
+    """The error for submitit's launcher in place of ours."""
+    scheduler = "local" if name.endswith("local") else "slurm"
+    return ConfigError(
+        "submitit's launcher knows nothing of scheduler, resources and the other groups of hpc_hydra",
+        where=f"hydra/launcher={name}",
+        fix=f"leave it out, and scheduler={scheduler}; docs/from-submitit-launcher.md has a key for each of its keys",
+    )
+
+
 def _missing(error: Any) -> ConfigError | None:
     if bundle := _BUNDLE.search(str(error)):
         parent = re.match(_FILE, str(error))
         where = f"defaults list of {parent['file']}.yaml" if parent else "defaults list"
         return ConfigError(f"there is no {bundle['name']!r}: the bundle is called hpc", where=where, fix="- hpc")
+    if (theirs := _SUBMITIT.search(str(error))) and "hpc" in (error.options or ()):
+        return other_launcher(theirs["choice"])
     found = _MISSING.search(str(error))
     if found is None or found["group"] not in GROUPS:
         return None
@@ -112,6 +124,8 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
         return _collection(key, value[1] if value else "") or ConfigError("is there already", where=key, fix=fix)
     where = re.match(_FILE, text)
     file = where["file"] if where else ""
+    if said := _of_launcher(text, cause, file):
+        return said
     below = f"{cause or ''}\n{text}"
     if (found := _OTHER_TYPE.search(below)) and found["kind"].lower() in GROUPS:
         return _plain(found["kind"].lower(), found["value"].strip(), file)
@@ -157,8 +171,7 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
         return said
     why = (text.splitlines() or [""])[0].rstrip(".")
     shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
-    quoted = shlex.quote(shown) if re.search(r"[$`!]", shown) else f'"{shown}"'
-    fix = f"Hydra's quotes around the value, within those of the shell: {quoted}"
+    fix = f"Hydra's quotes around the value, within those of the shell: {hints.quoted(shown)}"
     return ConfigError(f"cannot be read as a value: {why}", where=override, fix=fix)
 
 
@@ -178,6 +191,21 @@ def _key(text: str, cause: BaseException | None) -> str | None:
     return key if near and near[0] in GROUPS and full == first else None
 
 
+def _of_launcher(text: str, cause: BaseException | None, file: str) -> ConfigError | None:
+    """A key of another launcher in `hydra.launcher`, beside the bundle."""
+    full = str(getattr(cause, "full_key", ""))
+    if not full.startswith("hydra.launcher.") or "HpcLauncherConf" not in f"{cause}\n{text}":
+        return None
+    return left_over(full.split(".")[2], file)
+
+
+def left_over(name: str, file: str = "") -> ConfigError:
+    """The error for ``hydra.launcher.NAME`` of another launcher than ours."""
+    where = f"hydra.launcher.{name} (in {file}.yaml)" if file else f"hydra.launcher.{name}"
+    fix = load.OF_SUBMITIT.get(name) or f"leave it out: what to run where is set in {', '.join(GROUPS)}"
+    return ConfigError("hpc_hydra's launcher does not have this key", where=where, fix=fix)
+
+
 def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> ConfigError | None:
     group, _, rest = key.partition(".")
     if group not in GROUPS:
@@ -195,8 +223,22 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         stem, _, last = key.rpartition(".")
         words = [f"{stem}.{one}" for one in hints.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
+    if file.strip("/") == f"{group}/{(choice := file.rpartition('/')[2])}" and choice in shipped(group):
+        return _in_our_place(group, choice, name)
     error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
     return ConfigError(error.what, where=at, fix=error.fix)
+
+
+def _in_our_place(group: str, choice: str, key: str) -> ConfigError:
+    """A file of the user's own with the name of one of ours, which Hydra finds first."""
+    near = hints.nearest(key, load._fields(GROUPS[group]))
+    meant = f"{group}.{near[0]} if that was meant; else " if near else ""
+    return ConfigError(
+        f"this file stands in the place of hpc_hydra's own {group}/{choice}.yaml, which has no key {key!r}",
+        where=f"{group}/{choice}.yaml",
+        fix=f"{meant}another name for the file, as {group}/my_{choice}.yaml, and `- {group}@my_{group}: my_{choice}` "
+        f"in the defaults list (your code then reads cfg.my_{group})",
+    )
 
 
 def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigError:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.launcher.plugin import HpcLauncherConf
 
 
 class HpcCallback(Callback):
@@ -93,9 +95,20 @@ def _tell_unpacked(config: DictConfig) -> None:
 def _check_launcher(config: DictConfig) -> None:
     """Another launcher runs each run as one process, here or elsewhere, whatever our groups ask for."""
     target = str(OmegaConf.select(config, "hydra.launcher._target_"))
+    if target.startswith("hydra_plugins.hpc_hydra."):
+        known = ("_target_", *(one.name for one in fields(HpcLauncherConf)))
+        for key in config.hydra.launcher:
+            if key not in known:
+                from hpc_hydra.hydra_compat.errors import left_over
+
+                raise left_over(str(key))
     if target.startswith("hydra_plugins.hpc_hydra.") or "launch" not in config:
         return
     name = str(OmegaConf.select(config, "hydra.runtime.choices.hydra/launcher") or target)
+    if "submitit" in target:
+        from hpc_hydra.hydra_compat.errors import other_launcher
+
+        raise other_launcher(name if name.startswith("submitit") else "submitit_slurm")
     fix = f"leave out hydra/launcher={name}: the bundle chooses hpc"
     for key in ("dry_run", "setup_only", "bg"):
         if OmegaConf.select(config, f"launch.{key}"):

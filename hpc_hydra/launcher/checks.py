@@ -17,9 +17,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import defaults_order, remembered, yaml_pitfalls
+from hpc_hydra.config import defaults_order, hints, remembered, yaml_pitfalls
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import registry
 
 _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
@@ -139,6 +140,35 @@ def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -
                     where="hydra.launcher",
                     fix="set what differs between runs in resources, scheduler, system or launch, outside of hydra",
                 )
+
+
+_ONE_VALUE = ("scheduler.mail_type", "scheduler.mail_user", "scheduler.dependency", "logging.nccl_debug_subsys")
+_WITH_COMMAS = ("launch.env", "container.env", "scheduler.extra", "scheduler.submit_extra", "scheduler.launch_extra")
+_LISTS = ("scheduler.nodelist", "scheduler.exclude", "scheduler.constraint", "rendezvous.interface")
+
+
+def swept_by_commas(overrides: Sequence[str]) -> list[str]:
+    """What to note of values with commas that make several runs, and may have been meant as one.
+
+    Raises:
+        ConfigError: a key whose values are lists, and by which runs cannot differ in anything else.
+    """
+    notes = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        key = key.lstrip("+")
+        group = key.rpartition(".")[0]
+        if "," not in value or not (key in (*_ONE_VALUE, *_LISTS) or group in _WITH_COMMAS):
+            continue
+        parsed = parse_override(text)
+        if not parsed.is_sweep_override() or not parsed.is_choice_sweep() or value.startswith("choice("):
+            continue
+        count, one = len(parsed.value().list), hints.quoted(f"{key}='{value}'")
+        what = f"{value} is {count} values, and makes {count} runs that are equal but for it"
+        if key in _ONE_VALUE:
+            raise ConfigError(what, where=key, fix=f"{one} for one value")
+        notes.append(f'{key}: {what} (one value: {one}; meant so: "{key}=choice({value})")')
+    return notes
 
 
 def _swept(job_overrides: Sequence[Sequence[str]]) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,8 @@ def register() -> None:
     """Register our configurations with Hydra; harmless when done again."""
     from hpc_hydra.config import lazy, store
 
+    # Hydra 1.4 warns of every callback that a configuration names: of ours, with each start.
+    warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
     lazy.store("hpc", HpcLauncherConf, group="hydra/launcher")
     lazy.store("hpc", HpcSweeperConf, group="hydra/sweeper")
     lazy.store(BUNDLE, _bundle)

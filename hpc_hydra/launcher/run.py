@@ -22,6 +22,7 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, program, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.launcher.sweepers import needs_results
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Group, Run, group, packed, split
 from hpc_hydra.records.files import on_disk
@@ -76,6 +77,7 @@ class Launch:
         setup_globals()
         checks.refuse_on_a_rank()
         checks.check_launcher(self.master, job_overrides)
+        by_commas = checks.swept_by_commas(raw_list(self.master.hydra.overrides.task))
         preparer = self._preparer = self._preparer or Preparer(self.context.config_loader, self.master, self.bundle)
         prepared = preparer.prepare(job_overrides, first)
         if prepared.settings.launch.batch_script is not None:
@@ -103,7 +105,7 @@ class Launch:
                 dialects[g.plan.request.scheduler].check_packing()
                 dialects[g.plan.request.scheduler].check_requeued_packs(g.plan.request)
         held = {name: allocation.held(one, self._inside) for name, one in dialects.items()}
-        notes = _notes(prepared, groups, dialects)
+        notes = by_commas + _notes(prepared, groups, dialects)
         notes += allocation.notes(prepared.settings, held.get(prepared.settings.scheduler.name))
         if not launch.dry_run:
             for out, err in {(run.plan.logging.out, run.plan.logging.err) for run in prepared.runs}:
@@ -165,7 +167,7 @@ class Launch:
     def _refuse_without_results(self, prepared: Prepared) -> None:
         sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))
         launch = prepared.settings.launch
-        if sweeper not in _OWN_SWEEPERS and launch.bg:
+        if launch.bg and sweeper not in _OWN_SWEEPERS and needs_results(sweeper):
             raise ConfigError(
                 f"the sweeper {sweeper.rpartition('.')[2]} needs the results of its runs, "
                 "which nobody waits for in the background",
@@ -176,7 +178,7 @@ class Launch:
     def _nothing(self) -> Sequence[JobReturn]:
         """No results. A sweeper that decides by results cannot go on without them."""
         sweeper = str(OmegaConf.select(self.master, "hydra.sweeper._target_"))
-        if sweeper not in _OWN_SWEEPERS:
+        if sweeper not in _OWN_SWEEPERS and needs_results(sweeper):
             complain("note: the sweeper chooses further runs by their results; this is its first batch")
             raise SystemExit(0)
         return []

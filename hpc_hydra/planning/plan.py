@@ -110,7 +110,7 @@ def _monitor(asked: MonitorConfig) -> Monitor | None:
 
 
 def _poll_interval(settings: Settings) -> int | None:
-    """Seconds between two queries of the scheduler. Raises `ConfigError`, and `PlanError` where there is none to ask."""
+    """Seconds between two queries of the scheduler. Raises `ConfigError`; `PlanError` where there is none to ask."""
     key, name = "scheduler.poll_interval", settings.scheduler.name
     found = period(settings.scheduler.poll_interval, key, 1)
     if found is not None and name in ("local", "ssh"):

@@ -60,7 +60,10 @@ def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> s
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
             found.append((value, run))
     if not found:
-        return f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best})"
+        returned = [outcome.result for outcome in outcomes.values() if isinstance(outcome.result, dict)]
+        names = list(dict.fromkeys(str(key) for result in returned for key in result))
+        said = f"; there is {', '.join(names)}" if names else ""
+        return f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best}){said}"
     value, run = (min if direction == "min" else max)(found, key=lambda pair: pair[0])
     own = " ".join(_apart(runs)[runs.index(run)])
     return f"best: run {run.num}{f' [{own}]' if own else ''}, {name or 'result'} {_scalar(value)}"

@@ -131,6 +131,14 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
     [
         (["run"], "no command given"),
         (["run", "train.py"], "no override"),
+        (
+            ["run", "scheduler=local", "train.py", "--epochs", "3"],
+            "Try: hpc-hydra run scheduler=local -- train.py --epochs 3",
+        ),
+        (["run", "-m", "-cd", "conf", "x=1", "python", "t.py", "-x", "a b"], "-m -cd conf x=1 -- python t.py -x 'a b'"),
+        (["run", "scheduler=local", "-m", "pkg.train", "--", "a"], "run scheduler=local -- -m pkg.train -- a"),
+        (["run", "launch.best=max", "--", "true"], "launch.best: a command returns nothing"),
+        (["run", "lr=1,2", "--", "true"], "for one value \"lr='1,2'\""),
         (["run", "resources.nodes=1,2", "--", "x"], "run -m resources.nodes=1,2"),
         (["run", "nodes=2", "--", "x"], "Try: resources.nodes"),
         (["run", "lr=1", "--", "x"], "--fill +lr=VALUE"),

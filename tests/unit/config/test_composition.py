@@ -33,11 +33,11 @@ def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> N
     "file",
     [
         *(f"scheduler/{name}.yaml" for name in ("auto", "local", "slurm")),
-        "resources/default.yaml",
+        "resources/hpc.yaml",
         "rendezvous/tcp.yaml",
         *(f"rendezvous/{name}.yaml" for name in ("mpi", "torchrun", "static")),
-        "logging/default.yaml",
-        "launch/default.yaml",
+        "logging/hpc.yaml",
+        "launch/hpc.yaml",
     ],
 )
 def test_each_file_shows_every_key_of_its_group(file: str) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from hpc_hydra.config.load import OF_SUBMITIT
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat.errors import explain
 
 from .conftest import BUNDLE, Compose
 
 GLOBAL = "# @package _global_\n"
+SUBMITIT = (  # of hydra-submitit-launcher 1.2.0
+    "submitit_folder", "timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name",
+    "stderr_to_stdout", "partition", "qos", "comment", "constraint", "exclude", "gres", "cpus_per_gpu", "gpus_per_task",
+    "mem_per_gpu", "mem_per_cpu", "account", "signal_delay_s", "max_num_timeout", "additional_parameters",
+    "array_parallelism", "setup", "srun_args", "python",
+)  # fmt: skip
 SLURM = "defaults: [{override /scheduler: slurm}]\n"
 
 
@@ -84,6 +93,40 @@ def test_a_group_of_ours_where_the_bundle_is_not_in_the_defaults_list(
 def test_a_group_of_the_users_own_with_the_name_of_ours_stays_hydras(composed: Compose, override: str) -> None:
     said = explained(composed, override, primary="defaults: [_self_]\nx: 1\n")
     assert said is None or "- hpc" not in (said.fix or "")
+
+
+def test_what_is_left_over_of_submitits_launcher_has_a_key_here(composed: Compose) -> None:
+    page = Path(__file__).parents[3].joinpath("docs/from-submitit-launcher.md").read_text()
+    for key in SUBMITIT:
+        file = f"{GLOBAL}hydra: {{launcher: {{{key}: 1}}}}\n"
+        for override, where in ((f"hydra.launcher.{key}=1", ""), ("+exp=old", " (in exp/old.yaml)")):
+            said = explained(composed, override, **{"exp/old.yaml": file})
+            assert said is not None and said.where == f"hydra.launcher.{key}{where}"
+            assert said.fix == OF_SUBMITIT[key]
+        assert f"`{key}" in page, key
+    other = explained(composed, "hydra.launcher.n_jobs=4")
+    assert other is not None and "leave it out" in (other.fix or "")
+
+
+def test_submitits_launcher_beside_the_bundle(composed: Compose) -> None:
+    said = explained(composed, "hydra/launcher=submitit_local")
+    assert said is not None and said.where == "hydra/launcher=submitit_local" and "scheduler=local" in (said.fix or "")
+
+
+@pytest.mark.parametrize("name", ["default", "hpc"])
+def test_a_file_of_the_users_own_for_logging_is_kept_apart_as_advised(
+    composed: Compose, folder: Path, name: str
+) -> None:
+    own = {f"logging/{name}.yaml": "level: debug\n"}
+    listed = "defaults: [hpc, {logging: default}, _self_]\n" if name == "default" else BUNDLE
+    said = explained(composed, primary=listed, **own)
+    assert said is not None and "logging@my_logging" in (said.fix or "")
+    if name == "hpc":
+        assert "logging/my_hpc.yaml" in (said.fix or "")
+        name, own = "my_hpc", {"logging/my_hpc.yaml": "level: debug\n"}
+        (folder / "logging/hpc.yaml").unlink()
+    cfg = composed(primary=f"defaults: [hpc, {{logging@my_logging: {name}}}, _self_]\n", **own)
+    assert cfg.my_logging.level == "debug" and cfg.logging.verbose is False
 
 
 @pytest.mark.parametrize("name", ["hpc_hydra", "hpc-hydra"])

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from hpc_hydra.launcher import checks
+from hpc_hydra.launcher.sweepers import needs_results
 
 from .conftest import App
 
@@ -37,6 +42,21 @@ MISTAKES = {
         {"config": "defaults: [hpc, _self_]\nx: 0\nscheduler: slurm\n"},
         [],
         ["hpc_hydra: scheduler (in config.yaml)", "`- override /scheduler: slurm`"],
+    ),
+    "values with commas for one": (
+        {},
+        ["scheduler.mail_type=BEGIN,END"],
+        ["2 values", "scheduler.mail_type='BEGIN,END'"],
+    ),
+    "submitit's launcher": (
+        {"config": "defaults: [hpc, _self_]\nhydra: {launcher: {_target_: hydra_plugins.submitit.SlurmLauncher}}\n"},
+        [],
+        ["hydra/launcher=submitit_slurm", "scheduler=slurm"],
+    ),
+    "key of submitit's launcher": (
+        {},
+        ["+hydra.launcher.timeout_min=60"],
+        ["hydra.launcher.timeout_min", "resources.time_limit"],
     ),
     "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
 }
@@ -142,6 +162,35 @@ def test_the_background_is_refused_to_sweepers_that_need_results(app: App) -> No
     )
     done = app.start("-m", "scheduler=slurm", "launch.bg=true")
     assert done.returncode == 2 and "OptunaSweeper needs the results" in done.stderr, done.stderr
+
+
+NEEDS = {
+    "an optimiser": ("class S(Sweeper):\n    def f(self, r):\n        self.loss = r.return_value\n", True),
+    "a list": (
+        "class S(BasicSweeper):\n    def f(self, r):\n        _ = r.return_value\n        r.return_value\n",
+        False,
+    ),
+    "of another's": ("from optimising import S as Base\nclass S(Base):\n    pass\n", True),
+    "not there": ("", True),
+}
+
+
+def test_which_sweepers_need_results_is_told_from_their_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    head = "from hydra.plugins.sweeper import Sweeper\n"
+    head += "from hydra._internal.core_plugins.basic_sweeper import BasicSweeper\n"
+    (tmp_path / "optimising.py").write_text(head + NEEDS["an optimiser"][0])
+    for number, (text, needs) in enumerate(NEEDS.values()):
+        (tmp_path / f"sweeper_{number}.py").write_text(head + text)
+        assert needs_results(f"sweeper_{number}.S") is needs
+
+
+def test_values_with_commas_that_make_equal_runs_are_noted() -> None:
+    keys = ("launch.env.NCCL_SOCKET_IFNAME", "scheduler.nodelist", "scheduler.extra.gres")
+    for key in keys:
+        (note,) = checks.swept_by_commas([f"{key}=a,b,c"])
+        assert "3 runs" in note and f"{key}='a,b,c'" in note
+        assert not checks.swept_by_commas([f"{key}='a,b'", f"{key}=choice(a,b)", "lr=1,2", "resources.nodes=1,2"])
 
 
 def test_one_file_for_several_scripts_is_refused(app: App) -> None:

@@ -72,7 +72,7 @@ def test_hydra_shows_the_groups(app: App) -> None:
 
 def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
     done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2,3", "hydra.sweeper.max_batch_size=2")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "HpcCallback" not in done.stderr, done.stderr  # Hydra 1.4 warns of callbacks
     assert [line.split()[0] for line in done.stdout.splitlines() if " x=" in line and "×" in line] == ["0", "1", "2"]
 
 

@@ -22,9 +22,7 @@ class Bench:
     def __init__(self, root: Path, count: int = 3, poll_interval: int | None = None) -> None:
         self.clock, self.submitter = Clock(), FakeSubmitter()
         self.watcher = Watcher(self.submitter, root, clock=self.clock)
-        self.runs = [
-            replace(run, plan=replace(run.plan, poll_interval=poll_interval)) for run in runs(root, count)
-        ]
+        self.runs = [replace(run, plan=replace(run.plan, poll_interval=poll_interval)) for run in runs(root, count)]
         self.ids = [f"7_{i}" for i in range(count)]
         self.watched = self.watcher.add("job0", self.runs, self.ids)
         self.say(JobStatus(State.PENDING))
