@@ -14,6 +14,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import name_of, number_of
+from hpc_hydra.records import ending
 from hpc_hydra.records.attempt import Execution
 from hpc_hydra.records.collect import collect
 from hpc_hydra.records.files import make_below, write_json
@@ -117,14 +118,8 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
 
 
 def in_words(outcome: Outcome) -> str:
-    """One line for the job's own log."""
-    text = f"hpc_hydra: run {outcome.num} {outcome.status}"
-    if outcome.started and outcome.ended:
-        text += f" after {outcome.ended - outcome.started:.1f} s"
-    if outcome.restarts:
-        text += f" and {outcome.restarts} restart{'s' * (outcome.restarts > 1)}"
-    if outcome.requeues:
-        text += f" and {outcome.requeues} requeue{'s' * (outcome.requeues > 1)}"
-    if outcome.reason:
-        text += f": {outcome.reason}"
-    return f"{text} ({outcome.log})" if outcome.log else text
+    """What is said in the job's own log."""
+    text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome)}"
+    advice = ending.advice(outcome)
+    text += f" ({outcome.log})" if outcome.log else ""
+    return f"{text}\n  Look at: {advice}" if advice else text

@@ -78,7 +78,7 @@ def collect(
     ended = max((end.ended for end in ends), default=None)
     common: dict[str, Any] = {
         "num": num, "attempt": attempt, "job_id": job_id, "world_size": world_size, "started": started,
-        "ended": ended or time.time(), "restarts": _restarts(paths, attempt),
+        "ended": ended or (time.time() if status is None else None), "restarts": _restarts(paths, attempt),
     }  # fmt: skip
 
     if groups is not None:
@@ -121,7 +121,10 @@ def collect(
         return Outcome(**common, status="completed", exit_code=0, reason=reason, **_result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
     missing = _missing(ends, world_size)
-    word, why = _word(state, status, exit_code, stopped, missing)
+    absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else "no rank has started"
+    word, why = _word(state, status, exit_code, stopped, absent)
+    if not attempt and word != "completed" and (status is None or state != "unknown"):
+        why = f"never started: {_in_its_words(status) or state or 'nothing is known about it'}"
     reason = _join(reason or why, gone)
     if word == "completed":
         return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
@@ -191,7 +194,13 @@ def is_doubtful(outcome: Outcome) -> bool:
 
 def corrected(outcome: Outcome, status: SchedulerSays | None) -> Outcome:
     """A doubtful outcome with the scheduler's word over it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED …"""
-    if status is None or not is_doubtful(outcome):
+    if status is None:
+        return outcome
+    if outcome.status == "completed" and status.native.upper().startswith("OUT_OF_ME"):
+        told = f"its job reads {status.native}: a process of it was ended for want of memory"
+        known = status.native in (outcome.reason or "")
+        return outcome if known else replace(outcome, reason=_join(outcome.reason, told))
+    if not is_doubtful(outcome):
         return outcome
     state, native = status.state.value, status.native.upper()
     if outcome.status == "failed":
@@ -199,7 +208,7 @@ def corrected(outcome: Outcome, status: SchedulerSays | None) -> Outcome:
             return outcome
         return replace(outcome, reason=f"{outcome.reason} (out of memory: {status.native})")
     if state == "timeout" or (state == "failed" and native.startswith(_ENDED_BY_SCHEDULER)):
-        word, reason = _word(state, status, outcome.exit_code, (), ())
+        word, reason = _word(state, status, outcome.exit_code, (), None)
         return replace(outcome, status=word, reason=reason)
     return outcome
 
@@ -289,7 +298,7 @@ def _word(
     status: SchedulerSays | None,
     exit_code: int | None,
     stopped: Sequence[RankEnd],
-    missing: Sequence[int],
+    absent: str | None,
 ) -> tuple[Status, str | None]:
     """Status and reason where no rank failed by itself."""
     says = _in_its_words(status)
@@ -299,19 +308,19 @@ def _word(
         return "cancelled", says or "cancelled"
     if state == "failed":
         lost = status is not None and status.native.upper() in ("NODE_FAIL", "BOOT_FAIL", "LOST")
-        return "lost" if lost else "failed", _join(says, _absent(missing))
+        return "lost" if lost else "failed", _join(says, absent)
     if stopped:
         signum = next((end.signal for end in stopped if end.signal), None)
         reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
-        if missing and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of it
-            return "failed", f"{_absent(missing)}; the others were {reason}"
+        if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of it
+            return "failed", f"{absent}; the others were {reason}"
         return "cancelled", reason
     if exit_code:
-        return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", _absent(missing))
-    if missing or exit_code is None:
-        if exit_code is None and not missing and state != "unknown":
+        return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", absent)
+    if absent or exit_code is None:
+        if exit_code is None and not absent and state != "unknown":
             return "completed", None  # every rank ended well, and nobody says otherwise
-        return "lost", _absent(missing) or "nothing is known about its end"
+        return "lost", absent or "nothing is known about its end"
     return "completed", None
 
 
@@ -365,6 +374,10 @@ def _lingered(ends: Sequence[RankEnd]) -> str | None:
         return None
     more = f" (and {len(left) - 1} more rank{'s' * (len(left) > 2)})" if len(left) > 1 else ""
     return f"rank {left[0].rank} on {left[0].host}: {left[0].left}{more}"
+
+
+def _has_logs(paths: RunPaths, attempt: str) -> bool:
+    return bool(attempt) and next(paths.attempt(attempt).glob("**/rank_*.log"), None) is not None
 
 
 def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing: Sequence[int]) -> Path | None:

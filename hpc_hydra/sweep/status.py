@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.planning.units import clock
+from hpc_hydra.records import ending
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
@@ -43,12 +43,13 @@ class RunView:
     scheduler: str = ""
     job: str = ""  # key of its newest job
     id: str = ""  # the scheduler's
-    attempt: int = 0  # how often it was submitted
+    attempt: int = 0  # how often it was submitted, or queued again by itself
     seconds: float | None = None
     reason: str = ""
     outcome: Outcome | None = None
     status: JobStatus | None = None
     written: bool = False  # the outcome is in outcome.json
+    tries: int = 0  # how often it was submitted
 
     @property
     def paths(self) -> RunPaths:
@@ -80,9 +81,10 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bo
     silent: list[RunView] = []
     for num in sweep.records:
         key, id_ = owner_of.get(num, ("", ""))
-        view = RunView(sweep.run(num), "unsubmitted", sweep.state.scheduler.get(key, ""), key, id_, tries.get(num, 0))
+        scheduler, count = sweep.state.scheduler.get(key, ""), tries.get(num, 0)
+        view = RunView(sweep.run(num), "unsubmitted", scheduler, key, id_, count, tries=count)
         old = known.get(num) if known else None
-        if old is not None and old.written and old.attempt == view.attempt:
+        if old is not None and old.written and old.tries == view.tries:
             views[num] = old
             continue
         noted = None if surely else index.of(num, key)
@@ -107,7 +109,22 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bo
     for view in views.values():
         if view.written and view.outcome is not None:
             index.learn(view.job, view.outcome)
-    return [views[num] for num in sorted(views)]
+    return _by_whom(sweep.state, [views[num] for num in sorted(views)])
+
+
+def _by_whom(state: SweepState, views: list[RunView]) -> list[RunView]:
+    """The views, where one of our commands has cancelled runs with when it did."""
+    asked = {id_: event["time"] for event in state.events if event["event"] == "cancelled" for id_ in event["ids"]}
+    if not asked:
+        return views
+    done = []
+    for view in views:
+        if view.word == "cancelled" and view.id in asked:
+            when = time.strftime("%d %b %H:%M:%S", time.localtime(asked[view.id]))
+            more = "never started" if view.outcome is not None and not view.outcome.attempt else ""
+            view = replace(view, reason="; ".join(filter(None, (f"by hpc-hydra, {when}", more))))
+        done.append(view)
+    return done
 
 
 def _corrected(sweep: Sweep, views: Iterable[RunView]) -> dict[int, RunView]:
@@ -192,8 +209,9 @@ def _there(folders: Iterable[Path]) -> set[Path]:
 def concluded(view: RunView, outcome: Outcome) -> RunView:
     """The view of a run that has ended so."""
     seconds = outcome.ended - outcome.started if outcome.ended and outcome.started else None
-    reason = reason_of(view.run, outcome) if outcome.reason else ""
-    return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason)
+    reason = ending.reason(outcome, view.run.plan.request.time_limit)
+    attempt = view.tries + outcome.requeues
+    return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason, attempt=attempt)
 
 
 def _not_queued(sweep: Sweep, view: RunView) -> RunView:
@@ -242,14 +260,24 @@ def _ask(sweep: Sweep, scheduler: str, views: dict[int, RunView]) -> dict[int, R
     return found
 
 
-def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None) -> RunView:
-    view = replace(view, status=status)
+def _on(view: RunView, status: JobStatus) -> RunView:
+    """A run that waits or runs."""
     if status.state is State.PENDING:
         starts = f"starts about {time.strftime('%d %b %H:%M', time.localtime(status.start))}" if status.start else ""
         reason = f"will never start as it is: {status.reason}" if status.never else status.reason
         return replace(view, word="pending", reason=", ".join(filter(None, (reason, starts))))
-    if status.state is State.RUNNING:
-        return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
+    return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
+
+
+def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None) -> RunView:
+    view = replace(view, status=status)
+    if status.state in (State.PENDING, State.RUNNING):
+        again = ending.requeued(view.paths, view.run.plan.request.max_requeues)
+        on = _on(view, status)
+        if again is None:
+            return on
+        reason = ", ".join(filter(None, (again[1], on.reason)))
+        return replace(on, attempt=view.tries + again[0], reason=reason)
     if status.state is State.UNKNOWN and silent:
         return replace(view, word="unknown", reason="; ".join(filter(None, (status.reason or silent, view.reason))))
     if (now := current(sweep.root, view.job, view.id)) != view.id:
@@ -278,18 +306,4 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
         reason = never_began(view.paths, status)
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
-    return concluded(view, replace(outcome, reason=reason or None, ended=None))
-
-
-_LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
-
-
-def reason_of(run: Run, outcome: Outcome) -> str:
-    """Why a run ended so, where that says more than its state does."""
-    reason = outcome.reason or ""
-    limit = run.plan.request.time_limit
-    if outcome.status == "timeout" and reason.lower() in _LIMIT:
-        return f"time limit {clock(limit)} reached" if limit else "the time limit was reached"
-    if outcome.status == "cancelled" and reason.lower() in ("", "cancelled"):
-        return ""
-    return reason or ("" if outcome.status == "completed" else "no reason is known")
+    return concluded(view, replace(outcome, reason=reason or None))

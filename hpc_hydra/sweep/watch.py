@@ -15,9 +15,10 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.planning.types import to_json
+from hpc_hydra.records import ending
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.codec import read_outcome, readable
-from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
+from hpc_hydra.records.codec import read_outcome
+from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current
@@ -140,7 +141,8 @@ class Watcher:
         changed = [watched for watched, word in before if watched.word != word]
         for watched in changed:
             if watched.word == State.PENDING.value:
-                watched.status = replace(watched.status, reason=_why_again(watched) or watched.status.reason)
+                again = ending.requeued(watched.paths, watched.run.plan.request.max_requeues)
+                watched.status = replace(watched.status, reason=again[1] if again else watched.status.reason)
         if changed:
             self._changed = now
         return changed
@@ -265,7 +267,7 @@ class Watcher:
             found = replace(found, reason=why)
         if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
             found = replace(found, reason=never_began(watched.paths, watched.status))
-        found = self._with_log(watched, found)
+        found = self._with_log(watched, replace(found, ended=found.ended or time.time()))
         with suppress(OSError):  # for those who look later; what was deleted meanwhile is not made again
             if self.jobs.parent.is_dir():
                 watched.run.dir.mkdir(parents=True, exist_ok=True)
@@ -279,13 +281,6 @@ class Watcher:
             return outcome
         said = log_of(self.jobs, watched)
         return outcome if said is None else replace(outcome, log=str(said), last_lines=last_lines(said))
-
-
-def _why_again(watched: Watched) -> str | None:
-    """Why a run that has begun is in the queue again, in the words of its own last attempt."""
-    attempt = latest_attempt(watched.paths)
-    ended = readable(Outcome, watched.paths.closed(attempt)) if attempt else None
-    return f"again: {ended.reason}" if ended and ended.reason else None
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat.command_line import at_command_line
-from hpc_hydra.sweep.status import reason_of
+from hpc_hydra.records import ending
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import streams
 
@@ -196,8 +196,8 @@ class Reporter:
 def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
-    if outcome is not None and outcome.reason:  # of a completed run: what it lost on the way
-        reason = reason_of(watched.run, outcome)
+    if outcome is not None:  # of a completed run: what it lost on the way
+        reason = ending.reason(outcome, watched.run.plan.request.time_limit)
         text += f", {printable(reason)}" if reason else ""
     elif outcome is None and status.reason and status.reason != "None":
         text += f" ({printable(status.reason)})"
@@ -234,7 +234,7 @@ def _table(watched: Sequence[Watched], total: int, seconds: float, message: str 
 
 def _detail(watched: Watched) -> str:
     if watched.outcome is not None:
-        return printable(reason_of(watched.run, watched.outcome) if watched.outcome.reason else "")
+        return printable(ending.reason(watched.outcome, watched.run.plan.request.time_limit))
     status = watched.status
     if watched.word == "pending" and status.start:
         starts = f"starts about {time.strftime('%H:%M', time.localtime(status.start))}"
@@ -255,24 +255,15 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
         lines += ["", f"  run {run.num}  {shown_overrides(run.overrides, common)}"]
-        code = code_of(outcome)
-        said = printable(reason_of(run, outcome)) + (f" (exit code {code})" if code is not None else "")
-        lines.append(f"    {outcome.status}" + (f": {said.strip()}" if said else ""))
+        lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
+        advice = ending.advice(outcome)
+        lines += [f"    look at: {advice}"] if advice else []
         if outcome.log:
             lines.append(f"    log: {outcome.log}")
             lines += [f"    | {printable(line)}" for line in outcome.last_lines[-8:]]
     if len(failed) > MANY:
         lines += ["", f"  … and {len(failed) - MANY} more: runs " + " ".join(str(r.num) for r, _ in failed[MANY:])]
     return "\n".join(lines)
-
-
-def code_of(outcome: Outcome) -> int | None:
-    """The exit code of a run that had one: not of one that never began, or whose end nobody saw."""
-    if outcome.status in ("completed", "failed"):
-        known = bool(outcome.attempt) or outcome.exit_code != 1  # which stands for none
-    else:
-        known = bool(outcome.attempt) and outcome.exit_code != 1 and outcome.status != "lost"
-    return outcome.exit_code if known else None
 
 
 def log_hint(sweep: Path) -> str:

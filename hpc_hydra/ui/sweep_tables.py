@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra.records import ending
 from hpc_hydra.ui import streams
-from hpc_hydra.ui.progress import code_of, common_overrides, printable, shown_overrides
+from hpc_hydra.ui.progress import common_overrides, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
@@ -107,7 +108,7 @@ def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
             "attempt_name": view.outcome.attempt or None if view.outcome else None,
             "seconds": None if view.seconds is None else round(view.seconds, 3),
             "reason": view.reason or None,
-            "exit_code": code_of(view.outcome) if view.outcome else None,
+            "exit_code": ending.exit_code(view.outcome) if view.outcome else None,
             "start": view.status.start if view.status else None,
             "log": view.outcome.log if view.outcome else None,
             "dir": str(view.run.dir),
@@ -221,14 +222,8 @@ def as_json(data: Any) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``1:02:03``, ``2:03`` or, of less than a minute, ``4.2 s``."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    """As `ending.duration`; a dash where it is not known."""
+    return "-" if seconds is None else ending.duration(seconds)
 
 
 def draw(what: Any) -> None:

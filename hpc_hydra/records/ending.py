@@ -1,0 +1,118 @@
+"""How a run ended, in words: the one place for tables, summaries, the report and the job's own log.
+
+Must not know: where the words are shown, how the end was found out.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+
+from hpc_hydra.planning.units import clock
+from hpc_hydra.records.codec import readable
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.types import Outcome
+
+_LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
+_BY_USER = re.compile(r"CANCELLED by (\d+)")
+_AGAIN = ("preempted", "warned that its time is up")  # as `requeue_policy.why_again` begins
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+
+
+def sentence(outcome: Outcome, limit: int | None = None) -> str:
+    """``failed after 12.0 s: rank 2 on n01: ValueError: boom (exit code 1)``.
+
+    Args:
+        limit: the time limit, seconds.
+    """
+    text = str(outcome.status)
+    if outcome.started and outcome.ended and outcome.ended > outcome.started:
+        text += f" after {duration(outcome.ended - outcome.started)}"
+    for count, word in ((outcome.restarts, "restart"), (outcome.requeues, "requeue")):
+        text += f" and {count} {word}{'s' * (count > 1)}" if count else ""
+    why, code = reason(outcome, limit), exit_code(outcome)
+    if why:
+        text += f": {why}"
+    if code and not re.search(rf"\bexit code {code}\b", why):
+        text += f" (exit code {code})"
+    return text
+
+
+def reason(outcome: Outcome, limit: int | None = None) -> str:
+    """Why a run ended so, where that says more than its state does; ``limit`` as above."""
+    found = _BY_USER.sub(lambda match: f"cancelled by {_user(int(match[1]))}", outcome.reason or "")
+    if outcome.status == "timeout" and found.lower() in _LIMIT:
+        return f"time limit {clock(limit)} reached" if limit else "the time limit was reached"
+    if outcome.status == "cancelled" and found.lower() in ("", "cancelled"):
+        return "nobody says by whom" if outcome.attempt else "never started"
+    return found or ("" if outcome.status == "completed" else "no reason is known")
+
+
+def exit_code(outcome: Outcome) -> int | None:
+    """The exit code of a run that had one: not of one that never began, or whose end nobody saw."""
+    if outcome.status in ("completed", "failed"):
+        known = bool(outcome.attempt) or outcome.exit_code != 1  # which stands for none
+    else:
+        known = bool(outcome.attempt) and outcome.exit_code != 1 and outcome.status != "lost"
+    return outcome.exit_code if known else None
+
+
+def advice(outcome: Outcome) -> str | None:
+    """What to look at next, where a signal says little by itself."""
+    why = (outcome.reason or "").upper()
+    if outcome.status != "failed":
+        return None
+    if "OUT_OF_ME" in why or ("OUT OF MEMORY" in why and "CUDA" not in why):
+        return (
+            "more memory of the node (resources.mem_per_node=64G), or less use of it: workers of data loaders, batches"
+        )
+    if outcome.signal == signal.SIGKILL or "SIGKILL" in why:
+        where = f" on {outcome.host}" if outcome.host else ""
+        return (
+            f"out of memory? `dmesg -T | grep -i kill`{where} names what the kernel's OOM killer ended; "
+            "resources.mem_per_node=64G asks for more"
+        )
+    if outcome.signal in _CRASHES:
+        return "logging.faulthandler=true prints the Python lines of every thread at a crash; a core file: ulimit -c"
+    if outcome.signal == signal.SIGBUS:
+        return (
+            "a full /dev/shm (`df /dev/shm`; workers of data loaders use it), or a file that was cut while it was read"
+        )
+    return None
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03``, ``2:03`` or, of less than a minute, ``4.2 s``."""
+    if seconds < 60:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
+    """How often a run that waits or runs was queued again, and why: ``preempted, queued again 1 of 2``.
+
+    Args:
+        most: `launch.max_requeues`; nothing is read where it is 0.
+    """
+    if not most:
+        return None
+    with suppress(OSError):
+        for name in sorted((path.name for path in paths.logs.iterdir() if path.is_dir()), reverse=True)[:2]:
+            ended = readable(Outcome, paths.closed(name))
+            if ended is not None:
+                why = (ended.reason or "").partition(";")[0]
+                count = ended.requeues + 1
+                return (count, f"{why}, queued again {count} of {most}") if why in _AGAIN else None
+    return None
+
+
+def _user(number: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(number).pw_name
+    except (ImportError, KeyError, OverflowError):
+        return f"user {number}"
