@@ -322,6 +322,7 @@ def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
     await_true(lambda: sweeps.executed(0))
     assert "cancelled on local: run 0" in sweeps.hpc("cancel", "0")
     assert sweeps.states() == {0: "cancelled"}
+    assert "by hpc-hydra, " in sweeps.hpc("status")
     assert launcher.wait(60) == 1
 
 
