@@ -31,6 +31,7 @@ class QueueConfig:
     cores_per_node: Optional[int] = None
     gpus_per_node: Optional[int] = None
     gpu_arch: Optional[str] = None
+    gpu_type: Optional[str] = None
     mem_per_gpu: Optional[float] = None  # GB
     numa_domains: Optional[int] = None
 
@@ -58,6 +59,7 @@ class SystemConfig:
     queues: Dict[str, QueueConfig] = field(default_factory=dict)
     all_queues: Optional[bool] = None  # whether `queues` names them all, and another name is a mistake
     default_queue: Optional[str] = None
+    gpu_type: Optional[str] = None  # what its scheduler calls them, where jobs have to say so: a100
     gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
     gpu_bind: Optional[str] = None
     cpu_bind: Optional[str] = None

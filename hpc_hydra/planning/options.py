@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning import exclusions
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import mebibytes, seconds
 
@@ -32,6 +33,18 @@ class Spellings:
     gpus: frozenset[str]  # other ways to ask for GPUs
     memory: frozenset[str]  # other ways to ask for memory
     launch: frozenset[str]  # options that the launch command has a say in
+    exclusive: tuple[tuple[str, ...], ...] = ()  # of each, one command takes one; of one name, one key says it
+    written_by: Mapping[str, str] = field(default_factory=dict)  # option that is not among `keys` → key that writes it
+
+    @property
+    def gpu_options(self) -> frozenset[str]:
+        """All ways to ask for GPUs."""
+        return self.gpus | set(GPU_REQUESTS)
+
+    @property
+    def not_only_gpus(self) -> frozenset[str]:
+        """Those that may ask for something else."""
+        return frozenset({"gres", "tres-per-task"})
 
 
 SPELLINGS: dict[str, Spellings] = {
@@ -73,6 +86,7 @@ SPELLINGS: dict[str, Spellings] = {
         },
         refused={
             "ntasks": "resources.nodes and resources.procs_per_node",
+            "ntasks-per-gpu": "resources.procs_per_node and resources.gpus_per_proc",
             "array": "several values under -m make the array; scheduler.array_parallelism limits how many run at once",
             "output": "logging.out",
             "error": "logging.err",
@@ -83,6 +97,22 @@ SPELLINGS: dict[str, Spellings] = {
         gpus=frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "tres-per-task"}),
         memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
         launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
+        exclusive=(
+            ("mem", "mem-per-cpu", "mem-per-gpu"),
+            ("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task"),
+            ("exclusive", "oversubscribe"),
+            ("exclusive",),  # exclusive=user beside resources.exclusive
+            ("requeue", "no-requeue"),
+            ("cpus-per-task", "cpus-per-gpu"),
+            ("nodelist", "nodefile"),
+            ("core-spec", "thread-spec"),
+            ("exact", "whole"),
+            ("hint", "cpu-bind"),
+            ("hint", "extra-node-info"),
+            ("hint", "ntasks-per-core"),
+            ("hint", "threads-per-core"),
+        ),
+        written_by={"requeue": "launch.max_requeues"},
     ),
     # flux-framework.readthedocs.io: flux-batch(1), flux-run(1), 0.88
     "flux": Spellings(
@@ -144,6 +174,13 @@ SPELLINGS: dict[str, Spellings] = {
         gpus=frozenset({"gpu"}),
         memory=frozenset({"M"}),
         launch=frozenset(),
+        exclusive=(("W",), ("mem", "M"), ("m", "hostfile"), ("m",), ("r", "rn"), ("Q", "rn")),
+        written_by={
+            "W": "resources.time_limit",
+            "mem": "resources.mem_per_node",
+            "m": "scheduler.nodelist",
+            "Q": "launch.max_requeues",
+        },
     ),
 }  # fmt: skip
 OWN_KEYS = {"project": ("lsf",), "user_group": ("lsf",), "flavour": ("lsf",)}
@@ -194,6 +231,7 @@ class _Merge:
         self.words = SPELLINGS.get(settings.scheduler.name, NO_SPELLINGS)
         self.denied = {self.name(flag) for flag in settings.system.denied_flags}
         self.args: dict[str, dict[str, list[str | None]]] = {"submit": {}, "launch": {}}
+        self.sources: dict[tuple[str, str], str] = {}  # (command, option), ("", full key) → the key that said it
 
     def name(self, written: str) -> str:
         """An option's one name: no dashes before it, long where there is a long one."""
@@ -217,6 +255,8 @@ class _Merge:
                 self.option(written, value, source, commands)
         for written in scheduler.remove:
             self.remove(self.name(written), "scheduler.extra", ("submit", "launch"))
+        self.done.notes += exclusions.apply(self.words, self.done.settings, self.args, self.sources)
+        self.note_own_spellings()
         self.done.submit_args = _flat(self.args["submit"])
         self.done.launch_args = _flat(self.args["launch"])
         self.done.removed = sorted({*self.done.removed, *self.denied})
@@ -246,13 +286,24 @@ class _Merge:
             self.done.env.append(EnvVar(name, "" if text is None else text, "force", origin=key))
             self.done.notes.append(f"{key} is no option's name: set as the variable {name} of the ranks")
             return
-        if name in self.words.gpus or (name in ("gres", "gpus-per-task") and "gpu" in f"{name}={value}"):
-            self.done.own_gpus = key
-        if name in self.words.memory:
-            self.done.own_memory = key
-        values = value if isinstance(value, (list, tuple)) else [value]
+        values = [_text(item, key) for item in (value if isinstance(value, (list, tuple)) else [value])]
         for command in commands:
-            self.args[command][name] = [_text(item, key) for item in values]
+            before = self.sources.get((command, name), "")
+            if before.rpartition(".")[0] == source and self.args[command].get(name, values) != values:
+                raise _twice(before, key)
+            self.args[command][name] = values
+            self.sources[command, name] = key
+
+    def note_own_spellings(self) -> None:
+        """What asks for GPUs or memory in another way than our keys do."""
+        for command in ("launch", "submit"):
+            for name, values in self.args[command].items():
+                key = self.sources[command, name]
+                text = f"{name}={','.join(value or '' for value in values)}"
+                if name in self.words.gpus or (name in ("gres", "gpus-per-task") and "gpu" in text):
+                    self.done.own_gpus = key
+                if name in self.words.memory and command == "submit":
+                    self.done.own_memory = key
 
     def remove(self, name: str, source: str, commands: tuple[str, ...]) -> None:
         for command in commands:
@@ -289,6 +340,10 @@ class _Merge:
             raise ConfigError(error.what, where=key, fix=error.fix) from None
         if source.startswith("system.") and before not in (None, False):
             return True  # the user's own key wins over the site's argument
+        said = self.sources.get(("", full), "")
+        if said.rpartition(".")[0] == source and before != after:
+            raise _twice(said, key)
+        self.sources["", full] = key
         if before not in (None, False, after) and not source.startswith("system."):
             self.done.notes.append(f"{key}={value} overrides {full}={before}")
         setattr(target, attribute, after)
@@ -335,6 +390,10 @@ def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:
     if shared and wanted in (None, "gpus-per-task"):
         wanted = next((word for word in GPU_REQUESTS[1:] if word not in denied), "none")
     return "none" if wanted in denied else wanted
+
+
+def _twice(first: str, second: str) -> PlanError:
+    return PlanError(f"is the same option as {first}", where=second, fix=f"leave out one of {first} and {second}")
 
 
 def _text(value: Any, key: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
@@ -168,6 +169,7 @@ def _without_foreign_scheduler(settings: Settings) -> SystemConfig:
         system,
         default_queue=None,
         gpu_request=None,
+        gpu_type=None,
         gpu_bind=None,
         cpu_bind=None,
         flavour=None,
@@ -224,6 +226,7 @@ def _request(
         array_parallelism=scheduler.array_parallelism,
         mpi=scheduler.mpi,
         gpu_request=options.gpu_request(settings, merged, sized.shared_gpus is not None),
+        gpu_type=_gpu_type(system) if gpus else None,
         gpu_bind=system.gpu_bind if gpus and sized.shared_gpus is None else None,
         cpu_bind=system.cpu_bind,
         project=scheduler.project,
@@ -237,16 +240,20 @@ def _request(
     )
 
 
+def _gpu_type(system: SystemConfig) -> str | None:
+    if system.gpu_type is not None and not re.fullmatch(r"[\w.-]+", system.gpu_type, re.ASCII):
+        raise ConfigError(
+            f"{system.gpu_type!r} is not a type of GPU", where="system.gpu_type", fix="system.gpu_type=a100"
+        )
+    return system.gpu_type
+
+
 def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> int | None:
     """Memory of a node in MiB: the user's, else the queue's; none beside another spelling of it."""
     asked = mebibytes(settings.resources.mem_per_node, "resources.mem_per_node")
     if merged.own_memory:
-        if asked is not None:
-            raise PlanError(
-                f"{merged.own_memory} says the same in another way",
-                where="resources.mem_per_node",
-                fix="leave out one of the two",
-            )
+        if queue.profile.mem_per_node is not None:
+            merged.notes.append(f"{merged.own_memory} replaces {queue.key}.mem_per_node={queue.profile.mem_per_node}")
         return None
     has = mebibytes(settings.system.mem_per_node, "system.mem_per_node")
     if asked and has and asked > has:

@@ -86,7 +86,7 @@ def check_default(system: SystemConfig) -> str | None:
 
 def with_hardware(system: SystemConfig, queue: Queue) -> SystemConfig:
     """The system with the node of that queue."""
-    own = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
+    own = ("cores_per_node", "gpus_per_node", "gpu_arch", "gpu_type", "mem_per_gpu", "numa_domains")
     changes = {key: value for key in own if (value := getattr(queue.profile, key)) is not None}
     return dataclasses.replace(system, **changes)
 

@@ -65,6 +65,7 @@ class Request:
     array_parallelism: int | None = None
     mpi: str | None = None
     gpu_request: str | None = None  # spelling of GPUs on this system: gpus-per-task, gpus-per-node, gres, none
+    gpu_type: str | None = None  # the scheduler's name of the GPUs asked for; None: any
     gpu_bind: str | None = None
     cpu_bind: str | None = None
     project: str | None = None  # LSF: what the job is accounted to

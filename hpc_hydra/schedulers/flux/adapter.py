@@ -34,6 +34,7 @@ _NO_WORD = {
     "reservation": ("scheduler.reservation", "scheduler.constraint=PROPERTY, if the site gave the nodes a property"),
     "mail_type": ("scheduler.mail_type", "leave it out: Flux sends no mail"),
     "mail_user": ("scheduler.mail_user", "leave it out: Flux sends no mail"),
+    "gpu_type": ("system.gpu_type", "scheduler.constraint=PROPERTY of the nodes that have such GPUs"),
     "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
 _PARENT, _AGAIN, _NAME = "HPC_HYDRA_FLUX_PARENT", "HPC_HYDRA_FLUX_AGAIN", "HPC_HYDRA_FLUX_NAME"

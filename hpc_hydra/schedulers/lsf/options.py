@@ -182,6 +182,7 @@ def _size(request: Request, flavour: str) -> Iterator[Option]:
         yield "nnodes", str(request.nodes)
         for field, key, value in (
             ("mem_per_node", "resources.mem_per_node", request.mem_per_node or None),
+            ("gpu_type", "system.gpu_type", request.gpu_type),
             ("constraint", "scheduler.constraint", request.constraint),
             ("nodelist", "scheduler.nodelist", request.nodelist),
             ("exclude", "scheduler.exclude", request.exclude),
@@ -196,7 +197,8 @@ def _size(request: Request, flavour: str) -> Iterator[Option]:
     yield "n", str(request.nodes * slots)
     yield "R", " ".join(_requirements(request, slots))
     if request.gpus_per_proc and request.gpu_request not in ("none", "rusage"):
-        yield "gpu", f"num={_gpus(request)}:mode=shared:j_exclusive=yes"
+        model = f":gmodel={request.gpu_type}" if request.gpu_type else ""
+        yield "gpu", f"num={_gpus(request)}:mode=shared:j_exclusive=yes{model}"
     if request.nodelist is not None:
         yield "m", " ".join(_hosts(request.nodelist, "scheduler.nodelist"))
     if request.exclusive:
@@ -221,6 +223,10 @@ def _requirements(request: Request, slots: int) -> Iterator[str]:
             fix="resources.exclusive=true takes whole hosts",
         )
     if request.gpus_per_proc and request.gpu_request == "rusage":
+        if request.gpu_type is not None:
+            raise PlanError(
+                f"{request.gpu_type!r} cannot be said by rusage", where="system.gpu_type", fix="system.gpu_request=null"
+            )
         used.append(f"ngpus_physical={_gpus(request)}/host")
     if used:
         yield f"rusage[{','.join(used)}]"

@@ -19,11 +19,7 @@ GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
 can use peer-to-peer transport. `gpus-per-task` shows each rank its own only."""
 ALIASES = SPELLINGS["slurm"].short
 _GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})  # and gres=gpu:N
-ONE_OF = (
-    {"mem", "mem-per-cpu", "mem-per-gpu"},
-    {"exclusive", "oversubscribe"},
-    {"requeue", "no-requeue"},
-)
+ONE_OF = tuple(group for group in SPELLINGS["slurm"].exclusive if len(group) > 1 and "gres" not in group)
 _REFUSED = {  # options that change what is submitted, or what the commands print, with what to do instead
     "array": "a sweep: key=1,2,3",
     "help": "man sbatch",
@@ -127,6 +123,7 @@ class SlurmOptions(Scheduler):
         given = {canonical(name, ALIASES): value or "" for name, value in (*request.submit_args, *request.launch_args)}
         if not request.gpus_per_proc or spelling == "none":
             return
+        typed = f"{request.gpu_type}:" if request.gpu_type else ""
         per_node = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
         if request.shared_gpus and spelling == "gpus-per-task":
             raise PlanError(
@@ -141,12 +138,13 @@ class SlurmOptions(Scheduler):
             raise PlanError(
                 f"gres={other} would replace the {per_node} GPUs of a node",
                 where="scheduler.extra.gres",
-                fix=f"scheduler.extra.gres='gpu:{per_node},{other}'",
+                fix=f"scheduler.extra.gres='gpu:{typed}{per_node},{other}'",
             )
         if spelling == "gres":
-            yield "gres", f"gpu:{per_node}"
+            yield "gres", f"gpu:{typed}{per_node}"
         else:
-            yield spelling, str(per_node if spelling == "gpus-per-node" else request.gpus_per_proc)
+            number = per_node if spelling == "gpus-per-node" else request.gpus_per_proc
+            yield spelling, f"{typed}{number}"
 
     def launch(self, request: Request, *, attached: bool = False) -> list[str]:
         given = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from typing import Any
 
@@ -351,9 +352,91 @@ def test_memory_asked_in_another_way_leaves_one_spelling() -> None:
     system = {**BOX, "default_queue": "q", "queues": {"q": {"mem_per_node": "100G"}}}
     got = make(system, {"extra": {"mem-per-cpu": "2G"}}).request
     assert got.mem_per_node is None and got.submit_args == (("mem-per-cpu", "2G"),)
-    error = refused(system, {"extra": {"mem-per-cpu": "2G"}}, resources={"mem_per_node": "1G"})
-    assert error.where == "resources.mem_per_node"
+    assert (
+        "scheduler.extra.mem-per-cpu replaces system.queues.q.mem_per_node"
+        in make(system, {"extra": {"mem-per-cpu": "2G"}}).notes[0]
+    )
     assert make(system, {"extra": {"~mem": None}}).request.mem_per_node is None
+
+
+EXCLUSIVE = {
+    "slurm": [
+        ("mem", "mem-per-cpu"), ("mem", "mem-per-gpu"), ("mem-per-cpu", "mem-per-gpu"),
+        ("gres", "gpus"), ("gres", "gpus-per-node"), ("gres", "gpus-per-task"), ("gpus", "gpus-per-node"),
+        ("gpus-per-node", "gpus-per-task"), ("gpus-per-socket", "gpus"), ("tres-per-task", "gres"),
+        ("exclusive", "oversubscribe"), ("exclusive", "share"), ("requeue", "no-requeue"),
+        ("cpus-per-task", "cpus-per-gpu"), ("nodelist", "nodefile"), ("core-spec", "thread-spec"),
+        ("exact", "whole"), ("hint", "ntasks-per-core"), ("hint", "threads-per-core"), ("hint", "extra-node-info"),
+    ],
+    "lsf": [("r", "rn"), ("m", "hostfile")],
+}  # fmt: skip
+VALUES = {
+    "mem": "1G", "mem-per-cpu": "1G", "mem-per-gpu": "1G", "gres": "gpu:h100:4", "tres-per-task": "gres/gpu:1",
+    "gpus-per-task": "h100:1", "cpus-per-task": 2, "nodelist": "n1",
+}  # fmt: skip
+PAIRS = [(name, *pair) for name, pairs in EXCLUSIVE.items() for pair in pairs]
+
+
+@pytest.mark.parametrize(("scheduler", "one", "other"), PAIRS)
+def test_of_options_that_exclude_each_other_two_of_the_users_own_are_refused(
+    scheduler: str, one: str, other: str
+) -> None:
+    asked = {name: VALUES.get(name) for name in (one, other)}
+    for extras in ({"extra": asked}, {"extra": {one: asked[one]}, "submit_extra": {other: asked[other]}}):
+        error = refused({**BOX, "scheduler": scheduler}, {"name": scheduler, **extras})
+        for name in (one, other):
+            assert re.search(rf"scheduler\.(submit_)?extra\.{name}\b", str(error))
+
+
+@pytest.mark.parametrize(("scheduler", "one", "other"), PAIRS)
+def test_of_options_that_exclude_each_other_the_users_own_replaces_the_systems(
+    scheduler: str, one: str, other: str
+) -> None:
+    for mine, sites in ((one, other), (other, one)):
+        system = {**BOX, "scheduler": scheduler, "submit_args": {sites: VALUES.get(sites)}}
+        got = make(system, {"name": scheduler, "extra": {mine: VALUES.get(mine)}})
+        alone = make({**BOX, "scheduler": scheduler}, {"name": scheduler, "extra": {mine: VALUES.get(mine)}})
+        assert got.request == alone.request
+        assert any(f"scheduler.extra.{mine}" in note and f"system.submit_args.{sites}" in note for note in got.notes)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "extra", "key", "value"),
+    [
+        ("slurm", {"mem-per-cpu": "2G"}, "resources.mem_per_node", "1G"),
+        ("slurm", {"oversubscribe": None}, "resources.exclusive", True),
+        ("slurm", {"exclusive": "user"}, "resources.exclusive", True),
+        ("slurm", {"cpus-per-gpu": 2}, "resources.cpus_per_proc", 2),
+        ("slurm", {"no-requeue": None}, "launch.max_requeues", 1),
+        ("slurm", {"nodefile": "f"}, "scheduler.nodelist", "n1"),
+        ("lsf", {"W": "2:00"}, "resources.time_limit", "1h"),
+        ("lsf", {"M": "2G"}, "resources.mem_per_node", "1G"),
+        ("lsf", {"m": "h1"}, "scheduler.nodelist", "h2"),
+        ("lsf", {"rn": None}, "launch.max_requeues", 1),
+    ],
+)
+def test_a_key_and_an_option_that_exclude_each_other_are_refused_by_name(
+    scheduler: str, extra: dict[str, Any], key: str, value: Any
+) -> None:
+    group, _, name = key.partition(".")
+    groups: dict[str, Any] = {
+        "scheduler": {"name": scheduler, "extra": extra},
+        "system": {**BOX, "scheduler": scheduler},
+    }
+    groups.setdefault(group, {})[name] = value
+    with pytest.raises(PlanError) as error:
+        plan(from_mapping(groups))
+    assert key in str(error.value) and f"scheduler.extra.{next(iter(extra))}" in str(error.value)
+
+
+@pytest.mark.parametrize("extra", [{"time": "10", "t": "20"}, {"hint": "a", "--hint": "b"}])
+def test_two_spellings_of_one_option_with_two_values_are_refused(extra: dict[str, Any]) -> None:
+    assert all(name in str(refused(None, {"extra": extra})) for name in extra)
+
+
+def test_a_step_may_ask_for_memory_in_another_way_than_its_job() -> None:
+    got = make(None, {"launch_extra": {"mem-per-cpu": "1G"}}, resources={"mem_per_node": "8G"}).request
+    assert got.mem_per_node == 8192 and got.launch_args == (("mem-per-cpu", "1G"),)
 
 
 @pytest.mark.parametrize(
@@ -645,6 +728,6 @@ def test_planning_leaves_the_settings_alone() -> None:
     assert plan(given_) == plan(given_) and repr(given_) == before
 
 
-@pytest.mark.parametrize(("scheduler", "module"), [("slurm", "slurm"), ("flux", "flux_options")])
-def test_spellings_of_options_stand_once(scheduler: str, module: str) -> None:
-    assert import_module(f"hpc_hydra.schedulers.{module}").ALIASES is SPELLINGS[scheduler].short
+@pytest.mark.parametrize("scheduler", ["slurm", "flux"])
+def test_spellings_of_options_stand_once(scheduler: str) -> None:
+    assert import_module(f"hpc_hydra.schedulers.{scheduler}.options").ALIASES is SPELLINGS[scheduler].short

@@ -110,6 +110,15 @@ def test_gpus_have_one_spelling(spelling: str | None, sbatch: dict[str, str], sr
     assert {k: v for k, v in launched(asked).items() if k in GPU_OPTIONS} == srun
 
 
+@pytest.mark.parametrize(
+    ("spelling", "want"),
+    [("gpus-per-node", "h100:4"), ("gpus-per-task", "h100:2"), ("gres", "gpu:h100:4")],
+)
+def test_gpus_of_a_type_have_one_spelling(spelling: str, want: str) -> None:
+    asked = request(procs_per_node=2, gpus_per_proc=2, gpu_request=spelling, gpu_type="h100")
+    assert {k: v for k, v in submitted(asked).items() if k in GPU_OPTIONS} == {spelling: want}
+
+
 def test_shared_gpus_are_those_of_the_node() -> None:
     asked = request(procs_per_node=8, gpus_per_proc=1, shared_gpus=4)
     assert submitted(asked)["gpus-per-node"] == "4"
