@@ -94,8 +94,14 @@ def status(argv: Sequence[str]) -> int:
         _watch(sweep, runs, views)
     else:
         every = options.all or bool(runs)
-        sweep_tables.draw(sweep_tables.status(views, head=f"sweep: {sweep.root}", every=every))
+        sweep_tables.draw(sweep_tables.status(views, head=_head(sweep), every=every))
     return 0
+
+
+def _head(sweep: Sweep) -> str:
+    """What stands above the table of runs."""
+    left = f"\nits launcher left: {sweep.state.left}" if sweep.state.left else ""
+    return f"sweep: {sweep.root}{left}"
 
 
 def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
@@ -108,7 +114,7 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
     from hpc_hydra.ui import sweep_tables
 
     console = streams.console(highlight=False)
-    head = f"sweep: {sweep.root}"
+    head = _head(sweep)
     numbers = {view.run.num for view in views}
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     if live is not None:

@@ -1,5 +1,7 @@
 """Ctrl-C, Ctrl-\\, SIGTERM and SIGHUP while a launcher works: noted the first time, obeyed at once the second time.
 
+A closed terminal tells of itself more than once (the kernel, the shell, sshd): SIGHUP is never a second time.
+
 Must not know: what is to be done about them.
 """
 
@@ -19,10 +21,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:
-    """Context in which signals do not raise: ``received`` is the first one; `wait` returns early when it comes."""
+    """Context in which signals do not raise: ``received`` is the first one; `wait` returns early when it comes.
 
-    def __init__(self, at_second: Callable[[], None] = lambda: None) -> None:
+    ``hung_up``: the terminal is gone, whatever came first. ``at_second`` gives what is said when the second one comes.
+    """
+
+    def __init__(self, at_second: Callable[[], str] = lambda: "") -> None:
         self.received: signal.Signals | None = None
+        self.hung_up = False
         self._at_second = at_second
         self._before: dict[signal.Signals, Any] = {}
         self._read = self._write = -1
@@ -56,16 +62,26 @@ class Interrupts:
             select.select([], [], [], seconds)
 
     def answer(self, terminal: int, seconds: float, is_needless: Callable[[], bool]) -> str | None:
-        """A line that the user types; empty at the end of input.
+        """A line that the user types; empty at the end of input, and where the terminal is gone (``hung_up``).
 
         Args:
             terminal: descriptor; it gives whole lines.
             seconds: between two looks whether the question has become needless, which gives None.
         """
         while not is_needless():
-            with suppress(InterruptedError):
-                if select.select([terminal], [], [], seconds)[0]:
-                    return os.read(terminal, 4096).decode("utf-8", "replace")
+            if self.hung_up:
+                return ""
+            if not select.select([terminal], [], [], seconds)[0]:
+                continue
+            try:
+                said = os.read(terminal, 4096)
+            except OSError:
+                said = b""
+            if not said:  # a person's Ctrl-D, or nobody is there
+                gone = select.poll()
+                gone.register(terminal, 0)
+                self.hung_up = self.hung_up or any(events & select.POLLHUP for _, events in gone.poll(0))
+            return said.decode("utf-8", "replace")
         return None
 
     def again(self) -> None:
@@ -75,14 +91,17 @@ class Interrupts:
         self.received = None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.hung_up = self.hung_up or number == signal.SIGHUP
         if self.received is None:
             self.received = signal.Signals(number)
             with suppress(OSError):
                 os.write(self._write, b"!")
             return
+        if number == signal.SIGHUP:
+            return
         with suppress(Exception):
-            self._at_second()
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            os.write(2, self._at_second().encode("utf-8", "replace"))  # sys.stderr may be in use this very moment
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
         os._exit(130)

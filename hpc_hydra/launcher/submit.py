@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGHUP, SIGINT
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError
@@ -29,6 +30,7 @@ from hpc_hydra.ui.progress import Reporter, common_overrides, complain, log_hint
 NO_ROOM = 120.0  # seconds for which "no room in the queue" is borne while none of our own jobs could make room
 RETRY = (1.0, 30.0)  # seconds between two tries while there is no room: at first, and at most
 LEAVING = 60.0  # seconds that cancelled jobs may need to leave the queue
+HUNG_UP = "SIGHUP: the terminal was closed"
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Session:
         self._told = 0  # of them
         self._hopeless: set[str] = set()  # what is in the queue and was said never to start
         self._stopping = False
+        self._in_air: JobSpec | None = None  # its submit command is at work
         self._interrupts = Interrupts(self._leave_at_once)
 
     def run(self) -> dict[int, Outcome] | None:
@@ -143,12 +146,14 @@ class Session:
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
         job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
         self.manifest.submitting(job, self.submitters[scheduler].label or scheduler)
+        self._in_air = spec
         try:
             ids = self.submitters[scheduler].submit(spec, waiting.script)
         except SubmitError as error:
             ids = error.ids
             if not ids:
                 self.manifest.refused(job, error.what)
+                self._in_air = None
                 self._retag(waiting, spec)
                 return error
             self._submitted(replace(job, runs=spec.runs[: len(ids)], ids=ids), group, scheduler)
@@ -167,6 +172,7 @@ class Session:
 
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)
+        self._in_air = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
         runs = f"{len(new)} run{'s' if len(new) != 1 else ''}"
@@ -248,7 +254,7 @@ class Session:
             return
         self._stopping = True
         complain(f"run {failed.run.num} failed: the others are cancelled (launch.on_failure=stop)")
-        self._cancel()
+        self._cancel(why=f"run {failed.run.num} had failed (launch.on_failure=stop)")
 
     # leaving
 
@@ -266,22 +272,23 @@ class Session:
         )
         for waiting in self._queue:
             complain(f"not submitted: {waiting.spec.key} (runs {' '.join(map(str, waiting.spec.runs))})")
-        choice = self.launch.on_interrupt
+        choice = "detach" if received is SIGHUP else self.launch.on_interrupt
         if choice == "ask":
-            choice = self._ask() if received.name == "SIGINT" else "cancel"
+            choice = self._ask() if received is SIGINT else "cancel"
         if choice == "wait":
             self._interrupts.again()
             self.reporter.start()
             return
+        why = _why(self._interrupts)
         if choice == "detach":
-            self._detach()
+            self._detach(why)
         else:
-            self._cancel()
+            self._cancel(why=why)
             self._await_gone()
         raise KeyboardInterrupt
 
     def _ask(self) -> str:
-        """What the user at the terminal wants; cancel where there is nobody."""
+        """What the user at the terminal wants; cancel where there is none, detach where it is closed meanwhile."""
         with suppress(OSError, ValueError):
             if sys.stdin.isatty() and sys.stderr.isatty():
                 can_leave = any(w.submitter.outlives_launcher for w in self.watchers.values() if w.active)
@@ -299,26 +306,26 @@ class Session:
                     for choice in choices:
                         if answer.strip().lower() and choice.startswith(answer.strip().lower()):
                             return choice
-        return "cancel"
+        return "detach" if self._interrupts.hung_up else "cancel"
 
     def _all_ended(self) -> bool:
         """Look whether the question has become needless."""
         self._step()
         return not self._active and not self._queue
 
-    def _detach(self) -> None:
+    def _detach(self, why: str) -> None:
         """Leave what goes on without this process; what cannot is cancelled, and its end awaited."""
         ours = [w for w in self.watchers.values() if w.active and not w.submitter.outlives_launcher]
         if ours:
-            complain("runs without a scheduler end with this command, and are cancelled")
-            self._cancel(ours)
+            complain(f"runs without a scheduler end with this command, and are cancelled ({why})")
+            self._cancel(ours, why=why)
             self._await_gone(ours)
         left = self._active
         if left or not ours:
-            self.manifest.detached()
+            self.manifest.detached(why)
             complain(f"left running: {self._shown_ids(left)}\n{log_hint(self.root)}")
 
-    def _cancel(self, watchers: Iterable[Watcher] | None = None) -> None:
+    def _cancel(self, watchers: Iterable[Watcher] | None = None, *, why: str) -> None:
         for watcher in self.watchers.values() if watchers is None else watchers:
             watcher.follow(watcher.active)
             ids = [w.id for w in watcher.active]
@@ -326,7 +333,7 @@ class Session:
                 continue
             try:
                 watcher.submitter.cancel(ids)
-                self.manifest.cancelled(ids)
+                self.manifest.cancelled(ids, why)
             except SchedulerError as error:
                 complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {self._shown_ids(watcher.active)}")
                 watcher.abandoned = True
@@ -350,16 +357,25 @@ class Session:
             with suppress(Exception):
                 submitter.close(cancel=True)
 
-    def _leave_at_once(self) -> None:
+    def _leave_at_once(self) -> str:
+        """In the middle of anything: what is to be said is returned."""
+        why = _why(self._interrupts)
         for watcher in self.watchers.values():
             if watcher.active and not watcher.submitter.outlives_launcher:  # they end with this process
                 with suppress(Exception):
-                    self.manifest.cancelled([w.id for w in watcher.active])
+                    self.manifest.cancelled([w.id for w in watcher.active], why)
         for submitter in self.submitters.values():
             submitter.abandon()
-        complain(f"left at once; may be running: {self._shown_ids(self._active)}\n{log_hint(self.root)}")
+        if any(submitter.outlives_launcher for submitter in self.submitters.values()):
+            with suppress(Exception):
+                self.manifest.detached(why)
+        said = [f"left at once; may be running: {self._shown_ids(self._active)}"]
+        if (spec := self._in_air) is not None:
+            runs = f"run{'s' * (len(spec.runs) > 1)} {' '.join(map(str, spec.runs[:10]))}{' …' * (len(spec.runs) > 10)}"
+            said.append(f"being submitted: {spec.key} ({runs}), which the commands below find by its tag {spec.tag}")
         if self.reporter.is_terminal:
-            say("\x1b[?25h")  # the cursor, which the table hides
+            said.append("\x1b[?25h")  # the cursor, which the table hides
+        return "\n".join([*said, log_hint(self.root), ""])
 
     @staticmethod
     def _shown_ids(watched: Sequence[Watched]) -> str:
@@ -370,3 +386,9 @@ class Session:
         if sum(map(len, by_job.values())) <= 20:
             return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"
         return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())
+
+
+def _why(interrupts: Interrupts) -> str:
+    """Why the launcher leaves, for the record."""
+    received = interrupts.received
+    return HUNG_UP if interrupts.hung_up or received is None else f"{received.name} to the launcher"

@@ -129,8 +129,8 @@ _FIELDS: Mapping[str, _Fields] = {
     },
     "submitted": {"job": (_is_word, True), "ids": (_are_ids, True), "count": (_is_count, False)},
     "refused": {"job": (_is_word, True), "reason": (_is_text, True)},
-    "cancelled": {"ids": (_are_texts, True)},
+    "cancelled": {"ids": (_are_texts, True), "reason": (_is_text, False)},
     "waiting": {"sweeps": (_are_texts, False)},
-    "detached": {},
+    "detached": {"reason": (_is_text, False)},
     "finished": {"failed": (_is_count, False)},
 }

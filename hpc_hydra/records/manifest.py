@@ -30,8 +30,9 @@ class SweepState:
     jobs: dict[str, Job] = field(default_factory=dict)  # submitted ones
     pending: dict[str, Job] = field(default_factory=dict)  # `submitting` was written, `submitted` was not
     refused: dict[str, str] = field(default_factory=dict)  # key of a job → what the scheduler said
-    cancelled: set[str] = field(default_factory=set)  # ids that we asked the scheduler to cancel
+    cancelled: dict[str, str] = field(default_factory=dict)  # ids that we asked the scheduler to cancel → why
     detached: bool = False
+    left: str = ""  # why the launcher did
     finished: bool = False  # a launcher saw all runs end
     started: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -73,17 +74,17 @@ class Manifest:
         """The scheduler refused; nothing of this job is in its queue."""
         self._write("refused", job=job.key, reason=reason)
 
-    def cancelled(self, ids: Sequence[str]) -> None:
+    def cancelled(self, ids: Sequence[str], reason: str = "") -> None:
         """The scheduler was asked to cancel these ids."""
-        self._write("cancelled", ids=list(ids))
+        self._write("cancelled", ids=list(ids), **({"reason": reason} if reason else {}))
 
     def waiting(self, sweeps: Sequence[str]) -> None:
         """The launcher waits for the end of other sweeps before it submits."""
         self._write("waiting", sweeps=list(sweeps))
 
-    def detached(self) -> None:
+    def detached(self, reason: str = "") -> None:
         """The launcher left; the jobs run on."""
-        self._write("detached")
+        self._write("detached", **({"reason": reason} if reason else {}))
 
     def finished(self, *, failed: int) -> None:
         """All runs have ended."""
@@ -172,6 +173,7 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
     if event == "started":
         state.started = state.started or line.get("time")
         state.detached = state.finished = False
+        state.left = ""
     elif event == "submitting":
         packs = tuple(line.get("packs", ()))
         runs = _numbers(line["runs"])
@@ -186,9 +188,9 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.pending.pop(key, None)
         state.refused[key] = line["reason"]
     elif event == "cancelled":
-        state.cancelled.update(line["ids"])
+        state.cancelled.update(dict.fromkeys(line["ids"], line.get("reason", "")))
     elif event == "detached":
-        state.detached = True
+        state.detached, state.left = True, line.get("reason", "")
     elif event == "finished":
         state.finished = True
 

@@ -122,7 +122,9 @@ def _by_whom(state: SweepState, views: list[RunView]) -> list[RunView]:
         if view.word == "cancelled" and view.id in asked:
             when = time.strftime("%d %b %H:%M:%S", time.localtime(asked[view.id]))
             more = "never started" if view.outcome is not None and not view.outcome.attempt else ""
-            view = replace(view, reason="; ".join(filter(None, (f"by hpc-hydra, {when}", more))))
+            view = replace(
+                view, reason="; ".join(filter(None, (f"{state.cancelled[view.id] or 'by hpc-hydra'}, {when}", more)))
+            )
         done.append(view)
     return done
 

@@ -16,7 +16,7 @@ from .conftest import ROOT
 
 PROGRAM = """\
 from hpc_hydra.launcher.interrupt import Interrupts
-with Interrupts(lambda: print("leaving", flush=True)) as interrupts:
+with Interrupts(lambda: "leaving\\n") as interrupts:
     print("ready", flush=True)
     interrupts.wait(60)
     print(interrupts.received.name, flush=True)
@@ -40,7 +40,11 @@ def test_a_wait_ends_early_and_the_old_handler_comes_back(number: signal.Signals
 
 def test_the_second_signal_leaves_at_once() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

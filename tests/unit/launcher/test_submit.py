@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,8 +23,11 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest, read_manifest
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State, SubmitError
+from hpc_hydra.schedulers.local.adapter import Local
 
 from .fakes import FakeSubmitter, finish, job, runs
+
+HUP = signal.SIGHUP
 
 
 class Bench:
@@ -51,6 +57,17 @@ class Bench:
             else:
                 self.submitter.states[id_] = JobStatus(State.RUNNING)
         return ids
+
+    def when_polled(self, act: Callable[[], object]) -> None:
+        """Do this at the first question to the scheduler."""
+        poll, acts = self.submitter.poll, [act]
+
+        def polled(ids: Sequence[str]) -> dict[str, JobStatus]:
+            if acts:
+                acts.pop()()
+            return poll(ids)
+
+        self.submitter.poll = polled  # type: ignore[method-assign]
 
     def run(self) -> dict[int, Outcome]:
         outcomes = self.session.run()
@@ -206,7 +223,7 @@ def test_on_failure_stop_cancels_the_rest_in_one_call(tmp_path: Path) -> None:
     assert bench.submitter.cancelled == [["1_1", "1_2", "2_0", "2_1"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     bench.leave = set(range(5))
     later(lambda: os.kill(os.getpid(), number))
@@ -216,7 +233,87 @@ def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pyt
     assert signal.getsignal(number) is before
     assert bench.submitter.cancelled == [["1_0", "1_1", "1_2", "2_0", "2_1"]]
     assert "1_0" in capsys.readouterr().err
-    assert bench.manifest.cancelled == {"1_0", "1_1", "1_2", "2_0", "2_1"}
+    why = f"{signal.Signals(number).name} to the launcher"
+    assert bench.manifest.cancelled == dict.fromkeys(["1_0", "1_1", "1_2", "2_0", "2_1"], why)
+
+
+@pytest.mark.parametrize("on_interrupt", ["ask", "cancel", "detach"])
+@pytest.mark.parametrize("when", ["submitting", "watching"])
+@pytest.mark.parametrize("signals", [[HUP], [HUP, signal.SIGCONT], [HUP, HUP, HUP]])
+def test_a_closed_terminal_detaches_from_a_queue(
+    tmp_path: Path, signals: Sequence[int], when: str, on_interrupt: str
+) -> None:
+    bench = Bench(tmp_path / "sweep", on_interrupt=on_interrupt)
+    bench.leave = set(range(5))
+    hang_up = [lambda number=number: os.kill(os.getpid(), number) for number in signals]
+    if when == "submitting":
+        bench.before = lambda: [each() for each in hang_up]  # type: ignore[assignment, func-returns-value]
+    else:
+        bench.when_polled(lambda: [each() for each in hang_up])  # type: ignore[func-returns-value]
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert bench.submitter.cancelled == [] and not bench.manifest.cancelled
+    assert bench.manifest.detached and bench.manifest.left == "SIGHUP: the terminal was closed"
+
+
+def test_a_closed_terminal_ends_runs_without_a_queue_and_the_record_says_why(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "sweep", on_interrupt="detach")
+    bench.submitter.dialect = Local()
+    bench.leave = set(range(5))
+    bench.when_polled(lambda: os.kill(os.getpid(), HUP))
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    assert len(bench.submitter.cancelled) == 1 and not bench.manifest.detached
+    assert set(bench.manifest.cancelled.values()) == {"SIGHUP: the terminal was closed"}
+
+
+@pytest.mark.parametrize(
+    ("then", "jobs"),
+    [("d\n", "stay"), ("c\n", "go"), ("\x04", "go"), ("closed", "stay"), ("hung up", "stay")],
+)
+def test_a_terminal_that_is_closed_during_the_question_detaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, jobs: str
+) -> None:
+    bench = Bench(tmp_path / "sweep", on_interrupt="ask")
+    bench.leave = set(range(5))
+    bench.when_polled(lambda: os.kill(os.getpid(), signal.SIGINT))
+    master, slave = pty.openpty()
+
+    def person() -> None:
+        said = b""
+        while b"[w]ait on?" not in said:
+            said += os.read(master, 4096)
+        if then == "closed":
+            os.close(master)
+        elif then == "hung up":
+            os.kill(os.getpid(), HUP)
+        else:
+            os.write(master, then.encode())
+
+    thread = threading.Thread(target=person, daemon=True)
+    with contextlib.suppress(OSError), open(slave, "w") as terminal, open(os.dup(slave)) as keys:  # closing flushes
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "stdin", keys)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            bench.session.run()
+        with contextlib.suppress(OSError):
+            os.close(master)
+    assert (bench.submitter.cancelled == []) == (jobs == "stay") == bench.manifest.detached
+    if then in ("closed", "hung up"):
+        assert bench.manifest.left == "SIGHUP: the terminal was closed"
+
+
+def test_a_second_signal_names_the_job_that_is_being_submitted(bench: Bench, tmp_path: Path) -> None:
+    bench.before = lambda: [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]  # type: ignore[assignment, func-returns-value]
+    said = tmp_path / "said"
+    if (child := os.fork()) == 0:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+        bench.session.run()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert "being submitted: job0 (runs 0 1 2)" in said.read_text() and "tag-job0" in said.read_text()
+    assert list(bench.manifest.pending) == ["job0"] and bench.manifest.left == "SIGINT to the launcher"
 
 
 def test_nothing_is_submitted_after_a_signal(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_a_torn_last_line_is_passed_over(manifest: Manifest, tmp_path: Path, cut
     manifest.path.write_bytes(written[: max(len(whole), len(written) - cut)])
     assert read_manifest(tmp_path).pending == {"job0": JOB}
     manifest.cancelled(["7_0"])  # what is appended later is read
-    assert read_manifest(tmp_path).cancelled == {"7_0"}
+    assert read_manifest(tmp_path).cancelled == {"7_0": ""}
 
 
 def test_each_event_is_one_line_with_its_time(manifest: Manifest, tmp_path: Path) -> None:
