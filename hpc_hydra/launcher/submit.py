@@ -24,6 +24,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, in_queue
 from hpc_hydra.sweep.store import command
+from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui.progress import Reporter, common_overrides, complain, log_hint, say
 
@@ -333,7 +334,9 @@ class Session:
                 continue
             try:
                 watcher.submitter.cancel(ids)
-                self.manifest.cancelled(ids, why)
+                if more := late(watcher.submitter, self.root, [(w.job, w.id) for w in watcher.active]):
+                    watcher.submitter.cancel(more)
+                self.manifest.cancelled([*ids, *more], why)
             except SchedulerError as error:
                 complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {self._shown_ids(watcher.active)}")
                 watcher.abandoned = True

@@ -19,7 +19,7 @@ from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.records.manifest import took_over
+from hpc_hydra.records.manifest import intends, took_over, withdraws
 from hpc_hydra.records.requeue_policy import is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
@@ -27,6 +27,7 @@ from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.registry import dialect
 
 _ASK = 30  # seconds that the scheduler may take to answer
+_SUBMIT = 120  # and to take a job
 
 
 def requeued(
@@ -46,6 +47,18 @@ def requeued(
     outcome = replace(outcome, requeues=count)
     if outcome.status == "completed":
         return outcome
+    if count < most:
+        intend(execution, scheduler, count + 1)
+    told = _requeued(execution, record, scheduler, most, outcome, early=early)
+    if told is not None:
+        withdraws(execution.sweep, execution.job, execution.job_id)
+    return told
+
+
+def _requeued(
+    execution: Execution, record: RunRecord, scheduler: Scheduler, most: int, outcome: Outcome, *, early: bool
+) -> Outcome | None:
+    count = outcome.requeues
     paths = execution.paths(record)
     ends = read_ends(paths, execution.attempt)
     standing = standing_of(scheduler, ends)
@@ -102,25 +115,48 @@ def _count(execution: Execution, record: RunRecord, scheduler: Scheduler) -> int
     return sum(path.name != execution.attempt and read_json(paths.closed(path.name)) is not None for path in mine)
 
 
+def intend(execution: Execution, scheduler: Scheduler, count: int) -> None:
+    """Note, before it is known how the job stands, which other job may go on with the run. Raises `OSError`.
+
+    So whoever cancels this one, or finds it ended, knows what to look for (`succession`).
+    """
+    name = scheduler.successor_name(os.environ, count)
+    if name is not None:
+        intends(execution.sweep, execution.job, execution.job_id, name)
+
+
 def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str | None:
     """Put the job of this process into the queue again; returns why that failed. None: it did not.
+
+    Where another job takes over, that was `intend`-ed.
 
     Args:
         execution: of the run, or of the one that names a pack.
         count: how often it is queued again then.
     """
     script = SweepPaths(execution.sweep).script(execution.job)
-    command = scheduler.resubmit_command(os.environ, script, execution.run, count)
+    command = scheduler.resubmit_command(os.environ, script, execution.run, count, execution.job_id)
     if command is None:
         return _run(scheduler.requeue_command(os.environ), os.environ)[1]
-    said, failed = _run(command, _reaching(scheduler, cleaned(os.environ)))
-    if failed is not None:
-        return failed
+    env = _reaching(scheduler, cleaned(os.environ))
+    said, failed = _run(command, env, _SUBMIT)
+    new: str | None = None
+    if failed is None:
+        try:
+            new = scheduler.parse_resubmitted(said)
+        except HpcHydraError as error:
+            failed = str(error)
+    if failed is not None:  # its answer may be lost, and not the job
+        listed, unknown = _run(scheduler.successor_command(), env)
+        name = scheduler.successor_name(os.environ, count)
+        new = scheduler.parse_successor(listed, name) if name and unknown is None else None
     try:
-        took_over(execution.sweep, execution.job, execution.job_id, scheduler.parse_resubmitted(said))
-    except (HpcHydraError, OSError) as error:
-        return str(error)
-    return None
+        decided = took_over(execution.sweep, execution.job, execution.job_id, new)
+    except OSError as error:
+        failed, decided = str(error), None
+    if new is not None and decided is None:
+        _run(scheduler.cancel_command([new]), env)
+    return None if decided is not None else failed or "this job was taken for ended, or cancelled, meanwhile"
 
 
 def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
@@ -128,10 +164,10 @@ def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **scheduler.variables, **scheduler.outside(os.environ)}
 
 
-def _run(command: list[str], env: Mapping[str, str]) -> tuple[str, str | None]:
+def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> tuple[str, str | None]:
     """What it printed, and why it failed; None: it did not."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK, check=False, env=dict(env))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=dict(env))
     except (OSError, subprocess.SubprocessError) as error:
         return "", str(error)
     return done.stdout, (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None

@@ -17,6 +17,7 @@
 <sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: which are in which allocation, and what each takes of it
 <sweep>/.hpc_hydra/jobs/<job>.<plan>.sh    packed runs: the script of one run, in its part of the allocation
 <sweep>/.hpc_hydra/jobs/<job>.<id>.pack.jsonl    packed runs: which have begun and ended, one line each
+<sweep>/.hpc_hydra/jobs/<job>.<id>.asked   the name of the job that is about to take over from this one
 <sweep>/.hpc_hydra/jobs/<job>.<id>.next    the job that took over from this one (launch.max_requeues, by resubmission)
 <sweep>/.hpc_hydra/jobs/<job>.cancel       packed runs that are to end, one number a line
 <sweep>/<subdir of a run>/                 written from when it starts:
@@ -136,6 +137,9 @@ class SweepPaths:
 
     def successor(self, job: str, id_: str) -> Path:
         return self.jobs / f"{job.partition('.')[0]}.{id_}.next"
+
+    def intention(self, job: str, id_: str) -> Path:
+        return self.successor(job, id_).with_suffix(".asked")
 
     def cancelled(self, job: str) -> Path:
         return self.jobs / f"{job}.cancel"

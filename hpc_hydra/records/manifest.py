@@ -8,6 +8,9 @@ Must not know: schedulers, Hydra.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -118,12 +121,50 @@ def read_manifest(sweep: Path) -> SweepState:
     return state
 
 
-def took_over(sweep: Path, job: str, id_: str, new: str) -> None:
-    """A job notes, before it ends, which one goes on with its run. Raises `OSError`.
+def intends(sweep: Path, job: str, id_: str, name: str) -> None:
+    """A job notes, before it submits another one that goes on with its run, the name of that one. Raises `OSError`."""
+    write_json(SweepPaths(sweep).intention(job, id_), {"job": job, "id": id_, "name": name})
+
+
+def withdraws(sweep: Path, job: str, id_: str) -> None:
+    """It submits none. Raises `OSError`."""
+    SweepPaths(sweep).intention(job, id_).unlink(missing_ok=True)
+
+
+def intended(sweep: Path, job: str, id_: str) -> str | None:
+    """The name of the job that may go on with the run of ``id_``, while nobody has decided whether it does."""
+    paths, id_ = SweepPaths(sweep), id_.partition("+")[0]
+    with contextlib.suppress(SweepError):
+        noted = read_json(paths.intention(job, id_))
+        name = noted.get("name") if isinstance(noted, dict) else None
+        if isinstance(name, str) and not paths.successor(job, id_).exists():
+            return name
+    return None
+
+
+def took_over(sweep: Path, job: str, id_: str, new: str | None) -> str | None:
+    """Decide, once and for all, which job goes on with the run of another one; None: none does. Raises `OSError`.
 
     In a file of its own: on a network file system two hosts must not append to one, and the manifest is the launcher's.
+
+    Returns what is decided, by whoever came first: the job itself, or who found it ended and looked for its successor.
     """
-    write_json(SweepPaths(sweep).successor(job, id_), {"job": job, "id": id_, "next": new})
+    path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
+    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    write_json(mine, {"job": job, "id": id_.partition("+")[0], "next": new})
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return _next(path)
+    finally:
+        mine.unlink(missing_ok=True)
+    return new
+
+
+def is_denied(sweep: Path, job: str, id_: str) -> bool:
+    """Whether a run was about to go on in another job, and does not, as its own ended before."""
+    path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
+    return path.exists() and _next(path) is None
 
 
 def current(sweep: Path, job: str, id_: str) -> str:

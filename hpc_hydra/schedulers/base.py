@@ -116,13 +116,28 @@ class Scheduler(ABC):
         """Command that ends the job of ``env`` and puts it into the queue again, under the same id."""
         raise NotImplementedError(f"scheduler={self.name} requeues nothing")
 
-    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int) -> list[str] | None:
+    def resubmit_command(
+        self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str
+    ) -> list[str] | None:
         """Command that submits a further job for ``run``, where there is no requeueing; None: there is.
 
         Args:
             count: how often the run was submitted again so, with this one; `restarts` of the new job says so.
+            id_: of the job that it takes over from. Where that one is said to have no successor, it does nothing.
         """
         return None
+
+    def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
+        """The name of the job that `resubmit_command` makes, which no other job has. None: it makes none."""
+        return None
+
+    def successor_command(self) -> list[str]:
+        """Command that lists all jobs of the user's with their names, also those that have ended."""
+        raise NotImplementedError(f"scheduler={self.name} resubmits nothing")
+
+    def parse_successor(self, stdout: str, name: str) -> str | None:
+        """The id of the job of this name among what that printed; None: there is none."""
+        raise NotImplementedError(f"scheduler={self.name} resubmits nothing")
 
     def parse_resubmitted(self, stdout: str) -> str:
         """The id of that job. Raises `SchedulerError`."""

@@ -306,6 +306,13 @@ class BatchSubmitter(Submitter):
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         return spec.ids_of_runs(self.executor.find(spec, script))
 
+    def successor(self, name: str) -> str | None:
+        argv = self.dialect.successor_command()
+        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        if not answer.ok:
+            raise SchedulerError(f"it does not say whether a job {name} is there: {answer.message}", where=argv[0])
+        return self.dialect.parse_successor(answer.out, name)
+
     def array_limit(self) -> int | None:
         argv = self.dialect.array_limit_command()
         if argv is None:

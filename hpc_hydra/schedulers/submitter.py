@@ -40,6 +40,13 @@ class Submitter(ABC):
         """Ids of the runs of ``spec`` if it is queued although nobody got its ids (an interrupt, a crash)."""
         return ()
 
+    def successor(self, name: str) -> str | None:
+        """The id of the job of this name that goes on with another one's run; None: there is none.
+
+        Raises `SchedulerError`: nobody knows.
+        """
+        return None
+
     @abstractmethod
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         """States of all these jobs by one query; what the scheduler does not know is `State.UNKNOWN`."""

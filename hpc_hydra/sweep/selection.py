@@ -18,6 +18,7 @@ from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import in_queue, is_packed
 from hpc_hydra.sweep.status import WORDS, RunView, look
 from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.succession import late
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
@@ -91,7 +92,12 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
         try:
             whole = _outside_of_packs(sweep, mine, views if all_runs else None)
             if whole:
-                sweep.submitter(scheduler).cancel(whole)
+                submitter = sweep.submitter(scheduler)
+                submitter.cancel(whole)
+                jobs = {view.id: view.job for view in mine}
+                if more := late(submitter, sweep.root, [(jobs[id_], id_) for id_ in whole]):
+                    submitter.cancel(more)
+                    ids += more
             Manifest(sweep.root).cancelled(ids)
         except HpcHydraError as error:
             errors.append(error)

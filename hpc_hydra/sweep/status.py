@@ -20,13 +20,14 @@ from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.manifest import SweepState, current
+from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobStatus, State, in_queue, is_packed
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.succession import settled, with_why
 from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
 
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
@@ -282,7 +283,11 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
         return replace(on, attempt=view.tries + again[0], reason=reason)
     if status.state is State.UNKNOWN and silent:
         return replace(view, word="unknown", reason="; ".join(filter(None, (status.reason or silent, view.reason))))
-    if (now := current(sweep.root, view.job, view.id)) != view.id:
+    try:
+        now = settled(sweep.submitter(view.scheduler), sweep.root, view.job, view.id)
+    except HpcHydraError as error:
+        return replace(view, word="unknown", reason=error.what)
+    if now != view.id:
         return replace(view, word="pending", id=now, status=JobStatus(State.PENDING))
     if status.native == "LOST" and view.id in sweep.state.cancelled:  # its launcher ended it, and left at once
         status = JobStatus(State.CANCELLED, "CANCELLED")
@@ -308,4 +313,5 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
         reason = never_began(view.paths, status)
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
-    return concluded(view, replace(outcome, reason=reason or None))
+    outcome = with_why(sweep.root, view.job, view.id, view.run, replace(outcome, reason=reason or None))
+    return concluded(view, outcome)

@@ -26,6 +26,7 @@ from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.packing_journal import Journals, never_began
+from hpc_hydra.sweep.succession import settled, with_why
 
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
 PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
@@ -238,7 +239,22 @@ class Watcher:
             self.index.learn(watched.job, told)
             watched.outcome = self._with_log(watched, told)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
+            if self._goes_on(watched):
+                return
             watched.outcome = self._collected(watched)
+
+    def _goes_on(self, watched: Watched) -> bool:
+        """Whether another job goes on with a run whose own could not note it, or nobody can tell yet."""
+        if not self.submitter.dialect.resubmits:
+            return False
+        try:
+            settled(self.submitter, self.jobs.parents[1], watched.job, watched.id)
+        except SchedulerError as error:
+            self.message, watched.ended_since = error.what, self.clock()
+            return True
+        before = watched.id
+        self.follow([watched])
+        return watched.id != before
 
     def _awaits_a_word(self, watched: Watched, outcome: Outcome, now: float) -> bool:
         """Whether the scheduler may soon say why a run was stopped: its time limit, preemption, a node that failed."""
@@ -267,6 +283,7 @@ class Watcher:
             found = replace(found, reason=why)
         if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
             found = replace(found, reason=never_began(watched.paths, watched.status))
+        found = with_why(self.jobs.parents[1], watched.job, watched.id, watched.run, found)
         found = self._with_log(watched, replace(found, ended=found.ended or time.time()))
         with suppress(OSError):  # for those who look later; what was deleted meanwhile is not made again
             if self.jobs.parent.is_dir():

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.awaiting import await_true
+from tests.fakes.commands import Fakes
+from tests.fakes.scheduler_state import Cluster
 
 from .conftest import Probe
-from .test_coming_back import hpc, runs, states
+from .test_coming_back import SMALL, hpc, runs, states
 from .test_requeue import APP, CONFIG, attempts, outcome
 
 PATIENCE = 120.0  # seconds
@@ -97,3 +100,38 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
     saving.tell(CANCEL[saving.scheduler])
     assert await_true((saving.sweep / "0" / "outcome.json").exists)
     assert states(saving) == ["cancelled"]
+
+
+STEP = """
+cd "$1"; echo {x} >>began; [ ! -e once ] || exit 0
+trap 'exit 75' USR1; touch once
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(("submitted", "packed"), [(True, False), (False, True)], ids=["after", "before, packed"])
+def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_told(
+    fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submitted: bool, packed: bool
+) -> None:
+    """At the time limit: right after, or just before, the queue has taken the job that goes on."""
+    kill = f'[ "$1$#" != batch6 ] || {{ {"$REAL $@;" * submitted} kill -KILL 0; }}; exec "$REAL" "$@"'
+    Fakes(tmp_path / "wrapped", monkeypatch).put("flux", kill)
+    probe = Probe(tmp_path, "flux")
+    given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1"]
+    given += ["+x=0,1", "launch.pack=2", "launch.allocations=1"] if packed else ["+x=0"]
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
+    argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", STEP, "sh", str(tmp_path)]
+    with probe.started(argv=argv) as launcher:
+        assert await_true((tmp_path / "once").exists)
+        first = runs(probe)[0]["job_id"].partition("+")[0]
+        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    found = runs(probe)
+    if submitted:
+        assert launcher.returncode == 0 and outcome(probe.sweep / "0")["job_id"] != first, text
+    else:
+        assert launcher.returncode == 1 and "ended before it was queued again" in found[0]["reason"], text
+        hpc(probe, "resume")
+        found = runs(probe)
+    assert {run["state"] for run in found} == {"completed"}
+    assert (tmp_path / "began").read_text().split().count("0") == 2

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.requeue import queue_again, standing_of, times, with_more
+from hpc_hydra.node.requeue import intend, queue_again, standing_of, times, with_more
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.attempt import Execution
 from hpc_hydra.records.codec import readable
@@ -22,7 +22,7 @@ from hpc_hydra.records.collect import collect, first_cause, is_consequence, read
 from hpc_hydra.records.files import append_line, make_below, read_lines, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name
-from hpc_hydra.records.manifest import predecessors
+from hpc_hydra.records.manifest import predecessors, withdraws
 from hpc_hydra.records.requeue_policy import TIME_IS_UP, why_again
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.registry import dialect
@@ -179,8 +179,11 @@ class Again:
         if self.count >= self.most or not (self.interrupted or (waiting and self.warned)):
             return None
         scheduler = dialect(self.scheduler)
+        execution = Execution(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
+        intend(execution, scheduler, self.count + 1)
         standing = standing_of(scheduler)
         if standing is None or not (standing.is_running or standing.reached_limit or standing.is_preempted):
+            withdraws(self.sweep, self.job, self.id)
             return None
         print(
             f"hpc_hydra: the allocation is queued again ({self.count + 1} of {self.most}): {len(self.interrupted)} runs"
@@ -192,7 +195,6 @@ class Again:
             return scheduler.requeue_exit
         if standing.is_preempted and not standing.is_running:  # the scheduler itself does it
             return 1
-        execution = Execution(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
         why = queue_again(execution, scheduler, self.count + 1)
         if why is None:
             return 1

@@ -21,7 +21,7 @@ from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import LINGER
 from hpc_hydra.schedulers.flux import options as options_of
 from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, merge, written
-from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of
+from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
 from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.options import Option, canonical, one_line
@@ -42,6 +42,7 @@ _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
+_ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 _BULK = 1000  # runs that one command puts into the queue
 _LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} ${!PMIX_@}"  # of what submitted this, or is around it
 
@@ -180,6 +181,8 @@ class Flux(FluxAnswers):
         if request.max_requeues and not spec.attached:
             name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else "$HPC_HYDRA_RUN"
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
+            next_ = f"{quote(f'{spec.log}/{spec.key}.')}${{3-}}.next"
+            before.append(f"""! grep -qs '"next": null' {next_} || exit 0  # it came too late: nobody knows of it""")
         directives = [f"#flux: {directive(name, value)}" for name, value in options]
         if spec.packs:
             return pack_script(
@@ -287,7 +290,7 @@ class Flux(FluxAnswers):
         return ["flux", "batch", f"--job-name={name_of(spec, run)}", str(script), str(run)]
 
     def find_command(self, spec: JobSpec) -> list[str]:
-        return ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
+        return _ALL_NAMES
 
     def outside(self, env: Mapping[str, str]) -> Mapping[str, str]:
         """Our job is an instance, which ends with it: what is submitted from there goes to the one around it."""
@@ -319,8 +322,18 @@ class Flux(FluxAnswers):
         job = env.get("FLUX_ENCLOSING_ID")
         return ["flux", "job", "eventlog", "--format=json", job] if job and env.get(_PARENT) else None
 
-    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int) -> list[str]:
-        return ["flux", "batch", f"--job-name={env[_NAME]}", str(script), str(run), str(count)]
+    def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
+        return f"{env[_NAME]}.{count}" if env.get(_NAME) else None
+
+    def successor_command(self) -> list[str]:
+        return _ALL_NAMES
+
+    def parse_successor(self, stdout: str, name: str) -> str | None:
+        return named(stdout).get(name)
+
+    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
+        name = self.successor_name(env, count)
+        return ["flux", "batch", f"--job-name={name}", str(script), str(run), str(count), id_]
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         return [["flux", "jobs", "--json", *ids]] if ids else []

@@ -62,9 +62,9 @@ class FluxAnswers(Scheduler):
         return "transient" if _TRANSIENT.search(message) else "permanent"
 
     def parse_runs(self, stdout: str, spec: JobSpec) -> dict[int, str]:
-        known = dict(line.split(maxsplit=1)[::-1] for line in stdout.splitlines() if len(line.split(maxsplit=1)) == 2)
+        known = named(stdout)
         found = {run: known.get(name_of(spec, run)) for run in spec.runs}
-        return {run: _ascii(job) for run, job in found.items() if job}
+        return {run: job for run, job in found.items() if job}
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         runs = self.parse_runs(stdout, spec)  # of a pack, the first run names it
@@ -129,6 +129,12 @@ def _status(job: Mapping[str, Any]) -> JobStatus:
         reason=reason,
         start=job.get("t_run") or estimate,
     )
+
+
+def named(stdout: str) -> dict[str, str]:
+    """Name → id, from lines of both."""
+    pairs = (line.split(maxsplit=1) for line in stdout.splitlines())
+    return {pair[1]: _ascii(pair[0]) for pair in pairs if len(pair) == 2}
 
 
 def name_of(spec: JobSpec, run: int) -> str:

@@ -173,27 +173,57 @@ def test_on_lsf_the_ranks_know_whether_somebody_ended_the_job(bench: Bench, end:
     assert (bench.ends(Outcome(0, "cancelled", 75)) is None) is goes_on
 
 
-def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_flux(bench: Bench, monkeypatch: pytest.MonkeyPatch, batch: str) -> None:
+    """A `flux` whose batch does this."""
     bench.scheduler = "flux"
     flux = bench.folder / "bin" / "flux"
     flux.write_text(
-        f'#!/bin/sh\necho "$FLUX_URI $@" >>{bench.folder}/asked\n'
-        '[ "$1" = batch ] && echo fNEW || echo \'{"name": "submit"}\'\n'
+        f'#!/bin/sh\ncd {bench.folder}; echo "$FLUX_URI $@" >>asked\n'
+        f"case $1 in batch) {batch} ;; jobs) cat named; exit 0 ;; cancel) exit 0 ;; esac\n"
+        'echo \'{"name": "submit"}\'\n'
     )
     flux.chmod(0o755)
+    (bench.folder / "named").touch()
     env = {"FLUX_ENCLOSING_ID": "f1", "HPC_HYDRA_FLUX_PARENT": "local:///up", "HPC_HYDRA_FLUX_NAME": "n"}
     for name, value in env.items():
         monkeypatch.setenv(name, value)
+    (bench.folder / ".hpc_hydra" / "jobs").mkdir(parents=True)
+
+
+def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = bench.folder / ".hpc_hydra" / "jobs"
-    jobs.mkdir(parents=True)
+    on_flux(bench, monkeypatch, "cp .hpc_hydra/jobs/*.asked .; echo fNEW; exit")
     assert bench.ends() is None and bench.closed is not None
     assert bench.asked == [
-        "local:///up job eventlog --format=json f1", f"local:///up batch --job-name=n {jobs}/job0.sh 0 1",
+        "local:///up job eventlog --format=json f1", f"local:///up batch --job-name=n.1 {jobs}/job0.sh 0 1 70_3",
     ]  # fmt: skip
+    assert (bench.folder / "job0.70_3.asked").exists()  # noted before it was asked for
     assert current(bench.folder, "job0.1", "70_3") == "fNEW"
     took_over(bench.folder, "job0", "fNEW", "fLAST")
     assert current(bench.folder, "job0", "70_3") == current(bench.folder, "job0", "fNEW") == "fLAST"
     assert current(bench.folder, "job1", "fNEW") == "fNEW"
+
+
+DENIES = "echo '{\"next\": null}' >.hpc_hydra/jobs/job0.70_3.next"
+
+
+@pytest.mark.parametrize(
+    ("batch", "goes_on_as", "told"),
+    [
+        ("echo fNEW n.1 >named; echo lost >&2; exit 1", "fNEW", None),  # the answer was lost, not the job
+        ("echo fNEW n.1 >named; exit 0", "fNEW", None),
+        ("echo full >&2; exit 1", None, "full"),
+        (f"{DENIES}; echo fNEW; exit", None, "cancelled, meanwhile"),  # by whoever took this job for ended
+    ],
+)
+def test_one_job_at_most_takes_over_and_it_is_known(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, batch: str, goes_on_as: str | None, told: str | None
+) -> None:
+    on_flux(bench, monkeypatch, batch)
+    ended = bench.ends()
+    assert current(bench.folder, "job0", "70_3") == (goes_on_as or "70_3")
+    assert (ended is None) is (told is None) and (ended is None or str(told) in str(ended.reason))
+    assert ("local:///up cancel fNEW" in bench.asked) is (batch.startswith(DENIES))
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_on_flux_the_run_that_names_the_pack_is_submitted_again() -> None:
     again, name = (line for line in text.splitlines() if "AGAIN" in line or "train." in line)
     assert again.endswith('="${2:-0}"') and name.endswith("=train.${1:-3}.t")
     env = {name.split()[1].partition("=")[0]: "train.3.t"}
-    command = dialect("flux").resubmit_command(env, Path("/s/jobs/job0.sh"), 3, 1)
-    assert command == ["flux", "batch", "--job-name=train.3.t", "/s/jobs/job0.sh", "3", "1"]
+    command = dialect("flux").resubmit_command(env, Path("/s/jobs/job0.sh"), 3, 1, "f9")
+    assert command == ["flux", "batch", "--job-name=train.3.t.1", "/s/jobs/job0.sh", "3", "1", "f9"]
 
 
 @pytest.mark.parametrize("scheduler", ["lsf", "ssh", "local"])
