@@ -5,7 +5,9 @@ Must not know: ranks, plans, sweeps.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -149,6 +151,18 @@ def signal_group(leader: int, signum: int) -> None:
     """Signal a process group, which may have gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
+
+
+def speak_any_text() -> None:
+    """Standard output and error of this process take any text from now on: what their encoding lacks is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_ascii(stream)):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_ascii(stream: io.TextIOWrapper) -> bool:
+    """In the C locale it lets bytes of file names through, and stops at letters."""
+    return stream.errors == "surrogateescape" and codecs.lookup(stream.encoding).name != "utf-8"
 
 
 def no_input() -> None:

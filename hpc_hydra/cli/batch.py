@@ -83,7 +83,14 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
 
 def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:
     done = subprocess.run(
-        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        command,
+        env=env,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     if done.returncode:
         raise SchedulerError(done.stderr.strip() or f"exit code {done.returncode}", where=command[0])

@@ -111,7 +111,7 @@ def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
 
 def _script(sweep: Sweep, key: str) -> str:
     with suppress(OSError):
-        return sweep.paths.script(key).read_text(errors="replace")[:LONG]
+        return sweep.paths.script(key).read_text(encoding="utf-8", errors="replace")[:LONG]
     return ""
 
 
@@ -135,5 +135,5 @@ def launched(sweep: Sweep) -> dict[str, Any]:
     for file in sorted(sweep.paths.meta.glob("*.json")):
         if file.name not in ("plans.json", "program.json") and file.stat().st_size < 200_000:
             with suppress(OSError, ValueError):
-                found[file.stem] = json.loads(file.read_text())
+                found[file.stem] = json.loads(file.read_text(encoding="utf-8"))
     return found

@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
             return 0
         for note in notes:
             complain(note)
-        script.write_text(text)
+        script.write_text(text, encoding="utf-8", errors="surrogateescape")
         if plan.container is not None:
             scripts.write_container([spec])
         inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))

@@ -46,6 +46,9 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.node.rank.exec_program import resume
 
         return resume()
+    from hpc_hydra.processes import speak_any_text
+
+    speak_any_text()  # not a program's own streams, above
     if what == "finish" and len(argv) == 2:
         from hpc_hydra.processes import ignore_signals
 

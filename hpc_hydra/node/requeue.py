@@ -97,7 +97,13 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
         return None if scheduler.requeue_exit is None else JobEndState(not is_told_to_end(ends))
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASK, check=True, env=_reaching(scheduler, os.environ)
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK,
+            check=True,
+            env=_reaching(scheduler, os.environ),
         )
     except (OSError, subprocess.SubprocessError) as error:
         print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
@@ -167,7 +173,9 @@ def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
 def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> tuple[str, str | None]:
     """What it printed, and why it failed; None: it did not."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=dict(env))
+        done = subprocess.run(
+            command, capture_output=True, errors="replace", timeout=seconds, check=False, env=dict(env)
+        )
     except (OSError, subprocess.SubprocessError) as error:
         return "", str(error)
     return done.stdout, (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None

@@ -214,7 +214,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
 def submit(scheduler: Any, spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Write the script of ``spec`` and put it into the queue. Raises `SubmitError`."""
     script = folder / f"{spec.key}.sh"
-    script.write_text(scheduler.script(spec))
+    script.write_text(scheduler.script(spec), encoding="utf-8", errors="surrogateescape")
     return tuple(job.job_id for job in DialectExecutor(folder, scheduler).launch(spec, script))
 
 

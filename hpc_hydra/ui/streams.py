@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra.processes import speak_any_text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ _lost: set[str] = set()  # names of what takes no more
 
 
 def open_all() -> None:
-    """Give this process every standard stream that it was started without."""
+    """Give this process every standard stream that it was started without, and let all of them take any text."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:
             continue
@@ -36,6 +38,7 @@ def open_all() -> None:
         stream = open(os.devnull, mode)  # noqa: SIM115  (as long as the process)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    speak_any_text()
 
 
 @contextmanager

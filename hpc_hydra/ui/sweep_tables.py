@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -215,8 +216,8 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def as_json(data: Any) -> str:
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
-        text.encode()
-    except UnicodeEncodeError:  # lone surrogates, which only escapes can say
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # lone surrogates, and what standard output cannot say
         return json.dumps(data, indent=2)
     return text
 

@@ -125,7 +125,7 @@ def real_name(host: str, options: Sequence[str]) -> str:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             ["ssh", *options, "-G", "--", host],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=20, check=False,
         )  # fmt: skip
         for line in done.stdout.splitlines():
             key, _, value = line.partition(" ")
