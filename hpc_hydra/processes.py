@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
@@ -19,6 +20,8 @@ WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a time limit or preem
 DEAF_TO = ("HUP", "INT", "QUIT", "TERM", "ALRM", "USR1", "USR2", "XCPU", "URG")
 """What a scheduler may send the whole job, and must not end who notes how a run has ended; SIGKILL does."""
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL where a run has failed already
+
+ONE = 1.0  # seconds within which a signal that comes twice is one
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -39,28 +42,43 @@ class Signals:
     of `STOP` and `WARN` are held back from the moment this object is made, so that none is lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         heard = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
         self._watched = {*heard, signal.SIGCHLD}
         self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         self.stopped_at: float | None = None  # monotonic time of the first stop signal
+        self._given: dict[int, float] = {}  # signal → when it was given the last time
         self.sender = 0  # pid that sent the last signal
         self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
 
     def wait(self, seconds: float | None) -> int | None:
-        """The next signal (also SIGCHLD), or None after ``seconds``; None waits for ever."""
-        if seconds is None:
-            info: signal.struct_siginfo | None = signal.sigwaitinfo(self._watched)
-        else:
-            info = signal.sigtimedwait(self._watched, max(seconds, 0))
-        number = info.si_signo if info else None
+        """The next signal (also SIGCHLD), or None after ``seconds``; None waits for ever.
+
+        The same one within `ONE` is not given again: a scheduler signals all processes, and some of them hand it on.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            if end is None:
+                info: signal.struct_siginfo | None = signal.sigwaitinfo(self._watched)
+            else:
+                info = signal.sigtimedwait(self._watched, max(end - time.monotonic(), 0))
+            number, now = (info.si_signo if info else None), self._clock()
+            if number is None or number == signal.SIGCHLD or now - self._given.get(number, -ONE) >= ONE:
+                break
         self.sender = info.si_pid if info else 0
         if number is not None and number != signal.SIGCHLD:
+            self._given[number] = now
             self.seen.append(number)
             if number in STOP and self.stopped_at is None:
-                self.stopped_at = time.monotonic()
+                self.stopped_at = now
         return number
+
+    @property
+    def told_again(self) -> bool:
+        """Whether a stop signal that comes now is a second one: several at once say the same."""
+        return self.stopped_at is not None and self._clock() - self.stopped_at >= ONE
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises `Stopped` when a stop signal comes, or came before."""

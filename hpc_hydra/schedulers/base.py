@@ -52,6 +52,7 @@ class Scheduler(ABC):
     packed_patience: float = 10.0  # seconds between SIGTERM and SIGKILL for a packed run; its starter may need them
     packed_setup: bool = False  # packed runs run the setup lines themselves, each on its hosts; else their job does
     has_arrays: bool = False  # the runs of a spec are one submission; else each run is one of its own
+    checks_arrays: bool = False  # `lost_elements` knows whether an array is what was submitted
     reads_stdin: bool = False  # the submit command takes the script on standard input
     variables: ClassVar[Mapping[str, str]] = {}  # what all its commands see besides the user's own
     submits_into_allocation: bool = False  # in an allocation, the submit command queues there, and nowhere else
@@ -235,6 +236,10 @@ class Scheduler(ABC):
         else:
             parts = [replace(spec, runs=(run,)) for run in spec.runs]
         return [(part, self.submit_command(script, part)) for part in parts]
+
+    def lost_elements(self, ids: Sequence[str], said: Mapping[str, JobStatus]) -> list[str]:
+        """Those of the ``ids`` of an array just submitted that are not there, by what the queue has ``said`` of it."""
+        return []
 
     def nobody_there(self, message: str) -> str | None:
         """What to do where this message of a command's says that no such scheduler is to be reached from here."""

@@ -135,12 +135,23 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         if answer.err.strip():
             self._warn(f"{self.dialect.program}: {answer.err.strip()}")
         try:
-            return self._in_order(self.dialect.parse_ids(answer.out, spec), spec)
+            ids = self._in_order(self.dialect.parse_ids(answer.out, spec), spec)
         except SchedulerError as error:
             if found := self.find(spec, script):
                 return found
             said = f"{error.what}\n{answer.err.strip()}".strip()
             raise SubmitError(said, where=error.where, fix=error.fix) from error
+        self._check_elements(ids)
+        return ids
+
+    def _check_elements(self, ids: tuple[str, ...]) -> None:
+        """Raises `SubmitError` where the scheduler made no array: its runs would be awaited for ever."""
+        said = self.watcher.of_queue(ids) if len(ids) > 1 and self.dialect.checks_arrays else None
+        if said and (lost := self.dialect.lost_elements(ids, said)):
+            what = f"an array of {len(ids)} runs was submitted, and {len(lost)} of them are not there ({lost[0]} …)"
+            there = " ".join(sorted(said))
+            cancel = " ".join(self.dialect.cancel_command(sorted(said)))
+            raise SubmitError(f"{what}; in the queue: {there}", where=self.dialect.program, fix=f"{cancel} ends that")
 
     def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:
         """``ids`` in the order of the runs, where the submit command gives them in another."""

@@ -71,6 +71,10 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
             self._remember(job, found[job])
         return found
 
+    def of_queue(self, ids: Sequence[str]) -> dict[str, JobStatus] | None:
+        """What the queue says when asked about these; None where it does not answer."""
+        return self._ask_queue(ids)
+
     def _remember(self, job: str, status: JobStatus) -> None:
         if not status.state.is_finished:
             return

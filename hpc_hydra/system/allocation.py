@@ -70,7 +70,7 @@ def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
     try:
         answer = probe.run(command)
     except Unanswered as error:
-        if not error.late and dialect.classify(error.said) != "transient":  # it does not know the job
+        if not error.late and dialect.is_unknown_job(error.said):
             return None
         raise SchedulerError(
             f"{command[0]} does not tell whether the allocation that this is in lives ({error.said})",
@@ -79,5 +79,9 @@ def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
         ) from None
     try:
         return dialect.parse_allocation(answer, probe.env) if answer is not None else None
+    except SchedulerError as error:
+        raise SchedulerError(
+            error.what, where="launch.inside", fix="launch.inside=submit for jobs of their own, without asking"
+        ) from None
     except (HpcHydraError, ValueError):  # half of the variables, or a job that nobody can describe
         return None

@@ -148,7 +148,7 @@ def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
             for pid in running:
                 signal_group(pid, signum)
         if signum in STOP:
-            kill_at = time.monotonic() + (GRACE if kill_at is None else 0)  # told twice: at once
+            kill_at = time.monotonic() + (0 if kill_at and signals.told_again else GRACE)  # told twice: at once
             code = code or 128 + signum
         for rank, status in _ended(running):
             failed, killed = exit_code(status)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_hydra.errors import PlanError
+from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
 from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, Scheduler, SubmitErrorKind
 from hpc_hydra.schedulers.job_script import export, job_script, pack_script, quote, step_script
@@ -41,6 +41,7 @@ class Lsf(Scheduler):
     requeue_exit = options.AGAIN  # `bsub -Q`: the same id, another attempt
     program = "bsub"
     has_arrays = True
+    checks_arrays = True
     reads_stdin = True
     can_pack = True
     packed_patience = 25.0
@@ -271,7 +272,17 @@ class Lsf(Scheduler):
         return ["bjobs", "-noheader", "-o", "stat", ranks.job_id(env)] if job.isdigit() else None
 
     def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
-        return self.allocation(env) if "RUN" in stdout.split() else None
+        states = [answers.STATES[word] for word in stdout.split() if word in answers.STATES]
+        if len(states) != 1:
+            said = " ".join(stdout.split()) or "(nothing)"
+            raise SchedulerError(f"bjobs does not say how job {env.get('LSB_JOBID')} is: {said}", where="bjobs")
+        return None if states[0].is_finished else self.allocation(env)
+
+    def lost_elements(self, ids: Sequence[str], said: Mapping[str, JobStatus]) -> list[str]:
+        """An old bsub reads ``-Jd TEXT`` as ``-J d``, and makes one job; bjobs -a tells ended elements too."""
+        jobs = {id_.partition("[")[0] for id_ in ids}
+        there = said.keys() & {*jobs, *ids}
+        return [id_ for id_ in ids if there and id_ not in there]
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:
         return ranks.identity(env)

@@ -39,6 +39,8 @@ _TRANSIENT = re.compile(
 _LIMIT = re.compile(r"(pending|submitted|unfinished)[\w ]*(job|slot)[\w ]*(threshold|limit)|job limit", re.IGNORECASE)
 _UNKNOWN = re.compile(r"is not found|no matching job found|no (unfinished )?job found", re.IGNORECASE)
 _END = re.compile(r"\d:(?:Donesuccessfully|Exited(?:withexitcode(\d+)|bysignal(\d+))?)")  # with no white space
+_BEGAN = ("Dispatched", "Started", "requeued")
+_KILLED = re.compile(r"Signal<(KILL|9)>requestedbyuser")
 _DELIMITER = "^"
 _FIELDS = ("jobid", "jobindex", "stat", "exit_code")
 _MORE = ("exit_reason", "pend_reason", "start_time")
@@ -178,9 +180,11 @@ def _paragraphs(stdout: str) -> Iterator[tuple[str, JobStatus]]:
         if not ends:
             continue
         last = ends[-1]
-        if any(bare.find(word, last.end()) >= 0 for word in ("Dispatched", "Started", "requeued")):
+        if any(bare.find(word, last.end()) >= 0 for word in _BEGAN):
             continue  # it was put back into the queue
         reason = found[-1] if (found := re.findall(r"TERM_[A-Z_]+", bare)) else ""
+        if not reason and _KILLED.search(bare, max(0, *(bare.rfind(word) for word in _BEGAN))):
+            reason = "TERM_OWNER"  # bkill: of a job that waited, nothing else says so
         code = None if "Exited" in last[0] else 0
         if last[1] or last[2]:
             code = int(last[1]) if last[1] else 128 + int(last[2])

@@ -14,6 +14,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers import executor, watcher
 from hpc_hydra.schedulers.base import JobSpec, State, SubmitError
 from hpc_hydra.schedulers.executor import BatchSubmitter
+from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 from hpc_hydra.schedulers.watcher import DialectWatcher
 from tests.fakes.commands import Fakes
@@ -372,3 +373,16 @@ def test_an_interrupt_lets_a_submission_end(
 @pytest.fixture(autouse=True)
 def _all_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+
+
+def test_what_became_no_array_is_named_with_how_to_cancel_it(fakes: Fakes, job: JobSpec) -> None:
+    """An old bsub reads ``-Jd TEXT`` as ``-J d``."""
+    fakes.put("bsub", "cat >/dev/null; echo 'Job <12> is submitted to default queue <normal>.'")
+    fakes.put("bjobs", '[ "$2" != -w ] || echo \'12 user PEND normal login1 - d Nov 28 00:00\'; [ "$2" = -w ]')
+    job.log.mkdir(parents=True)
+    script = job.log / "job0.sh"
+    script.touch()
+    with pytest.raises(SubmitError) as error:
+        BatchSubmitter(dialect("lsf")).submit(job, script)
+    assert "array of 2 runs" in error.value.what and "in the queue: 12" in error.value.what
+    assert "bkill 12" in str(error.value.fix) and error.value.ids == ()

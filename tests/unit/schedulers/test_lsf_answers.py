@@ -115,6 +115,17 @@ Job <6>, User <user>
 Sat Nov 28 00:01:02: Exited with exit code 99. The CPU time used is 0.0 seconds.
 Sat Nov 28 00:02:02: Started 1 Task(s) on Host(s) <node01>;
 
+Job <8>, User <user>
+Sat Nov 28 00:01:02: Signal <KILL> requested by user or admini
+                     strator <user>;
+Sat Nov 28 00:01:02: Exited by signal 2. The CPU time used is 0.0 seconds.
+
+Job <9>, User <user>
+Sat Nov 28 00:01:02: Signal <KILL> requested by user or administrator <user>;
+Sat Nov 28 00:01:02: Signal <REQUEUE_PEND> requeued by user or administrator <user>;
+Sat Nov 28 00:02:02: Started 1 Task(s) on Host(s) <node01>;
+Sat Nov 28 00:03:02: Exited with exit code 3. The CPU time used is 0.0 seconds.
+
 Job <7>, User <user>, Status <RUN>
 Sat Nov 28 00:02:02: Started 1 Task(s) on Host(s) <node01>;
 """
@@ -123,11 +134,12 @@ Sat Nov 28 00:02:02: Started 1 Task(s) on Host(s) <node01>;
 @pytest.mark.parametrize("command", [LONG, HISTORY])
 def test_paragraphs_cut_at_any_column(command: list[str]) -> None:
     said = LSF.parse_status(command, LINES)
-    assert set(said) == {"1", "3[2]", "4", "5"}
+    assert set(said) == {"1", "3[2]", "4", "5", "8", "9"}
     assert said["1"] == JobStatus(State.COMPLETED, "DONE", 0)
     assert (said["3[2]"].exit_code, said["3[2]"].signal) == (130, 2)
     assert (said["4"].exit_code, said["4"].signal, said["4"].reason) == (137, 9, "TERM_MEMLIMIT")
-    assert said["5"].state is State.CANCELLED
+    assert said["5"].state is said["8"].state is State.CANCELLED
+    assert said["9"].state is State.FAILED
 
 
 @pytest.mark.parametrize(
@@ -187,3 +199,30 @@ def test_a_start_without_a_year_is_the_nearest() -> None:
         then = datetime.fromtimestamp(time.time() + ahead).replace(second=0, microsecond=0)
         assert output._time(f"{then:%b %d %H:%M} L") == then.timestamp()
     assert output._time("-") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "held"),
+    [("RUN\n", True), ("SSUSP\n", True), ("EXIT\n", False), ("DONE\n", False), ("Usage: bjobs [-h] [-V] …\n", None),
+     ("", None), ("welcome\n", None)],
+)  # fmt: skip
+def test_only_a_state_says_whether_an_allocation_lives(said: str, held: bool | None) -> None:
+    env = {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4", "LSB_HOSTS": "n1 n1 n1 n1"}
+    if held is None:
+        with pytest.raises(SchedulerError, match="does not say how job 7 is"):
+            LSF.parse_allocation(said, env)
+    else:
+        assert (LSF.parse_allocation(said, env) is not None) is held
+
+
+ELEMENTS = ("12[1]", "12[2]")
+
+
+@pytest.mark.parametrize(
+    ("there", "lost"),
+    [(ELEMENTS, []), ((), []), (("12",), [*ELEMENTS]), (("12[1]",), ["12[2]"]), (("3",), [])],
+    ids=["all", "nothing yet", "one job", "a part", "others"],
+)
+def test_an_array_is_looked_at_once_it_was_submitted(there: tuple[str, ...], lost: list[str]) -> None:
+    said = dict.fromkeys(there, JobStatus(State.PENDING))
+    assert LSF.lost_elements(ELEMENTS, said) == lost

@@ -356,6 +356,13 @@ def test_runs_become_no_jobs_because_nobody_tells_whether_the_allocation_lives(a
     assert detect.resolve(auto(launch={"inside": "submit"}), probe=probe).system.cores_per_node == 64
 
 
+def test_no_answer_but_that_there_is_no_such_job_makes_a_second_one() -> None:
+    said = Unanswered("scontrol: unrecognized option '-o'")
+    probe = machine(env=HELD, commands=SLURM_IS_UP | {"scontrol show job": said, "sinfo": SINFO})
+    with pytest.raises(SchedulerError, match=r"unrecognized option[\s\S]*launch\.inside=submit"):
+        detect.resolve(auto(), probe=probe)
+
+
 def test_a_job_that_slurm_does_not_know_is_no_allocation() -> None:
     gone = Unanswered("slurm_load_jobs error: Invalid job id specified")
     probe = machine(env=HELD, commands=SLURM_IS_UP | {"scontrol show job": gone, "sinfo": SINFO})
