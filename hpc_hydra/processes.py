@@ -49,6 +49,7 @@ class Signals:
         self._watched = {*heard, signal.SIGCHLD}
         self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         self.stopped_at: float | None = None  # monotonic time of the first stop signal
+        self._parent = os.getppid()
         self._given: dict[int, float] = {}  # signal → when it was given the last time
         self.sender = 0  # pid that sent the last signal
         self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
@@ -66,6 +67,8 @@ class Signals:
                 info = signal.sigtimedwait(self._watched, max(end - time.monotonic(), 0))
             number, now = (info.si_signo if info else None), self._clock()
             if number is None or number == signal.SIGCHLD or now - self._given.get(number, -ONE) >= ONE:
+                break
+            if os.getppid() != self._parent:  # it sent this by dying
                 break
         self.sender = info.si_pid if info else 0
         if number is not None and number != signal.SIGCHLD:
