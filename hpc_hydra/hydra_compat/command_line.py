@@ -13,12 +13,17 @@ _declared: list[Any] = []
 
 def started_by_hydra_main() -> bool:
     """Whether this call comes from a program that calls its own ``@hydra.main`` function at the command line."""
+    return hydra_main_frame() is not None
+
+
+def hydra_main_frame() -> FrameType | None:
+    """The innermost call of Hydra's ``_run_hydra``, whose locals are its arguments."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_run_hydra" and frame.f_globals.get("__name__") == "hydra._internal.utils":
-            return True
+            return frame
         frame = frame.f_back
-    return False
+    return None
 
 
 @contextmanager

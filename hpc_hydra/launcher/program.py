@@ -6,48 +6,116 @@ Must not know: schedulers, configuration groups.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import hpc_hydra
+from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat import command_line
-from hpc_hydra.records.frozen_config import Program, ProgramKind
+from hpc_hydra.launcher import typed_command
+from hpc_hydra.records.frozen_config import Program, TaskId, identity
 
-# Modules that run other people's functions: starting them again would not start the user's task.
-_RUNNERS = ("pytest", "_pytest", "py.test", "unittest", "ipykernel_launcher", "ipykernel", "IPython")
+# What runs other people's functions: starting it again would not start the user's task.
+_RUNNERS = re.compile(r"(_?pytest|IPython|ipykernel|unittest\.(case|main)|doctest)(\.|$)")
+_DEBUGGERS = {"bdb", "debugpy", "ipdb", "pdb", "pdbpp", "pudb", "pydevd", "rpdb", "web_pdb"}
+
+_launched: Counter[tuple[str, str]] = Counter()  # by this process, by function
 
 
-def detect() -> Program:
-    """The program of this process. Kind ``task`` where there is none that could be started again."""
+def detect(function: Any) -> Program:
+    """The program of this process, which launches ``function``. Kind ``task`` where none could be started again.
+
+    Raises `ConfigError` for one that ranks cannot run.
+    """
     declared: Program | None = command_line.declared()
     if declared is not None:
         return declared
-    kind, target = _kind(sys.modules["__main__"])
-    return Program(
-        kind=kind,
-        target=target,
-        cwd=str(Path.cwd()),
-        sys_path0=_absolute(sys.path[0]) if sys.path and not getattr(sys.flags, "safe_path", False) else None,
-        flags=interpreter_flags(),
-        umask=current_umask(),
-        pythonpath=package_path(),
-        launch=os.urandom(8).hex(),
+    typed = typed_command.parse(sys.orig_argv)
+    code = typed_command.standard_input() if typed.kind == "-" else typed.target if typed.kind == "-c" else ""
+    common = Program(
+        kind="task", cwd=str(Path.cwd()), umask=current_umask(), pythonpath=package_path(), launch=os.urandom(8).hex(),
+        flags=(*interpreter_flags(), *(["-u"] if typed.unbuffered else [])),
+    )  # fmt: skip
+    if code is None or not _is_of_the_command(function):
+        safe = not sys.path or getattr(sys.flags, "safe_path", False)
+        return replace(common, sys_path0=None if safe else _absolute(sys.path[0]))
+    _refuse_debugger(typed)
+    cwd, certain = typed_command.directory(typed)
+    name = identity(function)
+    before, _launched[name] = _launched[name], _launched[name] + 1
+    return replace(
+        common,
+        kind="code" if typed.kind == "-" or typed.kind == "-c" else typed.kind,
+        target=_target(typed, cwd),
+        cwd=cwd,
+        sys_path0=typed_command.path_entry(typed, cwd),
+        typed=typed.argv,
+        code=code,
+        task=TaskId(*name, before),
+        arrived=None if certain else common.cwd,
     )
 
 
-def _kind(main: ModuleType) -> tuple[ProgramKind, str]:
-    file = getattr(main, "__file__", None)
-    spec = getattr(main, "__spec__", None)
-    name = spec.name if spec is not None else ""
-    runner = (name or Path(file or "").name).split(".")[0]
-    if file is None or runner in _RUNNERS or not command_line.started_by_hydra_main():
-        return "task", ""
-    if name and name != "__main__":
-        return "module", name.removesuffix(".__main__")
-    return "script", _absolute(file)
+def _target(typed: typed_command.Typed, cwd: str) -> str:
+    """The script's path as Python makes it absolute for ``__file__``; the module's name."""
+    if typed.kind == "script":
+        return os.path.join(cwd, typed.target)  # noqa: PTH118
+    return typed.target if typed.kind == "module" else ""
+
+
+def _is_of_the_command(function: Any) -> bool:
+    """Whether the command that was typed, typed once more, comes to ``function``."""
+    frame = command_line.hydra_main_frame()
+    if frame is None or frame.f_locals.get("task_function") is not function:
+        return False
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        return False
+    while (caller := frame.f_back) is not None:
+        if _RUNNERS.match(str(frame.f_globals.get("__name__"))):
+            return False
+        frame = caller
+    return True
+
+
+def _refuse_debugger(typed: typed_command.Typed) -> None:
+    """A debugger asks at a terminal, and ranks have none."""
+    path = Path(typed.target)
+    name = typed.target.split(".")[0] if typed.kind == "module" else path.stem
+    if typed.kind in ("script", "module") and name in _DEBUGGERS:
+        raise ConfigError(
+            f"ranks cannot run under {name}, which asks at a terminal",
+            where=shlex.join(sys.orig_argv[1:3]),
+            fix=f"launch.debug=true (one rank, in this process), or start without {name}",
+        )
+
+
+def doubts(program: Program, function: Any) -> list[str]:
+    """What is not certain about how ranks start the program, in words."""
+    if program.arrived is None or not _may_change_directory(function):
+        return []
+    note = (
+        f"ranks start in {program.cwd}: the program seems to change its directory before @hydra.main, and where it was "
+        "started cannot be told. Ranks that arrive elsewhere fail. Try: start the program by a relative path"
+    )
+    return [note]
+
+
+def _may_change_directory(function: Any) -> bool:
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    files = {main, getattr(getattr(function, "__code__", None), "co_filename", None)}
+    for file in filter(None, files):
+        with suppress(OSError):
+            if b"chdir" in Path(file).read_bytes():
+                return True
+    return False
 
 
 def interpreter_flags() -> tuple[str, ...]:

@@ -113,6 +113,7 @@ class Launch:
         if not launch.dry_run and not launch.setup_only:
             groups = self._submittable(groups)
         self._freeze_code(launch.snapshot, preparer.root)
+        notes += program.doubts(self._program, self.function) if self._program is not None else []
         jobs = self._specs(groups, dialects, preparer.root, held)
         if launch.dry_run:
             of_hydra = raw_list(self.master.hydra.overrides.hydra)
@@ -140,7 +141,7 @@ class Launch:
             if awaited:
                 from hpc_hydra.launcher import after
 
-                after.wait(awaited, Path(self._program.cwd if self._program else "."))
+                after.wait(awaited, Path.cwd())
             return self._run(prepared, jobs, preparer.root)
 
     def _awaited(self, groups: Sequence[Group], launch: LaunchConfig) -> list[str]:
@@ -206,7 +207,7 @@ class Launch:
         root: Path,
         held: Mapping[str, Allocation | None],
     ) -> list[tuple[Group, JobSpec, Path]]:
-        self._program = self._program or program.detect()
+        assert self._program is not None
         jobs = []
         for g in groups:
             key = f"job{self._jobs}"
@@ -238,7 +239,7 @@ class Launch:
         """Decide once what is kept of the user's code, and start the program from there. Raises `ConfigError`."""
         if self._program is not None:
             return
-        self._program = program.detect()
+        self._program = program.detect(self.function)
         if mode != "none":
             from hpc_hydra.launcher import snapshot
 

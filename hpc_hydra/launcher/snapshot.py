@@ -49,8 +49,10 @@ class Snapshot:
         first = self._moved(program.sys_path0) if program.sys_path0 else None
         pythonpath = [self._moved(entry) or entry for entry in program.pythonpath]
         target, argv = program.target, program.argv
+        typed = program.typed
         if program.kind == "script":
             target = self._moved(target) or target
+            typed = (target, *typed[1:]) if typed and target != program.target else typed
         if program.kind == "command" and argv:
             path = Path(program.cwd, argv[0])
             argv = (self._moved(str(path)) or argv[0], *argv[1:]) if path.is_file() else argv
@@ -58,13 +60,14 @@ class Snapshot:
             program,
             target=target,
             argv=argv,
+            typed=typed,
             sys_path0=first or program.sys_path0,
             pythonpath=tuple(dict.fromkeys([*(entry for entry in moved if entry != first), *pythonpath])),
         )
 
     def _moved(self, path: str) -> str | None:
         """Where a path of the user's is in the snapshot; None where it is not in it."""
-        found = Path(path)
+        found = Path(os.path.normpath(path))
         if not found.is_relative_to(self.top):
             return None
         inside = found.relative_to(self.top).as_posix()

@@ -31,28 +31,44 @@ from hpc_hydra.records.layout import FORMAT, SweepPaths
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-ProgramKind = Literal["script", "module", "task", "command"]
+ProgramKind = Literal["script", "module", "code", "task", "command"]
+
+
+@dataclass(frozen=True)
+class TaskId:
+    """Which function was launched: a program may have several ``@hydra.main``, and call one several times."""
+
+    module: str
+    name: str  # qualified
+    before: int = 0  # launches of the same name by the same process before this one
 
 
 @dataclass(frozen=True)
 class Program:
     """How the user's program was started, so that a rank can start it again.
 
-    ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``task``: there is
-    no program to start again (a notebook, a closure); the function is in task.pkl. ``command``: ``argv`` is run as is,
-    or given to Python where ``target`` is "python"; ``fill``: its ``{key}`` are filled from the run's configuration.
+    ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``code``: ``code``
+    came from the command line or standard input. ``task``: there is no program to start again (a notebook, a test); the
+    function is in task.pkl. ``command``: ``argv`` is run as is, or given to Python where ``target`` is "python";
+    ``fill``: its ``{key}`` are filled from the run's configuration.
     """
 
     kind: ProgramKind
     target: str = ""
     argv: tuple[str, ...] = ()
-    cwd: str = ""
-    sys_path0: str | None = None  # sys.path[0] of the launcher, absolute
+    cwd: str = ""  # where the command was typed; of kind task: where the launcher was
+    sys_path0: str | None = None  # what Python puts first into sys.path
     flags: tuple[str, ...] = ()  # flags of the interpreter, e.g. ("-X", "faulthandler")
     umask: int = 0o022
     pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
     fill: bool = False
     launch: str = ""  # a word of this launch alone: scripts have it too, and ranks compare
+    # Sweeps of versions before these fields have none: their ranks get the run's overrides as sys.argv, and the first
+    # function that they reach is the launched one.
+    typed: tuple[str, ...] | None = None  # sys.argv as the program found it
+    code: str = ""
+    task: TaskId | None = None
+    arrived: str | None = None  # where the program was when it launched, where ``cwd`` is not certain: ranks compare
 
 
 @dataclass(frozen=True)
@@ -294,6 +310,15 @@ def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | 
 def literal(text: str) -> str:
     """The text as OmegaConf must be given it to read it back unchanged."""
     return re.sub(r"(\\*)\$\{", lambda found: found.group(1) * 2 + r"\${", text)
+
+
+def identity(function: Any) -> tuple[str, str]:
+    """Module and qualified name of a task function; of its class, where it is an object that can be called."""
+    while (inner := getattr(function, "__wrapped__", None) or getattr(function, "func", None)) is not None:
+        function = inner
+    if not hasattr(function, "__qualname__"):
+        function = type(function)
+    return str(function.__module__), str(function.__qualname__)
 
 
 def load_task(sweep: Path) -> Callable[[Any], Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
 
     The run's directory is the one that it would have in the sweep: the same for all ranks.
     """
-    if program.kind == "task" or program.fill:
+    if program.kind in ("task", "code") or program.fill:
         return ()
     if program.kind == "command":
         return program.argv
@@ -56,7 +57,23 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
     own = [word for word in run.overrides if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
     kept = [word for word in hydra if not word.lstrip("+~").startswith(_OF_THE_LAUNCH)]
     alone = [] if {"-m", "--multirun"} & set(sys.argv[1:]) else ["hydra.mode=RUN"]
-    return (*start, *_which_config(sys.argv[1:]), *own, *kept, *alone, f"hydra.run.dir={run.dir}")
+    return (
+        *start,
+        *_programs_own(program),
+        *_which_config(sys.argv[1:]),
+        *own,
+        *kept,
+        *alone,
+        f"hydra.run.dir={run.dir}",
+    )
+
+
+def _programs_own(program: Program) -> list[str]:
+    """Words of the command line that the program took out of `sys.argv` for itself."""
+    left = Counter(sys.argv[1:])
+    left.subtract((program.typed or ())[1:])
+    taken = -left
+    return [word for word in (program.typed or ())[1:] if taken[word] > 0]
 
 
 def _which_config(argv: Sequence[str]) -> Iterator[str]:

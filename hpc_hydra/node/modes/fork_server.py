@@ -56,7 +56,7 @@ READ_AT_IMPORT = re.compile(
 SHARED = (
     "hydra", "hydra.core.utils", "hydra._internal.callbacks", "hydra._internal.logging_config",
     "hydra.experimental.callback", "torch", "torch.distributed", "hpc_hydra.config.store",
-    "hpc_hydra.node.rank.distributed", "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
+    "hydra.main", "hpc_hydra.node.rank.distributed", "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
 )  # fmt: skip
 """What every rank imports, besides the user's own program."""
 

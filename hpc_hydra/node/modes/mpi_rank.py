@@ -22,7 +22,7 @@ from hpc_hydra.node.modes.mpi import Channel
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.context import Case, Seat, announce, check_world, prepare_run, sit, told_of_nobody
 from hpc_hydra.node.rank.exec_program import Child, become, play
-from hpc_hydra.node.rank.program import Part
+from hpc_hydra.node.rank.part import Part
 from hpc_hydra.node.rank.supervisor import ended_early, environment_of, held_for, open_logs, outlive
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hpc_hydra.node.rank import environment
 from hpc_hydra.node.rank.context import Seat
-from hpc_hydra.node.rank.program import Part
+from hpc_hydra.node.rank.part import Part
 from hpc_hydra.records.attempt import Execution
 
 REPORT = "HPC_HYDRA_REPORT_FD"

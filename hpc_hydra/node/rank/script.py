@@ -30,10 +30,11 @@ def script(argv: Sequence[str]) -> int:
 def _run(command: list[str]) -> None:
     from hpc_hydra.node.rank import gc_tuning
     from hpc_hydra.node.rank.program import start
+    from hpc_hydra.records.frozen_config import Program
 
     gc_tuning.resume()
     is_module = command[0] == "-m"
     target = command[1] if is_module else command[0]
     sys.argv = command[1:] if is_module else command
     sys.path.insert(0, str(Path.cwd()) if is_module else str(Path(target).resolve().parent))  # as Python does
-    start("module" if is_module else "script", target)
+    start(Program("module" if is_module else "script", target))

@@ -43,11 +43,14 @@ class App:
             path.write_text(text)
 
     def start(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.python(str(self.folder / "app.py"), *args, **env)
+
+    def python(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         script = self.folder / "app.py"
         if not script.exists():
             script.write_text(APP)
         return subprocess.run(
-            [sys.executable, str(script), *args],
+            [sys.executable, *args],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **env},
             stdin=subprocess.DEVNULL,

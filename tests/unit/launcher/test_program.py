@@ -1,114 +1,71 @@
-"""However the program was started, what is kept is enough to start it the same way."""
+"""What is kept of the command line, and what ranks cannot repeat. What ranks see: tests/scenarios/test_programs.py."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.launcher import program
+from hpc_hydra.launcher.typed_command import parse
 
-from .conftest import ROOT
+from .conftest import APP, ROOT, App
 
-TRAIN = """\
-import hydra
-@hydra.main(version_base=None, config_path={conf!r}, config_name="config")
-def main(cfg): ...
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    conf = tmp_path / "conf"
-    conf.mkdir()
-    (conf / "config.yaml").write_text("defaults: [hpc, _self_]\nx: 0\n")
-    (tmp_path / "train.py").write_text(TRAIN.format(conf=str(conf)))
-    (tmp_path / "pk").mkdir()
-    (tmp_path / "pk" / "__init__.py").touch()
-    for name in ("__main__", "train"):
-        (tmp_path / "pk" / f"{name}.py").write_text(TRAIN.format(conf=str(conf)))
-    return tmp_path
+COMMANDS = {
+    "train.py -m x=1": ("script", "train.py", ["train.py", "-m", "x=1"]),
+    "-O -X dev -Wignore ./train.py": ("script", "./train.py", ["./train.py"]),
+    "-uX utf8 -W error /x/app -c": ("script", "/x/app", ["/x/app", "-c"]),
+    "-m pk.train -m": ("module", "pk.train", ["-m", "-m"]),
+    "-Ium pk -c x": ("module", "pk", ["-m", "-c", "x"]),
+    "-mpk x": ("module", "pk", ["-m", "x"]),
+    "-c pass -m": ("-c", "pass", ["-c", "-m"]),
+    "-Ocpass x": ("-c", "pass", ["-c", "x"]),
+    "--check-hash-based-pycs always a.py b": ("script", "a.py", ["a.py", "b"]),
+    "-- -odd.py x": ("script", "-odd.py", ["-odd.py", "x"]),
+    "- -m x=1": ("-", "", ["-", "-m", "x=1"]),
+    "-i": ("-", "", [""]),
+    "": ("-", "", [""]),
+}
 
 
-def kept(project: Path, *command: str, cwd: Path | None = None, **env: str) -> dict[str, Any]:
-    """What stands in program.json after a launch that only writes scripts."""
-    sweep = project / "sweep"
-    fixed = ["-m", "scheduler=local", "launch.setup_only=true", f"hydra.sweep.dir={sweep}"]
-    subprocess.run(
-        [*command, *fixed],
-        cwd=cwd or project,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
-    found: dict[str, Any] = json.loads((sweep / ".hpc_hydra" / "program.json").read_text())
-    return found
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_line_is_taken_apart_as_the_interpreter_does(words: str) -> None:
+    typed = parse(["python", *words.split()])
+    assert (typed.kind, typed.target, list(typed.argv)) == COMMANDS[words]
+    assert typed.unbuffered == (words in ("-uX utf8 -W error /x/app -c", "-Ium pk -c x"))
 
 
-def test_a_script(project: Path) -> None:
-    found = kept(project, sys.executable, "train.py")
-    assert (found["kind"], found["target"]) == ("script", str(project / "train.py"))
-    assert (found["cwd"], found["sys_path0"]) == (str(project), str(project))
+def test_a_debugger_is_refused_with_what_debugs_a_rank(app: App) -> None:
+    under_pdb = ["-m", "pdb", "-c", "continue", "app.py", "-m", "scheduler=local"]
+    refused = app.python(*under_pdb)
+    assert "pdb" in refused.stderr and "launch.debug=true" in refused.stderr, refused
+    assert not (app.folder / "multirun").exists()
+    assert "x is 0" in app.python(*under_pdb, "launch.debug=true").stdout
 
 
-def test_a_script_from_elsewhere(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    found = kept(project, sys.executable, os.path.relpath(project / "train.py", elsewhere), cwd=elsewhere)
-    assert Path(found["target"]).resolve() == project / "train.py"
-    assert (found["cwd"], found["sys_path0"]) == (str(elsewhere), str(project))
-
-
-@pytest.mark.parametrize(("argument", "target"), [("pk", "pk"), ("pk.train", "pk.train")])
-def test_a_module(project: Path, argument: str, target: str) -> None:
-    found = kept(project, sys.executable, "-m", argument)
-    assert (found["kind"], found["target"], found["sys_path0"]) == ("module", target, str(project))
-
-
-def test_a_console_script(project: Path) -> None:
-    app = project / "bin" / "app"
-    app.parent.mkdir()
-    app.write_text(f"#!{sys.executable}\nimport sys\nfrom pk.train import main\nsys.exit(main())\n")
-    app.chmod(0o755)
-    found = kept(project, str(app), PYTHONPATH=f"{ROOT}:{project}")
-    assert (found["kind"], found["target"]) == ("script", str(app))
-
-
-def test_code_on_the_command_line_is_a_function_by_value(project: Path) -> None:
-    code = (project / "train.py").read_text()
-    found = kept(project, sys.executable, "-c", code)
-    assert found["kind"] == "task"
-    assert (project / "sweep" / ".hpc_hydra" / "task.pkl").is_file()
-
-
-def test_flags_of_the_interpreter_and_umask(project: Path) -> None:
+def test_flags_umask_and_a_start_that_is_not_certain(app: App) -> None:
+    """The script has no relative path, and the directory is neither the parent's nor that of the shell."""
+    (app.folder / "app.py").write_text("import os\nos.chdir('..')\n" + APP)
+    words = ["-m", "scheduler=local", "launch.setup_only=true", "hydra.sweep.dir=sweep"]
     old = os.umask(0o027)
     try:
-        found = kept(project, sys.executable, "-X", "dev", "-W", "ignore", "train.py")
+        done = app.python("-X", "dev", "-W", "ignore", "-u", str(app.folder / "app.py"), *words, PWD="/")
     finally:
         os.umask(old)
-    assert [f for f in found["flags"] if f in ("-X", "dev")] == ["-X", "dev"] and "-Wignore" in found["flags"]
+    found = json.loads((app.folder.parent / "sweep" / ".hpc_hydra" / "program.json").read_text())
+    assert [f for f in found["flags"] if f in ("-X", "dev")] == ["-X", "dev"] and {"-Wignore", "-u"} < {*found["flags"]}
     assert found["umask"] == 0o027
-
-
-def test_in_a_test_run_the_program_is_a_function() -> None:
-    assert program.detect().kind == "task"
+    assert f"ranks start in {app.folder.parent}" in done.stderr and found["arrived"] == str(app.folder.parent)
 
 
 def test_a_command_line_of_our_own_declares_its_program() -> None:
     declared = program.Program("command", argv=("ls",))
     assert not command_line.at_command_line()
     with command_line.declare(declared):
-        assert program.detect() is declared and command_line.at_command_line()
-    assert program.detect() is not declared
+        assert program.detect(print) is declared and command_line.at_command_line()
+    assert program.detect(print).kind == "task"  # in a test run the program is a function
 
 
 def test_a_checkout_is_put_on_the_path_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[..., Frozen]]:
         )  # fmt: skip
         sweep = tmp_path / "sweep"
         program = program or Program(
-            "script", str(script), cwd=str(tmp_path), sys_path0=str(tmp_path), pythonpath=(str(ROOT),), **prog
+            "script", str(script), **{"cwd": str(tmp_path), **prog}, sys_path0=str(tmp_path), pythonpath=(str(ROOT),)
         )
         request = Request("local", nodes, procs, warning=warning)
         chosen = Plan("local", request, rendezvous or Rendezvous(timeout=60), logging or Logging(), **(plan or {}))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.frozen_config import Program, TaskId
 
 from .conftest import ATTEMPT, ROOT, Frozen
 
@@ -88,15 +88,47 @@ def test_the_programs_own_resolvers_and_types_are_there(freeze: Freeze) -> None:
     assert frozen.log() == "42 __main__ Answer(value=1)\n" and outcome["result_kind"] == "pickle"
 
 
-def test_code_around_main_runs_as_usual(freeze: Freeze) -> None:
-    frozen = freeze("print('task')", main="print('before'); main(); print('after')")
-    frozen.run()
-    assert frozen.log() == "before\ntask\nafter\n"
-
-
-def test_sys_argv_is_that_of_one_plain_run(freeze: Freeze) -> None:
-    frozen = freeze("return sys.argv", overrides=("note=1",))
+def test_records_of_a_version_that_kept_no_command_line_give_the_overrides(freeze: Freeze) -> None:
+    frozen = freeze("return sys.argv", overrides=("note=1",), main="main(); main()")
+    kept = frozen.root / ".hpc_hydra" / "program.json"
+    old = json.loads(kept.read_text())
+    kept.write_text(json.dumps({name: old[name] for name in old if name not in ("typed", "code", "task", "arrived")}))
     assert frozen.run()[1]["result"] == [str(frozen.root.parent / "train.py"), "note=1"]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ("main(); print('never')", ""),
+        ("exec('try:\\n main()\\nfinally:\\n 1/0')", "ZeroDivisionError"),
+        ("exec('try:\\n main()\\nexcept SystemExit:\\n sys.exit(3)')", ""),
+        ("exec('try:\\n main()\\nexcept SystemExit:\\n pass')", ""),
+    ],
+)
+def test_the_run_ends_with_the_task_function(freeze: Freeze, after: str, said: str) -> None:
+    """What comes after it does not run, and changes nothing where it does."""
+    frozen = freeze("print('task'); return 1", main=after)
+    code, outcome = frozen.run()
+    assert (code, outcome["status"], outcome["result"]) == (0, "completed", 1)
+    assert frozen.log().startswith("task\n") and said in frozen.log() and "never" not in frozen.log()
+
+
+def test_a_failed_run_stays_one_where_the_program_goes_on(freeze: Freeze) -> None:
+    code, outcome = freeze("raise ValueError('x')", main="exec('try:\\n main()\\nexcept SystemExit:\\n pass')").run()
+    assert (code, outcome["status"], outcome["exit_code"]) == (1, "failed", 1)
+
+
+def test_the_launched_function_is_named_where_it_is_not_reached(freeze: Freeze) -> None:
+    code, outcome = freeze(typed=("train.py", "-m"), task=TaskId("__main__", "other")).run()
+    assert code == 2 and "__main__.other" in outcome["reason"] and "__main__.main" in outcome["reason"]
+
+
+def test_a_program_that_arrives_in_another_directory_than_at_launch_is_told(freeze: Freeze, tmp_path: Path) -> None:
+    (tmp_path / "work" / "deep").mkdir(parents=True)
+    start, outside = str(tmp_path / "work"), "os.chdir('..')\n"
+    assert freeze("return 1", outside=outside, arrived=str(tmp_path), cwd=start).run()[1]["result"] == 1
+    code, outcome = freeze(outside=outside, arrived=str(tmp_path), cwd=f"{start}/deep").run()
+    assert code == 2 and f"{start}," in outcome["reason"] and "os.chdir" in outcome["reason"]
 
 
 def test_a_rank_is_marked_so_that_nothing_is_launched_from_it(freeze: Freeze) -> None:
@@ -200,12 +232,6 @@ def test_faulthandler_tells_where_a_crash_was(freeze: Freeze) -> None:
     code, outcome = frozen.run(PYTHONFAULTHANDLER="1")
     assert code == 139 and "Fatal Python error: Segmentation fault" in frozen.log() and "train.py" in frozen.log()
     assert "SIGSEGV" in outcome["reason"]
-
-
-def test_a_second_main_of_one_program_is_not_run(freeze: Freeze) -> None:
-    frozen = freeze("print('task')", main="main(); main()")
-    assert frozen.run()[0] == 0
-    assert frozen.log().startswith("task\n") and "second @hydra.main" in frozen.log()
 
 
 @pytest.mark.parametrize("end", ["return 'forked'", "raise ValueError('forked')", "sys.exit('forked')"])

@@ -1,0 +1,82 @@
+"""A rank's part in a run, and how an exception of the program is told.
+
+Must not know: how the process came to life, how the program is run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.records.frozen_config import RunRecord
+from hpc_hydra.records.layout import RunPaths
+
+LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rank's part in a run: all that is needed to play it, in whichever process."""
+
+    sweep: Path
+    record: RunRecord
+    attempt: str  # or a replica group's part of it: what names the directory of logs
+    rank: int
+    job_id: str
+    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the function ended
+    replica: int = 0
+
+    @property
+    def paths(self) -> RunPaths:
+        return RunPaths(self.record.dir)
+
+    @property
+    def writes(self) -> bool:
+        """Whether what Hydra writes in the output directory is this rank's to write."""
+        return self.rank == 0 and self.replica == 0
+
+
+def tell(part: Part, error: Exception) -> int:
+    """Print the traceback as Python does, without our own frames, and report it. Returns the exit code."""
+    error.__traceback__ = _users_frames(error.__traceback__)
+    sys.stdout.flush()
+    sys.excepthook(type(error), error, error.__traceback__)
+    sys.stderr.flush()
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    part.report({"error": in_one_line(error), "traceback": text[-LONGEST_REPORT:]})
+    return error.exit_code if isinstance(error, HpcHydraError) else 1
+
+
+def in_one_line(error: BaseException) -> str:
+    """``ValueError: boom``; a message of several lines is joined and cut."""
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    try:
+        message = " ".join(str(error).split())
+    except Exception:
+        message = "(its message cannot be printed)"
+    return f"{name}: {message}"[:2000] if message else name
+
+
+def _users_frames(found: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback from the task function on; from the user's program on, where that was not reached."""
+    if os.environ.get("HYDRA_FULL_ERROR"):
+        return found
+    hydra, node = f"{os.sep}hydra{os.sep}core{os.sep}utils.py", str(Path(__file__).parents[1])
+    at, first = found, None
+    while at is not None:
+        code = at.tb_frame.f_code
+        if code.co_filename.endswith(hydra) and code.co_name in ("run_job", "_run_job"):
+            first = at.tb_next
+        elif first is None and not code.co_filename.startswith((node, "<frozen")):
+            first = at
+        at = at.tb_next
+    return first or found
