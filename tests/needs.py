@@ -43,6 +43,16 @@ def _networks() -> str | None:
     return None if done.returncode == 0 else f"needs networks of its own: {done.stderr.strip()}"
 
 
+def _mounts() -> str | None:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+    return None if done.returncode == 0 else f"needs to mount: {done.stderr.strip()}"
+
+
 def _ipv6() -> str | None:
     return _networks() or (None if Path("/proc/net/if_inet6").exists() else "needs IPv6")
 
@@ -82,6 +92,7 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
     "index": ("that install from a package index", _index),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),
     "mpi": ("of MPI", _mpi),
+    "mounts": ("on disks of their own", _mounts),
     "networks": ("in networks of their own", _networks),
     "torch": ("of torch", _module("torch")),
     "torchft": ("of replica groups", _module("torchft")),

@@ -19,6 +19,7 @@ from hpc_hydra.records.attempt import Execution
 from hpc_hydra.records.collect import collect
 from hpc_hydra.records.files import make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
+from hpc_hydra.records.last_words import disk_error, leave
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
@@ -53,7 +54,14 @@ def finish(code: str) -> int:
             if told is None:
                 return by_exit or outcome.exit_code
             outcome = told
-        write(execution.sweep, execution.paths(record), record, outcome)
+        try:
+            write(execution.sweep, execution.paths(record), record, outcome)
+        except OSError as error:  # the index may be on another disk
+            said = disk_error(error, execution.paths(record).root)
+            leave(execution.paths(record).last_words(execution.attempt), said)
+            print(f"hpc_hydra: the outcome of run {record.num}: {said}", file=sys.stderr, flush=True)
+            if outcome.status != "completed":
+                outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
         if not execution.attached:
             note_end(execution.sweep, execution.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:

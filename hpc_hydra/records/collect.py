@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from hpc_hydra.records.codec import hint, readable
 from hpc_hydra.records.files import is_there
+from hpc_hydra.records.last_words import IO_ERROR, left
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
 
@@ -125,7 +126,11 @@ def collect(
     word, why = _word(state, status, exit_code, stopped, absent)
     if not attempt and word != "completed" and (status is None or state != "unknown"):
         why = f"never started: {_in_its_words(status) or state or 'nothing is known about it'}"
-    reason = _join(reason or why, gone)
+    if not ends and IO_ERROR in (exit_code, status.exit_code if status else None):
+        why = f"{paths.root} takes no records (exit code {IO_ERROR}): is the disk full, or a quota used up?"
+    said = left(paths.last_words(attempt)) if attempt and word != "completed" else None
+    word = "failed" if said and word == "lost" else word
+    reason = _join(reason or said or why, gone)
     if word == "completed":
         return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
     code, signum = _code(exit_code, status, stopped)

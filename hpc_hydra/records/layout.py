@@ -29,6 +29,7 @@
     logs/<attempt>/step.log                packed runs: what the launch command said
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         where rank 0 is
+    logs/<attempt>/.last_words.json        room for a rank to say that the disk is full
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
     logs/<attempt>/torchrun_<n>.round.json where nodes may be lost: when it last started ranks there
     logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
@@ -197,6 +198,9 @@ class RunPaths:
 
     def returned(self, attempt: str) -> Path:
         return self.attempt(attempt) / "returned.json"
+
+    def last_words(self, attempt: str) -> Path:
+        return self.attempt(attempt) / ".last_words.json"
 
     def closed(self, attempt: str) -> Path:
         return self.attempt(attempt) / "outcome.json"

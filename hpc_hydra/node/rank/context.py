@@ -152,7 +152,11 @@ def prepare_run(seat: Seat) -> None:
     """What rank 0 does once for all."""
     if seat.info.rank != 0 or seat.execution.replica is not None:
         return
+    from hpc_hydra.records.last_words import keep_room
     from hpc_hydra.records.outcome_index import forget_outcome
+
+    if not seat.execution.attached:
+        keep_room(seat.paths.last_words(seat.execution.attempt))
 
     forget_outcome(seat.execution.sweep, seat.record.num, seat.execution.attempt, seat.paths)
     if seat.plan.logging.save_hostlist:

@@ -8,13 +8,16 @@ them. Must not know: how any scheduler starts it, what the program does.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
@@ -47,6 +50,7 @@ from hpc_hydra.processes import (
 )
 from hpc_hydra.records.files import make_below, read_json, write_json
 from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import LINGER
@@ -206,7 +210,11 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     if done:
         code, signum = 0, None
     warned = is_warned(seat, signals)
-    _write_end(
+    error = report.found.get("error")
+    if error and any(f"Errno {number}]" in error for number in (errno.ENOSPC, errno.EROFS)):
+        full = full_disks(seat.paths.root, *([seat.err.parent] if seat.err else []), Path(tempfile.gettempdir()))
+        error = "; ".join([error, *dict.fromkeys(full)])
+    written = _write_end(
         seat,
         RankEnd(
             rank=seat.info.rank,
@@ -215,7 +223,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
             signal=signum,
             told_to_stop=not done and (overdue.told or (not failed_before and stopped)),
             ended=time.time(),
-            error=report.found.get("error"),
+            error=error,
             traceback=report.found.get("traceback"),
             log=str(seat.err) if seat.err else None,
             round=seat.round,
@@ -226,6 +234,8 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     )
     if warned and (code == TIME_IS_UP or overdue.told) and seat.execution.replica is None:
         return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
+    if not written and code in (0, 1):  # neither says more
+        return IO_ERROR
     if code and seat.execution.attached:
         with contextlib.suppress(Stopped):
             signals.pause(float(os.environ.get(LINGER) or 0))
@@ -394,7 +404,7 @@ def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, hos
         code, why = error.exit_code, str(error)
         print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
     else:
-        code, why = 1, f"{type(error).__name__}: {error}"
+        code, why = IO_ERROR if is_disk_error(error) else 1, f"{type(error).__name__}: {error}"
         print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
     if seat is not None:
         with contextlib.suppress(OSError):
@@ -425,10 +435,15 @@ def is_warned(seat: Seat, signals: Signals) -> bool:
     return number_of(seat.plan.request.warn_signal) in signals.seen
 
 
-def _write_end(seat: Seat, end: RankEnd) -> None:
+def _write_end(seat: Seat, end: RankEnd) -> bool:
+    """Whether it could be written; else it is said wherever anything can be."""
     try:
         make_below(seat.execution.sweep, seat.end.parent)
         write_json(seat.end, to_json(end))
     except OSError as error:
-        how = name_of(end.signal) if end.signal else f"exit code {end.exit_code}"
-        print(f"hpc_hydra: rank {end.rank} on {end.host} ended with {how}; {error}", file=sys.stderr, flush=True)
+        how = end.error or (f"killed by {name_of(end.signal)}" if end.signal else f"exit code {end.exit_code}")
+        said = f"rank {end.rank} on {end.host}: {disk_error(error, seat.end.parent)}; the rank: {how}"
+        print(f"hpc_hydra: {said}", file=sys.stderr, flush=True)
+        leave(seat.paths.last_words(seat.execution.attempt), said)
+        return False
+    return True
