@@ -19,7 +19,7 @@ from hpc_hydra.records.attempt import Execution
 from hpc_hydra.records.collect import collect
 from hpc_hydra.records.files import make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
-from hpc_hydra.records.last_words import disk_error, leave
+from hpc_hydra.records.last_words import disk_error, is_disk_error, leave
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
@@ -54,14 +54,7 @@ def finish(code: str) -> int:
             if told is None:
                 return by_exit or outcome.exit_code
             outcome = told
-        try:
-            write(execution.sweep, execution.paths(record), record, outcome)
-        except OSError as error:  # the index may be on another disk
-            said = disk_error(error, execution.paths(record).root)
-            leave(execution.paths(record).last_words(execution.attempt), said)
-            print(f"hpc_hydra: the outcome of run {record.num}: {said}", file=sys.stderr, flush=True)
-            if outcome.status != "completed":
-                outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
+        outcome = write(execution.sweep, execution.paths(record), record, outcome)
         if not execution.attached:
             note_end(execution.sweep, execution.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
@@ -118,11 +111,24 @@ def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
     return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
 
 
-def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> None:
-    """Put it into outcome.json, in a directory with the modes that the user's shell gives. Raises `OSError`."""
+def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> Outcome:
+    """Put it into outcome.json, in a directory with the modes that the user's shell gives.
+
+    Returns it, with the disk that takes no more in its reason: the index may be on another one. Raises `OSError`.
+    """
     os.umask(record.program.umask)
-    make_below(sweep, paths.root)
-    write_json(paths.outcome, to_json(outcome))
+    try:
+        make_below(sweep, paths.root)
+        write_json(paths.outcome, to_json(outcome))
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        said = disk_error(error, paths.root)
+        leave(paths.last_words(outcome.attempt), said)
+        print(f"hpc_hydra: the outcome of run {record.num}: {said}", file=sys.stderr, flush=True)
+        if outcome.status != "completed":
+            return replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
+    return outcome
 
 
 def in_words(outcome: Outcome) -> str:

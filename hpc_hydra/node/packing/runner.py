@@ -289,7 +289,7 @@ class Pack:
     def _write(self, record: RunRecord, outcome: Outcome) -> None:
         self.failed += outcome.status != "completed"
         try:
-            write(self.sweep, RunPaths(record.dir), record, outcome)
+            outcome = write(self.sweep, RunPaths(record.dir), record, outcome)
             note_end(self.sweep, self.job, outcome)
         except OSError as error:
             print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
