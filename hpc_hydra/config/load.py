@@ -51,6 +51,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "launch.confirm_above": (0, None),
 }
 CHOICES: dict[str, tuple[str, ...]] = {
+    "rendezvous.gpu_visibility": ("all", "own"),
     "system.kind": ("known", "auto", "local", "probed"),
     "system.gpu_vendor": ("nvidia", "amd", "intel"),
     "system.gpu_request": ("gpus-per-task", "gpus-per-node", "gres", "none"),

@@ -136,6 +136,7 @@ class RendezvousConfig:
     init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
     fraction_max_gpu_mem: Optional[float] = None
     unswap_rocr_hip_vis_dev: bool = False
+    gpu_visibility: str = "all"  # all | own
     max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never (min_nodes: 3); torchft: of each, null: 3
     min_nodes: Optional[int] = None  # torchrun: goes on while so many are left; null: all
     max_nodes: Optional[int] = None  # torchrun: takes in so many; null: those of the job

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.rank.environment import visible_devices
 from hpc_hydra.node.rank.rendezvous import addresses
 from hpc_hydra.records.files import write_json
+from hpc_hydra.schedulers.visible_gpus import visible
 
 ROUNDS = 5  # of each all-reduce; the best counts
 PLUGINS = ("libnccl-net.so", "librccl-net.so", "libnccl-net-ofi.so", "librccl-net-ofi.so")
@@ -58,7 +58,7 @@ def look() -> dict[str, Any]:
         "cores": cores,
         "numa": numa_of(cores),
         "omp": env.get("OMP_NUM_THREADS"),
-        "visible": visible_devices(env),
+        "visible": visible(env).ids,
         "gpus_asked": int(env.get("HPC_HYDRA_GPUS_PER_PROC", "0")),
         "plugin": plugin(env.get("LD_LIBRARY_PATH", "")),
         "plugin_asked": env.get("NCCL_NET") or env.get("NCCL_NET_PLUGIN"),

@@ -86,9 +86,9 @@ def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
         return "none"
     if request.gpu_request == "gpus-per-task":  # this rank sees its own only
         return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "all"
-    from hpc_hydra.node.rank.environment import visible_devices
+    from hpc_hydra.schedulers.visible_gpus import visible
 
-    return ",".join(visible_devices(env) or ()) or "all"
+    return ",".join(visible(env, seat.plan.gpu_vendor).ids or ()) or "all"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -204,6 +204,7 @@ class Merged:
     notes: list[str] = field(default_factory=list)
     own_gpus: str | None = None  # the key that asks for GPUs in another way
     own_memory: str | None = None
+    own_gpu_bind: str | None = None  # the key that binds GPUs for this command line
 
 
 def merge(settings: Settings) -> Merged:
@@ -347,6 +348,8 @@ class _Merge:
         if before not in (None, False, after) and not source.startswith("system."):
             self.done.notes.append(f"{key}={value} overrides {full}={before}")
         setattr(target, attribute, after)
+        if full == "system.gpu_bind" and not source.startswith("system."):
+            self.done.own_gpu_bind = key
         return True
 
     def check_denied(self) -> None:

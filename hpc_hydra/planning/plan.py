@@ -9,6 +9,7 @@ from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
+from hpc_hydra.planning.gpus import Gpus, gpus
 from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
@@ -62,7 +63,8 @@ def plan(settings: Settings) -> Plan:
     packed = packing.wanted(settings)
     if packed.pack is not None:
         sized = packing.slice_of_node(settings, packed, sized)
-    request = _request(settings, merged, queue, sized, tuple(host.name for host in listed))
+    given = gpus(settings, merged, sized)
+    request = _request(settings, merged, queue, sized, given, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     warned = warning(settings, request.time_limit, meet)
     request = dataclasses.replace(
@@ -84,7 +86,8 @@ def plan(settings: Settings) -> Plan:
         bind_cores=settings.launch.bind_cores,
         gpus_asked=_gpus_asked(settings),
         exit_timeout=seconds(settings.launch.exit_timeout, "launch.exit_timeout", bare=False),
-        notes=(*merged.notes, *sized.notes, *notes),
+        gpu_order=given.order,
+        notes=(*merged.notes, *sized.notes, *given.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),
         poll_interval=_poll_interval(settings),
@@ -196,10 +199,14 @@ def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
 
 
 def _request(
-    settings: Settings, merged: options.Merged, queue: queues.Queue, sized: Size, hosts: tuple[str, ...]
+    settings: Settings,
+    merged: options.Merged,
+    queue: queues.Queue,
+    sized: Size,
+    given: Gpus,
+    hosts: tuple[str, ...],
 ) -> Request:
     system, scheduler, profile = settings.system, settings.scheduler, queue.profile
-    gpus = sized.gpus_per_proc > 0
     return Request(
         scheduler=scheduler.name,
         nodes=sized.nodes,
@@ -225,9 +232,9 @@ def _request(
         comment=scheduler.comment,
         array_parallelism=scheduler.array_parallelism,
         mpi=scheduler.mpi,
-        gpu_request=options.gpu_request(settings, merged, sized.shared_gpus is not None),
-        gpu_type=_gpu_type(system) if gpus else None,
-        gpu_bind=system.gpu_bind if gpus and sized.shared_gpus is None else None,
+        gpu_request=given.request,
+        gpu_type=_gpu_type(system) if sized.gpus_per_proc else None,
+        gpu_bind=given.bind,
         cpu_bind=system.cpu_bind,
         project=scheduler.project,
         user_group=scheduler.user_group,

@@ -80,6 +80,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         init=cast("Literal['script', 'launcher'] | None", asked.init),
         fraction_max_gpu_mem=capped(asked.fraction_max_gpu_mem, system.gpu_mem_cap),
         unswap_rocr_hip_vis_dev=asked.unswap_rocr_hip_vis_dev,
+        gpu_visibility=cast("Literal['all', 'own']", asked.gpu_visibility),
         max_restarts=_restarts(asked),
         min_nodes=None if asked.min_nodes is None else _at_least(asked.min_nodes, 1, "min_nodes"),
         max_nodes=None if asked.max_nodes is None else _at_least(asked.max_nodes, 1, "max_nodes"),

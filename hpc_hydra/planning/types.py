@@ -114,6 +114,7 @@ class Rendezvous:
     init: Literal["script", "launcher"] | None = None
     fraction_max_gpu_mem: float | None = None
     unswap_rocr_hip_vis_dev: bool = False
+    gpu_visibility: Literal["all", "own"] = "all"  # which GPUs a rank sees: its node's of this run, or its own
     max_restarts: int = 0  # of all workers together, by torchrun's agents
     min_nodes: int | None = None  # torchrun: without which nobody trains on; None: all
     max_nodes: int | None = None  # torchrun: None: those of the job
@@ -204,6 +205,7 @@ class Plan:
     cores_on_node: int | None = None  # of the system, known to those that pack; None: not known
     mem_on_node: int | None = None  # MiB
     bind_cores: bool = True  # of a rank, by ourselves where nobody else does
+    gpu_order: str | None = None  # of the GPUs that a rank sees: closest; positions (3,2,1,0); None: as given
     gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
     exit_timeout: int | None = 600  # seconds that a program may take to end after its function has returned
     notes: tuple[str, ...] = ()  # said to the user before submission

@@ -6,12 +6,11 @@ Must not know: requests, runs.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_ENTRY = re.compile(r"\d+|GPU-[\w-]+|MIG-[\w/-]+", re.ASCII)
+from hpc_hydra.schedulers.visible_gpus import CUDA, HIP, ROCR, ZE, show, visible
 
 
 @dataclass(frozen=True)
@@ -20,6 +19,11 @@ class Gpus:
 
     variable: str
     ids: tuple[str, ...]
+
+    def show(self, env: MutableMapping[str, str], ids: Sequence[str]) -> None:
+        """Have ``env`` show some of them, and no others."""
+        vendor = {HIP: "amd", ROCR: "amd", ZE: "intel"}.get(self.variable)
+        show(env, ids, vendor, by_rocr=self.variable == ROCR)
 
 
 @dataclass(frozen=True)
@@ -41,31 +45,20 @@ def this_machine() -> Machine:
     return Machine(gpus(os.environ), cpus, memory)
 
 
-def visible(value: str) -> tuple[str, ...]:
-    """Entries of a list of visible GPUs (numbers, UUIDs, MIG); like the drivers, up to the first that is none."""
-    entries: list[str] = []
-    for entry in filter(None, (part.strip() for part in value.split(","))):
-        if not _ENTRY.fullmatch(entry):
-            break
-        entries.append(entry)
-    return tuple(entries)
-
-
 def gpus(env: Mapping[str, str], root: Path = Path("/"), nvml: Callable[[], int | None] | None = None) -> Gpus:
     """GPUs by the lists that are set, else by what is in the machine: NVML, device files, the kernel's AMD tables."""
-    for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
-        if variable in env:
-            ids = visible(env[variable]) if variable != "ZE_AFFINITY_MASK" else tuple(env[variable].split(","))
-            return Gpus(variable, ids)
+    told = visible(env)
+    if told.ids is not None:
+        return Gpus(told.variable, told.ids)
     count = (nvml or _nvml)()
     if count is None:
         count = sum(1 for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
     if count:
-        return Gpus("CUDA_VISIBLE_DEVICES", tuple(map(str, range(count))))
+        return Gpus(CUDA, tuple(map(str, range(count))))
     amd = sum(
         1 for path in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id") if _word(path) not in ("", "0")
     )
-    return Gpus("HIP_VISIBLE_DEVICES" if amd else "CUDA_VISIBLE_DEVICES", tuple(map(str, range(amd))))
+    return Gpus(HIP if amd else CUDA, tuple(map(str, range(amd))))
 
 
 def _nvml() -> int | None:

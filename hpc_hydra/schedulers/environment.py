@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from hpc_hydra.schedulers import visible_gpus
+
 LINGER = "HPC_HYDRA_LINGER"
 """Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
 
@@ -28,13 +30,7 @@ RANK_VARIABLES = (
 )
 """What torch.distributed and its launchers set for each rank; TORCHELASTIC_* comes on top."""
 
-DEVICE_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-)
+DEVICE_VARIABLES = visible_gpus.VARIABLES
 """GPUs of a job: of no meaning in another one."""
 
 JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "FLUX_JOB_ID", "FLUX_ENCLOSING_ID", "PBS_JOBID", "COBALT_JOBID")

@@ -83,6 +83,13 @@ def identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
     return found
 
 
+def cpus_of_tasks(name: str, env: Mapping[str, str]) -> list[list[int]]:
+    """The CPUs to which the scheduler has bound each task of this node, by their local ranks; empty: not said."""
+    light = _RANKS.get(name.removesuffix(STEP))
+    tell = getattr(import_module(light), "cpus_of_tasks", None) if light else None
+    return tell(env) if tell else []
+
+
 def has_queue(name: str) -> bool:
     """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
     return not name.endswith(STEP) and dialect(name).has_queue

@@ -91,7 +91,7 @@ def confine(env: MutableMapping[str, str]) -> None:
         return
     part = Slice.read(word)
     if part.of_gpus:
-        env.update(_visible(part, env))
+        _show(part, env)
     if not hasattr(os, "sched_getaffinity"):
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -110,7 +110,7 @@ def confine(env: MutableMapping[str, str]) -> None:
         )
 
 
-def _visible(part: Slice, env: MutableMapping[str, str]) -> dict[str, str]:
+def _show(part: Slice, env: MutableMapping[str, str]) -> None:
     here = gpus(env)
     is_named = here.variable in env
     if len(here.ids) < part.of_gpus:
@@ -126,4 +126,4 @@ def _visible(part: Slice, env: MutableMapping[str, str]) -> dict[str, str]:
             where=here.variable,
             fix="resources.exclusive=true takes whole hosts; or launch.pack=null",
         )
-    return {here.variable: ",".join(here.ids[at] for at in part.gpus)}
+    here.show(env, [here.ids[at] for at in part.gpus])

@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_hydra.schedulers.visible_gpus import visible
+
 if TYPE_CHECKING:
     import ctypes
 
 GIB = 2**30
-# Variables by which a user, or an outer job, has already chosen among the GPUs.
-VISIBLE = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES",),
-    "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-}
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,9 @@ def _memory(root: Path) -> int | None:
 
 
 def _visible(vendor: str, env: Mapping[str, str], count: int) -> int:
-    for name in VISIBLE[vendor]:
-        if name in env:
-            chosen = [word for word in env[name].split(",") if word.strip()]
-            # CUDA ends its list at the first entry that is no device: -1 hides all that follow
-            valid = next((i for i, word in enumerate(chosen) if word.strip().startswith("-")), len(chosen))
-            count = min(count, valid)
-    return count
+    """How many of them a user, or an outer job, lets this process see."""
+    ids = visible(env, vendor).ids
+    return count if ids is None else min(count, len(ids))
 
 
 def _nvidia(root: Path, nvml: Callable[[], Sequence[Gpu] | None]) -> Sequence[Gpu]:

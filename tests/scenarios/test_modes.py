@@ -60,6 +60,21 @@ def test_an_mpi_rank_that_dies_ends_the_job(slurm_probe: Probe, how: str, end: s
     assert outcome["ended"] - outcome["started"] < 60
 
 
+def test_a_rank_finds_its_gpu_at_its_local_rank(slurm_probe: Probe) -> None:
+    """On a site that gives each task one GPU."""
+    result = slurm_probe.run(
+        "rendezvous=tcp,static", "rendezvous.gpu_visibility=all,own", "resources.procs_per_node=2",
+        "resources.cpus_per_proc=1", "resources.gpus_per_proc=1", "system.gpus_per_node=4",
+        "system.gpu_request=gpus-per-task",
+    )  # fmt: skip
+    assert result.code == 0, result.text
+    seen = {at: saw["env"]["CUDA_VISIBLE_DEVICES"].split(",") for at, saw in result.probes.items()}
+    for num in (0, 2):  # all
+        assert seen[num, 0] == seen[num, 1] and len({*seen[num, 0]}) == 2
+    for num in (1, 3):  # its own
+        assert len({*seen[num, 0], *seen[num, 1]}) == 2 and len(seen[num, 0]) == len(seen[num, 1]) == 1
+
+
 AGENTS = ["torchrun", "static"]
 
 

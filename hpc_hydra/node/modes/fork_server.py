@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node.rank import environment, gc_tuning
+from hpc_hydra.node.rank import environment, gc_tuning, gpu_visibility
 from hpc_hydra.node.rank.context import (
     Agent,
     Case,
@@ -48,6 +48,7 @@ from hpc_hydra.processes import (
 )
 from hpc_hydra.records.files import read_bytes
 from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.schedulers import visible_gpus
 
 READ_AT_IMPORT = re.compile(
     r"(OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|VECLIB|PYTORCH|TORCH[A-Z]*|TRITON|NCCL|RCCL|CUDA|HIP|ROCR|ZE)_"
@@ -120,7 +121,9 @@ def prepare(case: Case, first: RankInfo, meeting: Endpoint) -> str | None:
     )  # fmt: skip
     if environment.needs_new_image(os.environ, env):
         return "variables of the plan are read when an interpreter starts"
-    os.environ.update({name: value for name, value in env.items() if READ_AT_IMPORT.match(name)})
+    gpu_visibility.settle(os.environ, plan)  # which of them a rank sees, it says for itself
+    names = {name for name in env if READ_AT_IMPORT.match(name)}.difference(visible_gpus.VARIABLES)
+    os.environ.update({name: env[name] for name in names})
     try:
         for name in SHARED:
             importlib.import_module(name)

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 
 from hpc_hydra.node.rank.binding import shares, topology
 from hpc_hydra.planning.types import Plan
+from hpc_hydra.schedulers.visible_gpus import ROCR, show, visible
 
 JOB_HOSTS = "HPC_HYDRA_JOB_HOSTS"
 """All nodes of a job, told to the processes of a replica group, which a step of some of them holds."""
-
-LISTS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-BY_VENDOR = {"amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 
 
 def take_share(plan: Plan, replica: int) -> None:
@@ -25,7 +23,7 @@ def take_share(plan: Plan, replica: int) -> None:
     if parts == 1:
         return
     part, gpus = replica % parts, plan.procs_per_agent * plan.request.gpus_per_proc
-    os.environ.update(gpus_of(os.environ, plan.gpu_vendor, part, parts, gpus))
+    show_part(os.environ, plan.gpu_vendor, part, parts, gpus)
     with contextlib.suppress(OSError, AttributeError):
         cores = sorted(os.sched_getaffinity(0))
         here = topology(cores)
@@ -33,22 +31,17 @@ def take_share(plan: Plan, replica: int) -> None:
             os.sched_setaffinity(0, shares(cores, here, [None] * parts)[part])
 
 
-def gpus_of(env: Mapping[str, str], vendor: str | None, part: int, parts: int, gpus: int) -> dict[str, str]:
-    """The variables that show one part its GPUs.
+def show_part(env: MutableMapping[str, str], vendor: str | None, part: int, parts: int, gpus: int) -> None:
+    """Show one part its GPUs.
 
     Args:
         part: which of ``parts``, from 0.
         gpus: of a part; where there are fewer than all parts need (``oversubscribe``), parts share them.
     """
-    if not gpus:
-        return {}
-    found = {name: [e.strip() for e in env.get(name, "").split(",") if e.strip()] for name in LISTS}
-    found = {name: entries for name, entries in found.items() if entries}
-    if not found:
-        found = {BY_VENDOR.get(vendor or "", LISTS[0]): [str(index) for index in range(parts * gpus)]}
-    if "HIP_VISIBLE_DEVICES" in found or (vendor == "amd" and "CUDA_VISIBLE_DEVICES" in found):
-        found.pop("ROCR_VISIBLE_DEVICES", None)  # entries of the others count within what it leaves
-    return {name: ",".join(_slice(entries, part, gpus)) for name, entries in found.items()}
+    if gpus:
+        told = visible(env, vendor)
+        ids = told.ids or [str(index) for index in range(parts * gpus)]
+        show(env, _slice(ids, part, gpus), vendor, by_rocr=told.variable == ROCR)
 
 
 def _slice(entries: Sequence[str], part: int, size: int) -> list[str]:

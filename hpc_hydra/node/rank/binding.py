@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpc_hydra.node.rank.environment import visible_devices
 from hpc_hydra.planning.types import Plan, RankInfo
 from hpc_hydra.schedulers.hostlist import numbers
+from hpc_hydra.schedulers.visible_gpus import visible
 
 STARTED_BY_US = "HPC_HYDRA_SPAWN_RANK"
 _CPU_BIND = ("cpu-bind", "cpu_bind", "bind")
@@ -29,6 +29,11 @@ class Topology:
     numa: Mapping[int, int] = field(default_factory=dict)
     core: Mapping[int, int] = field(default_factory=dict)
     gpus: tuple[tuple[str, int | None], ...] = ()  # in the order of their indices: UUID, NUMA node
+
+    def numa_of_gpus(self) -> dict[str, int | None]:
+        """The NUMA node of each GPU, by its index and by its UUID."""
+        by_index = {str(index): numa for index, (_, numa) in enumerate(self.gpus)}
+        return by_index | {uuid: numa for uuid, numa in self.gpus if uuid}
 
     def order(self, cpus: Sequence[int]) -> list[int]:
         """NUMA node by NUMA node, core by core, so that neighbours in the list share caches."""
@@ -85,14 +90,13 @@ def _text(path: Path) -> str:
     return ""
 
 
-def near(here: Topology, visible: Sequence[str] | None, ranks: int, gpus_per_proc: int) -> list[int | None]:
+def near(here: Topology, shown: Sequence[str] | None, ranks: int, gpus_per_proc: int) -> list[int | None]:
     """The NUMA node of each local rank's GPU; None where that is not known.
 
-    ``visible``: the GPUs that all these ranks see, by index or UUID; None: all of the node.
+    ``shown``: the GPUs that all these ranks see, by index or UUID; None: all of the node.
     """
-    by_name = {str(index): numa for index, (_, numa) in enumerate(here.gpus)}
-    by_name |= {uuid: numa for uuid, numa in here.gpus if uuid}
-    seen = [str(index) for index in range(len(here.gpus))] if visible is None else list(visible)
+    by_name = here.numa_of_gpus()
+    seen = [str(index) for index in range(len(here.gpus))] if shown is None else list(shown)
     if not gpus_per_proc or len(seen) < ranks * gpus_per_proc:
         return [None] * ranks
     return [by_name.get(seen[rank * gpus_per_proc]) for rank in range(ranks)]
@@ -154,7 +158,7 @@ def bind(plan: Plan, info: RankInfo, env: Mapping[str, str], root: Path = Path("
     here = topology(cpus, plan.gpu_vendor if plan.request.gpus_per_proc else None, root)
     if not is_ours_to_bind(plan, info, cpus, here, env):
         return None
-    nodes = near(here, visible_devices(env), info.local_world_size, plan.request.gpus_per_proc)
+    nodes = near(here, visible(env, plan.gpu_vendor).ids, info.local_world_size, plan.request.gpus_per_proc)
     own = shares(cpus, here, nodes, plan.request.cpus_per_proc or 1)[info.local_rank]
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, own)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpc_hydra.node.rank import gpu_visibility
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
 
 # What the job script says about a run. Its presence marks a rank's process: nothing may be launched from there.
@@ -19,13 +20,13 @@ MARK = "HPC_HYDRA_RANK_PROCESS"
 
 # How often torchrun's agents had started the ranks before: the same on all nodes, unlike TORCHELASTIC_RESTART_COUNT.
 ROUND = "HPC_HYDRA_ROUND"
+WARNING_NOTE = gpu_visibility.WARNING  # a note that begins so is for its own rank to print
 WARNING = "HPC_HYDRA_WARNING"  # the name of the signal that warns of the end: USR1, USR2
 
 # Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
 
 _TOKEN = re.compile(r"\{(user|job_id|tmp|host|rank|local_rank|env:[A-Za-z_][A-Za-z0-9_]*)\}")
-_NOTHING_VISIBLE = ("", "-1", "NoDevFiles", "none", "void")
 
 
 @dataclass
@@ -72,8 +73,7 @@ def rank_environment(
         env.update(plan.container.env)
     for variable in plan.env:
         apply_variable(env, variable, here)
-    if plan.gpu_vendor != "nvidia" and not plan.rendezvous.unswap_rocr_hip_vis_dev:
-        here.notes += move_rocr_to_hip(env)
+    here.notes += gpu_visibility.settle(env, plan) + gpu_visibility.choose(env, plan, info)
     env.update(identity_variables(info, address, port))
     env[MARK] = "1"
     _keep_library(env)
@@ -182,42 +182,6 @@ def compare(version: str | None, condition: str) -> bool:
         if not truth:
             return False
     return True
-
-
-def move_rocr_to_hip(env: MutableMapping[str, str]) -> list[str]:
-    """Turn ROCR_VISIBLE_DEVICES, which hides the other ranks' GPUs from RCCL, into HIP_VISIBLE_DEVICES. Returns notes.
-
-    Where both are set, HIP's entries count within what ROCR leaves.
-    """
-    rocr = env.get("ROCR_VISIBLE_DEVICES")
-    if rocr is None:
-        return []
-    hip = env.get("HIP_VISIBLE_DEVICES")
-    entries = [e.strip() for e in rocr.split(",")]
-    if hip is not None and hip != rocr:
-        inner = [e.strip() for e in hip.split(",")]
-        if not all(e.isdigit() and int(e) < len(entries) for e in inner):
-            return [f"ROCR_VISIBLE_DEVICES={rocr} stays: HIP_VISIBLE_DEVICES={hip} cannot be counted within it"]
-        entries = [entries[int(e)] for e in inner]
-    env["HIP_VISIBLE_DEVICES"] = ",".join(entries)
-    del env["ROCR_VISIBLE_DEVICES"]
-    return []
-
-
-def visible_devices(env: Mapping[str, str]) -> list[str] | None:
-    """The GPUs that a process may see, as its environment says; None where it says nothing.
-
-    Entries are opaque: indices, ``GPU-…`` and ``MIG-…`` identifiers. As for CUDA, an invalid entry ends the list.
-    """
-    for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
-        if name in env:
-            found: list[str] = []
-            for entry in env[name].split(","):
-                if entry.strip() in _NOTHING_VISIBLE:
-                    break
-                found.append(entry.strip())
-            return found
-    return None
 
 
 def device_index(local_rank: int, count: int, gpus_per_proc: int = 1) -> int:

@@ -263,7 +263,8 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
     else:
         out = open_log(seat.out)
         err = out if seat.err == seat.out else open_log(seat.err)
-    said = list(notes if seat.info.rank == 0 or seat.plan.logging.verbose else ())
+    told_by_all = seat.info.rank == 0 or seat.plan.logging.verbose
+    said = [note for note in notes if told_by_all or note.startswith(environment.WARNING_NOTE)]
     if seat.plan.request.gpus_per_proc and seat.info.local_rank == seat.round == 0 and not seat.execution.attached:
         from hpc_hydra.node.rank.gpus import models
 

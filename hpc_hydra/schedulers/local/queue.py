@@ -21,7 +21,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, in_queue
 from hpc_hydra.schedulers.devices import Machine, this_machine
-from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.local_base import ids_of
 
 log = logging.getLogger(__name__)
@@ -267,11 +267,10 @@ class LocalSubmitter(Submitter):
 
     def _environment(self, run: Run) -> dict[str, str]:
         env = cleaned(os.environ)
-        variable = self.machine.gpus.variable
         if self.machine.gpus.ids and run.spec.plan.request.gpu_request != "none":
-            env[variable] = ",".join(run.gpus)
-        elif variable in os.environ:
-            env[variable] = os.environ[variable]
+            self.machine.gpus.show(env, run.gpus)
+        else:
+            env.update({name: os.environ[name] for name in DEVICE_VARIABLES if name in os.environ})
         return env
 
     @staticmethod

@@ -43,6 +43,20 @@ def identity(env: Mapping[str, str]) -> RankInfo | None:
     return task.info()
 
 
+def cpus_of_tasks(env: Mapping[str, str]) -> list[list[int]]:
+    """The CPUs of each task of this node, where srun tells them as masks or as a map; else empty."""
+    kind, listed = env.get("SLURM_CPU_BIND_TYPE", ""), env.get("SLURM_CPU_BIND_LIST", "")
+    try:
+        if kind.startswith("mask_cpu"):
+            masks = [int(word, 16) for word in listed.split(",") if word]
+            return [[cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1] for mask in masks]
+        if kind.startswith("map_cpu"):
+            return [[int(word, 0)] for word in listed.split(",") if word]
+    except ValueError:
+        pass
+    return []
+
+
 def has_terminal() -> bool:
     """Whether this process can be typed at: SLURM_PTY_PORT alone is inherited by what a shell of ``--pty`` starts."""
     try:

@@ -13,12 +13,10 @@ from hpc_hydra.node.rank.environment import (
     compare,
     device_index,
     holds,
-    move_rocr_to_hip,
     needs_new_image,
     rank_environment,
-    visible_devices,
 )
-from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
+from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Request
 
 INFO = RankInfo(5, 1, 8, 4, 1, 2, "n01", ("n01", "n02"), "77_3")
 
@@ -115,60 +113,11 @@ UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
 @pytest.mark.parametrize(
-    ("value", "devices"),
-    [
-        (f"{UUID},GPU-1234", [UUID, "GPU-1234"]),
-        ("MIG-377e", ["MIG-377e"]),
-        (f"MIG-{UUID}/1/2", [f"MIG-{UUID}/1/2"]),
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("2,3", ["2", "3"]),
-        ("3, 1", ["3", "1"]),
-        ("0,-1,2", ["0"]),
-    ],
-)
-def test_visible_devices_are_opaque(value: str, devices: list[str]) -> None:
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": value}) == devices
-
-
-def test_nothing_is_said_about_devices() -> None:
-    assert visible_devices({}) is None
-
-
-@pytest.mark.parametrize(
     ("local_rank", "count", "per_proc", "index"),
     [(3, 1, 1, 0), (3, 4, 1, 3), (3, 8, 2, 6), (1, 2, 2, 0), (5, 4, 1, 1), (3, 0, 1, 0), (2, 4, 0, 2)],
 )
 def test_device_index(local_rank: int, count: int, per_proc: int, index: int) -> None:
     assert device_index(local_rank, count, per_proc) == index
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"ROCR_VISIBLE_DEVICES": "2,3"}, {"HIP_VISIBLE_DEVICES": "2,3"}),
-        ({"ROCR_VISIBLE_DEVICES": "4,5,6", "HIP_VISIBLE_DEVICES": "2,0"}, {"HIP_VISIBLE_DEVICES": "6,4"}),
-        ({"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "1"}, {"HIP_VISIBLE_DEVICES": "1"}),
-        ({"ROCR_VISIBLE_DEVICES": UUID}, {"HIP_VISIBLE_DEVICES": UUID}),
-        ({"HIP_VISIBLE_DEVICES": "1"}, {"HIP_VISIBLE_DEVICES": "1"}),
-        ({}, {}),
-    ],
-)
-def test_rocr_moves_to_hip(before: dict[str, str], after: dict[str, str]) -> None:
-    env = dict(before)
-    assert move_rocr_to_hip(env) == [] and env == after
-
-
-def test_rocr_stays_where_the_two_contradict_each_other() -> None:
-    env = {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "3"}
-    assert "cannot be counted" in move_rocr_to_hip(env)[0]
-    assert env == {"ROCR_VISIBLE_DEVICES": "1", "HIP_VISIBLE_DEVICES": "3"}
-
-
-def test_rocr_stays_when_asked() -> None:
-    env = made({"ROCR_VISIBLE_DEVICES": "1"}, rendezvous=Rendezvous(unswap_rocr_hip_vis_dev=True))
-    assert env["ROCR_VISIBLE_DEVICES"] == "1" and "HIP_VISIBLE_DEVICES" not in env
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.node.modes.replica_resources import gpus_of
+from hpc_hydra.node.modes.replica_resources import show_part
 
 GPUS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1111f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
@@ -31,4 +31,6 @@ MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
     ],
 )  # fmt: skip
 def test_a_group_sees_its_own_gpus(env, vendor, part: int, gpus: int, want: dict[str, str]) -> None:
-    assert gpus_of(env, vendor, part, 2, gpus) == want
+    shown = dict(env)
+    show_part(shown, vendor, part, 2, gpus)
+    assert shown == want

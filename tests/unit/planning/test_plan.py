@@ -70,6 +70,7 @@ def test_every_key_of_the_groups_reaches_the_request() -> None:
         {**BOX, "gpu_request": "gres", "gpu_bind": "closest", "cpu_bind": "cores"},
         {**keys, "array_parallelism": 3, "setup_lines": ["module load x", "set -x"]},
         resources={**resources, "time_limit": "1h30m", "exclusive": True},
+        rendezvous={"gpu_visibility": "own"},
     ).request
     assert {key: getattr(got, key) for key in keys} == keys
     assert (got.nodes, got.procs_per_node, got.gpus_per_proc, got.cpus_per_proc) == (2, 2, 2, 3)
@@ -568,7 +569,7 @@ def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas:
         ({}, None, (5, 12)), ({}, 12, (5, 12)),
         ({}, 16, None),  # the ranks need all cores
         ({"cores_per_node": None}, 2, None), ({"cores_per_node": None}, None, (5, None)),
-        ({"gpu_request": "gpus-per-task"}, None, None),  # it would get a GPU
+        ({"gpu_request": "gpus-per-task"}, None, (5, 12)),  # asked for by the node: a task gets none
     ],
 )  # fmt: skip
 def test_lighthouse_is_a_task_beside_the_ranks_where_there_is_room(system: dict, cpus: int | None, want: Any) -> None:

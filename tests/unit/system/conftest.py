@@ -68,7 +68,7 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Composed:
 
     store.register()
     folder = tmp_path_factory.mktemp("primary")
-    groups = ["scheduler: auto", "resources: hpc", "rendezvous: tcp", "logging: default", "launch: default"]
+    groups = ["scheduler: auto", "resources: hpc", "rendezvous: tcp", "logging: hpc", "launch: hpc"]
     entries = "".join(f"  - {group}\n" for group in ["/hydra/hpc_schema", *groups, "system: auto", "_self_"])
     (folder / "config.yaml").write_text(
         f"defaults:\n{entries}hydra: {{searchpath: ['file://{store.conf_dir()}', 'file://{folder}/own']}}\n"

@@ -1,0 +1,94 @@
+"""Which GPUs a rank sees, and in which order: all of its run on this node with LOCAL_RANK at its own, or its own only.
+
+Must not know: torch, how ranks are started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from hpc_hydra.node.rank.binding import Topology, topology
+from hpc_hydra.planning.gpus import CLOSEST
+from hpc_hydra.planning.types import Plan, RankInfo
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.devices import gpus
+from hpc_hydra.schedulers.visible_gpus import ORDINAL, ROCR, show, visible
+
+WARNING = "warning: "
+"""How a note begins that the rank itself has to print, whichever it is."""
+
+
+def settle(env: MutableMapping[str, str], plan: Plan) -> list[str]:
+    """Make one filter of all that ``env`` says about GPUs; returns a warning where that is contradictory."""
+    vendor = plan.gpu_vendor
+    told = visible(env, vendor)
+    several = ROCR in env or told.conflict or told.variable == ORDINAL
+    if vendor in (None, "amd") and told.ids is not None and several:
+        show(env, told.ids, vendor, by_rocr=plan.rendezvous.unswap_rocr_hip_vis_dev and ROCR in env)
+    return [f"{WARNING}{told.conflict}"] if told.conflict else []
+
+
+def choose(env: MutableMapping[str, str], plan: Plan, info: RankInfo, root: Path = Path("/")) -> list[str]:
+    """Show a rank what ``rendezvous.gpu_visibility`` says, in the order of `Plan.gpu_order`; returns notes."""
+    per_proc = plan.request.gpus_per_proc
+    is_own = plan.rendezvous.gpu_visibility == "own"
+    if not per_proc or not (is_own or plan.gpu_order):
+        return []
+    told = visible(env, plan.gpu_vendor)
+    ids = list(told.ids if told.ids is not None else gpus(env, root).ids)
+    if is_own:
+        if told.ids is not None and len(ids) <= per_proc:
+            return []  # the scheduler has chosen
+        first = info.local_rank * per_proc
+        ids = ids or [str(index) for index in range(first + per_proc)]
+        chosen = [ids[(first + at) % len(ids)] for at in range(per_proc)]
+    else:
+        found = _ordered(ids, plan, info, env, root)
+        if isinstance(found, str):
+            return [found]
+        if found is None or found == ids:
+            return []
+        chosen = found
+    show(env, chosen, plan.gpu_vendor, by_rocr=plan.rendezvous.unswap_rocr_hip_vis_dev and ROCR in env)
+    return []
+
+
+def _ordered(
+    ids: Sequence[str], plan: Plan, info: RankInfo, env: Mapping[str, str], root: Path
+) -> list[str] | str | None:
+    """All of ``ids``, each rank's own at its place; a note where that cannot be told; None: as they are."""
+    if plan.gpu_order != CLOSEST:
+        at = [int(word) for word in str(plan.gpu_order).split(",")]
+        if max(at) >= len(ids):
+            return f"GPUs as they are counted: system.gpu_bind names {max(at)}, and there are {len(ids)}"
+        first = [ids[position] for position in at]
+        return [*first, *(one for one in ids if one not in first)]
+    if len(ids) < info.local_world_size * plan.request.gpus_per_proc or not hasattr(os, "sched_getaffinity"):
+        return None
+    masks = registry.cpus_of_tasks(plan.request.scheduler, env)
+    here = topology([], plan.gpu_vendor, root)
+    if len({numa for _, numa in here.gpus}) < 2:
+        return None
+    if len(masks) != info.local_world_size or set(masks[info.local_rank]) != os.sched_getaffinity(0):
+        return None
+    return closest(ids, here, masks, plan.request.gpus_per_proc)
+
+
+def closest(ids: Sequence[str], here: Topology, masks: Sequence[Sequence[int]], per_proc: int) -> list[str]:
+    """``ids`` in the order of the ranks that they are next to, so that each rank's own begin at its own place.
+
+    Args:
+        masks: the CPUs of each local rank. Of ranks on one NUMA node, that with the lowest CPUs gets the first GPU.
+        per_proc: GPUs of a rank.
+    """
+    numa_of = here.numa_of_gpus()
+    left, own = list(ids), {rank: list[str]() for rank in range(len(masks))}
+    for near in (True, False):  # first those that have some next to them, then the others
+        for rank in sorted(own, key=lambda rank: min(masks[rank], default=0)):
+            domains = {here.numa.get(cpu) for cpu in masks[rank]}
+            fit = [one for one in left if not near or numa_of.get(one) in domains]
+            own[rank] += fit[: per_proc - len(own[rank])]
+            left = [one for one in left if one not in own[rank]]
+    return [one for rank in sorted(own) for one in own[rank]] + left
