@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.config import defaults_order, hints, remembered, yaml_pitfalls
+from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.records.frozen_config import parse_override
@@ -169,6 +170,50 @@ def swept_by_commas(overrides: Sequence[str]) -> list[str]:
             raise ConfigError(what, where=key, fix=f"{one} for one value")
         notes.append(f'{key}: {what} (one value: {one}; meant so: "{key}=choice({value})")')
     return notes
+
+
+def unnamed(overrides: Sequence[str]) -> list[str]:
+    """Keys of our groups that are the same for all runs: they say nothing in the name of a run's directory."""
+    parsed = [parse_override(text) for text in overrides]
+    keys = [str(one.get_key_element()).lstrip("+~") for one in parsed if not one.is_sweep_override()]
+    return [key for key in keys if re.split(r"[.@/\[]", key, maxsplit=1)[0] in GROUPS]
+
+
+def check_hydra(master: DictConfig, cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse what Hydra reads once for all runs, and a swept file changes; and variables that Hydra cannot resolve.
+
+    Args:
+        master: the configuration of the whole command.
+        cfg: that of a run.
+        overrides: that choose the run's files.
+
+    Raises:
+        ConfigError: `hydra/launcher`, `hydra/sweeper` or their keys differ; `hydra.job.env_set` refers to another key.
+    """
+    chosen = ", ".join(text for text in overrides if not text.startswith("hydra")) or "a file"
+    for node in ("launcher", "sweeper"):
+        ours, theirs = (_plain(one.hydra.get(node)) for one in (master, cfg))
+        differs = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        if differs:
+            key = f"hydra/{node}" if "_target_" in differs else f"hydra.{node}.{sorted(differs)[0]}"
+            raise ConfigError(
+                f"is set by a file that is chosen for single runs ({chosen}), and Hydra reads it once for all runs",
+                where=key,
+                fix=f"move {key} to the primary config, or to the command line",
+            )
+    for name, value in _plain(cfg.hydra.job.env_set).items():
+        outside = [ref for ref in _REFERENCE.findall(str(value)) if ref.split(".")[0] != "hydra" and ref[:1] != "."]
+        if outside:
+            raise ConfigError(
+                f"${{{outside[0]}}} cannot be resolved there: Hydra reads it without the rest of the configuration",
+                where=f"hydra.job.env_set.{name}",
+                fix=f"launch.env.{name}='${{{outside[0]}}}'",
+            )
+
+
+def _plain(node: Any) -> dict[str, Any]:
+    found = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else None
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _swept(job_overrides: Sequence[Sequence[str]]) -> set[str]:

@@ -97,10 +97,16 @@ class Composed:
 
 
 class Composer:
-    """Composes the runs of one command line. ``master`` is the configuration that Hydra's multirun composed."""
+    """Composes the runs of one command line.
 
-    def __init__(self, loader: ConfigLoader, master: DictConfig) -> None:
-        self._loader, self._master = loader, master
+    Args:
+        loader: Hydra's.
+        master: the configuration that Hydra's multirun composed.
+        unnamed: keys that `override_dirname` leaves out, beside the user's own `exclude_keys`.
+    """
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig, unnamed: Sequence[str] = ()) -> None:
+        self._loader, self._master, self._unnamed = loader, master, list(unnamed)
         self._bases: dict[tuple[str, ...], Base] = {}
         self._is_choice: dict[str, bool | None] = {}
         self._of_master: Base | None = None
@@ -141,6 +147,7 @@ class Composer:
             self.fix_now([Base(self._master, ()).text])
             cfg = Base(self._master, ()).copy()  # with the values just fixed
             OmegaConf.set_readonly(cfg.hydra, False)  # Hydra 1.4 sets it for the master, and for no run
+            self._leave_out(cfg)
             record_overrides(cfg, overrides)
             self._of_master = Base(cfg, overrides, tuple(raw_list(self._master.hydra.overrides.task)))
         return self._of_master
@@ -175,9 +182,17 @@ class Composer:
 
     def _base(self, overrides: tuple[str, ...]) -> Base:
         cfg = self._loader.load_sweep_config(self._master, list(overrides))
+        if self._unnamed:
+            self._leave_out(cfg)
+            record_overrides(cfg, overrides)
         self.fix_now(_strings(OmegaConf.to_container(cfg, resolve=False)))
         OmegaConf.copy_cache(from_config=self._master, to_config=cfg)
         return Base(cfg, overrides)
+
+    def _leave_out(self, cfg: DictConfig) -> None:
+        options = cfg.hydra.job.config.override_dirname
+        with flag_override(cfg, ["struct", "readonly"], False):
+            options.exclude_keys = [*raw_list(options.exclude_keys), *self._unnamed]
 
     def _kind(self, override: str) -> bool | None:
         """True: a group choice; False: a value; None: only Hydra's full composition will do."""

@@ -93,7 +93,8 @@ class Replanner:
             )
         fix_run(cfg, self.sweep, run.num, run.dir)
         HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
-        return detect.resolve(load.settings(cfg), earlier=run.plan.request)
+        said = frozenset(_key(text) for text in overrides)
+        return detect.resolve(load.settings(cfg), earlier=run.plan.request, said=said)
 
 
 def check(overrides: Sequence[str]) -> tuple[str, ...]:

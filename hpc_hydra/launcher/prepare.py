@@ -5,6 +5,7 @@ Must not know: how runs are submitted. Writes nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.config import load, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS, Settings
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.launcher import checks
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.plugin import BUNDLE
@@ -50,6 +51,9 @@ _WHOLE_COMMAND = (
 )
 
 
+LONGEST = 255  # bytes of a file's name, on all file systems that are met
+
+
 @dataclass
 class Prepared:
     """The runs of one batch."""
@@ -74,10 +78,11 @@ class Preparer:
     _interpolates: dict[int, bool] = field(default_factory=dict)
     _dirs: dict[Path, int] = field(default_factory=dict)
     _brief: dict[int, bool] = field(default_factory=dict)
+    _shortened: list[str] = field(default_factory=list)
 
     @cached_property
     def composer(self) -> Composer:
-        return Composer(self.loader, self.master)
+        return Composer(self.loader, self.master, checks.unnamed(raw_list(self.master.hydra.overrides.task)))
 
     @cached_property
     def root(self) -> Path:
@@ -117,13 +122,14 @@ class Preparer:
             raise ConfigError("there are no runs", where="overrides", fix="give a sweep values: lr=0.1,0.01")
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
         only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
-        return Prepared(runs, self._bases, settings, (*notes, *only))
+        return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]))
 
     def check_files(self, prepared: Prepared) -> None:
         """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
         of_hydra = raw_list(self.master.hydra.overrides.hydra)
         yaml_pitfalls.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
+            checks.check_hydra(self.master, base.cfg, base.applied)
             overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
             checks.check_files(self.loader, base.cfg, overrides, sweeping=False)
 
@@ -152,7 +158,11 @@ class Preparer:
             subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
             own = self._launch_dir is None
             root = _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir"))) if own else self.root
-            found = _absolute(str(root / subdir))
+            whole = _absolute(str(root / subdir))
+            found = _shortened(whole)
+            if found != whole:
+                note = f"run {num}: {whole.name[:40]}… has more than {LONGEST} bytes, and is shortened to {found.name}"
+                self._shortened.append(note)
         other = self._dirs.setdefault(found, num)
         if other != num:
             raise ConfigError(
@@ -181,8 +191,12 @@ class Preparer:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
             asked = load.settings(cfg if "launch" in cfg else self._bundle)
-            settings = detect.resolve(asked, attached=self.attached)
-            plan = make_plan(settings)
+            said = _said(overrides if "launch" in cfg else self.bundle)
+            settings = detect.resolve(asked, attached=self.attached, said=said)
+            try:
+                plan = make_plan(settings)
+            except HpcHydraError as error:
+                raise detect.named(error, asked, settings) from None
             misspelt = load.misspelt_groups(cfg).items()
             for name, near in misspelt:
                 self._refuse_in_system(cfg, name, near)
@@ -216,7 +230,7 @@ class Preparer:
             return (self._number(base), ours)
         try:
             resolved = {g: OmegaConf.to_container(cfg[g], resolve=True) for g in GROUPS}
-            return json.dumps(resolved, sort_keys=True, default=repr)
+            return json.dumps([resolved, sorted(_said(ours))], sort_keys=True, default=repr)
         except Exception:
             return object()  # let `load.settings` say what is wrong
 
@@ -241,6 +255,21 @@ def _check_whole_command(first: Settings, other: Settings) -> None:
                 where=f"launch.{name}",
                 fix=f"give launch.{name} one value",
             )
+
+
+def _shortened(path: Path) -> Path:
+    """The path with every name short enough for a file system; equal names stay equal, others differ by a hash."""
+    return Path(*(part if len(os.fsencode(part)) <= LONGEST else _short(os.fsencode(part)) for part in path.parts))
+
+
+def _short(name: bytes) -> str:
+    mark = hashlib.sha256(name).hexdigest()[:12]
+    return f"{name[: LONGEST - len(mark) - 1].decode(errors='ignore')}-{mark}"
+
+
+def _said(overrides: Sequence[str]) -> frozenset[str]:
+    """Keys that overrides give, replace or take away."""
+    return frozenset(str(parse_override(text).key_or_group) for text in overrides)
 
 
 def _first(key: str) -> str:

@@ -218,11 +218,32 @@ def merge(settings: Settings) -> Merged:
 
 
 def spoken_for(settings: Settings) -> frozenset[str]:
-    """Full keys that the free options stand for, or take away, and those whose option the site rejects."""
-    asked, merge_ = settings.scheduler, _Merge(settings)
-    written = [*asked.extra, *asked.submit_extra, *asked.remove, *settings.system.denied_flags]
-    names = [merge_.name(name.removeprefix("~")) for name in written]
-    return frozenset(merge_.words.keys[name] for name in names if name in merge_.words.keys)
+    """Full keys that the free options stand for, exclude or take away, and those whose option the site rejects."""
+    asked, name = settings.scheduler, settings.scheduler.name
+    away = [*asked.remove, *(one for one in asked.extra if one.startswith("~")), *settings.system.denied_flags]
+    found = {key for written in (*asked.extra, *asked.submit_extra) for key in kin(name, written)[1]}
+    return frozenset(found.union(*(kin(name, written.removeprefix("~"), alone=True)[1] for written in away)))
+
+
+def kin(scheduler: str, written: str, *, alone: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+    """An option and those that it excludes, by their one name, and the full keys that stand for them.
+
+    ``alone``: without those that it excludes.
+    """
+    words = SPELLINGS.get(scheduler, NO_SPELLINGS)
+    name = _name(words, written)
+    names = {name}.union(*(group for group in words.exclusive if name in group and not alone))
+    keys = {key for one in names if (key := words.keys.get(one) or words.written_by.get(one))}
+    return frozenset(names), frozenset(keys - {"resources.gpus_per_proc"} if name in words.gpus else keys)
+
+
+def _name(words: Spellings, written: str) -> str:
+    """An option's one name: no dashes before it, long where there is a long one."""
+    bare = written.strip().lstrip("-")
+    bare = words.short.get(bare.replace("_", "-"), bare)
+    dashed = bare.replace("_", "-")
+    known = dashed in words.keys or dashed in words.refused
+    return dashed if known or dashed in words.gpus | words.memory else bare
 
 
 class _Merge:
@@ -235,12 +256,7 @@ class _Merge:
         self.sources: dict[tuple[str, str], str] = {}  # (command, option), ("", full key) → the key that said it
 
     def name(self, written: str) -> str:
-        """An option's one name: no dashes before it, long where there is a long one."""
-        bare = written.strip().lstrip("-")
-        bare = self.words.short.get(bare.replace("_", "-"), bare)
-        dashed = bare.replace("_", "-")
-        known = dashed in self.words.keys or dashed in self.words.refused
-        return dashed if known or dashed in self.words.gpus | self.words.memory else bare
+        return _name(self.words, written)
 
     def run(self) -> Merged:
         system, scheduler = self.done.settings.system, self.done.settings.scheduler

@@ -80,7 +80,7 @@ def plan(settings: Settings) -> Plan:
         rendezvous=meet,
         logging=logging(settings.logging, request.job_name),
         env=tuple(env.environment(settings, at, sized.cpus_per_proc, merged.env)),
-        python=settings.launch.python,
+        python=_python(settings.launch.python),
         gpus_on_node=settings.system.gpus_per_node,
         gpu_vendor=at.gpu_vendor,
         bind_cores=settings.launch.bind_cores,
@@ -253,6 +253,18 @@ def _gpu_type(system: SystemConfig) -> str | None:
             f"{system.gpu_type!r} is not a type of GPU", where="system.gpu_type", fix="system.gpu_type=a100"
         )
     return system.gpu_type
+
+
+def _python(value: str | None) -> str | None:
+    """The interpreter: one program. A path may hold spaces; a command of several words is no program."""
+    first, space, _ = (value or "").strip().partition(" ")
+    if space and ("/" not in first or "=" in first or first.endswith("/env")):
+        raise ConfigError(
+            f"{value!r} is a command, and this is the path of one program",
+            where="launch.python",
+            fix="launch.python=PATH, with launch.env.NAME=VALUE for variables",
+        )
+    return value
 
 
 def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> int | None:

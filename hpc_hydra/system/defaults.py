@@ -7,8 +7,8 @@
     "*":
       launch: {env: {WANDB_MODE: offline}}
 
-They fill what is still at its default; whatever a configuration or the command line says stays, and what the profile
-of a queue that was chosen there says.
+They fill what is still at its default; whatever a configuration or the command line says stays, also null and what
+another option says, and what the profile of a queue that was chosen there says.
 Must not know: detection, schedulers' command lines.
 """
 
@@ -23,7 +23,8 @@ from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.planning import options
 from hpc_hydra.system.probe import Probe
 
 EVERYWHERE = "*"
@@ -48,14 +49,17 @@ def sections(probe: Probe) -> Mapping[str, Section]:
     return probe.once("defaults", lambda: _read(path(probe.env), probe))
 
 
-def apply(settings: Settings, probe: Probe) -> Settings:
-    """Fill what is still at its default: the machine's section first, then that of every machine."""
+def apply(settings: Settings, probe: Probe, said: Collection[str] = ()) -> Settings:
+    """Fill what is still at its default: the machine's section first, then that of every machine.
+
+    ``said``: full keys that stay as they are.
+    """
     found = sections(probe)
     profile = settings.system.queues.get(settings.scheduler.queue or "", QueueConfig())
     of_the_queue = {field.name for field in dataclasses.fields(profile) if getattr(profile, field.name) is not None}
     for name in (settings.system.name, EVERYWHERE):
         if name in found:
-            settings = _filled(settings, found[name], of_the_queue)
+            settings = _filled(settings, found[name], of_the_queue, said)
     return settings
 
 
@@ -72,7 +76,7 @@ def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
     preset_check.system(name, folders)
     for group, values in index.others(name, folders).items():
         if group in ALLOWED and isinstance(values, Mapping):
-            settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), ())
+            settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), (), ())
         elif group[1:] in ALLOWED and group != "/scheduler":
             raise ConfigError(
                 f"chooses {group[1:]}={values} in its defaults list, which system=auto cannot",
@@ -94,22 +98,80 @@ def strange(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
     }
 
 
-def _filled(settings: Settings, section: Section, of_the_queue: Collection[str]) -> Settings:
+def sources(asked: Settings, resolved: Settings, probe: Probe) -> dict[str, tuple[str, Any]]:
+    """What came from the file: full key → (file and section, value). ``asked``: the settings before `apply`."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name in (resolved.system.name, EVERYWHERE):
+        where = f"{path(probe.env)}: {name}"
+        for group, values in sections(probe).get(name, {}).items():
+            for key, value in values.items():
+                before, after = (getattr(getattr(one, group), key) for one in (asked, resolved))
+                if not isinstance(value, dict):
+                    if before != after == value:
+                        found.setdefault(f"{group}.{key}", (where, value))
+                    continue
+                for inner in value:
+                    if inner not in before and inner in after and after[inner] == value[inner]:
+                        found.setdefault(f"{group}.{key}.{inner}", (where, value[inner]))
+    return found
+
+
+def notes(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
+    """What was taken from the file, a line for each section; of variables the names only."""
+    said: dict[str, list[str]] = {}
+    for key, (where, value) in sources(asked, resolved, probe).items():
+        said.setdefault(where, []).append(key if ".env." in key else f"{key}={value}")
+    return tuple(f"from {where}: {', '.join(texts)}" for where, texts in said.items())
+
+
+def named(error: HpcHydraError, asked: Settings, resolved: Settings, probe: Probe) -> HpcHydraError:
+    """The error, with the file beside the key where the value is from there."""
+    found = sources(asked, resolved, probe)
+    key = next((key for key in found if error.where is not None and key == error.where), None)
+    if key is None:
+        return error
+    return type(error)(error.what, where=f"{key} (from {found[key][0]})", fix=error.fix)
+
+
+_OPTIONS = ("extra", "submit_extra", "launch_extra")
+
+
+def _filled(settings: Settings, section: Section, of_the_queue: Collection[str], said: Collection[str]) -> Settings:
     changes: dict[str, Any] = {}
+    spoken = {*said, *options.spoken_for(settings)}
     for group, values in section.items():
         config = getattr(settings, group)
         fresh = {field.name: _default(field) for field in dataclasses.fields(config)}
         done: dict[str, Any] = {}
         for key, value in values.items():
-            if group in ("scheduler", "resources") and key in of_the_queue:
+            if (group in ("scheduler", "resources") and key in of_the_queue) or f"{group}.{key}" in spoken:
                 continue
             now = getattr(config, key)
             if isinstance(now, dict):
-                done[key] = {**value, **now}
+                kept = {name: one for name, one in value.items() if f"{group}.{key}.{name}" not in said}
+                if group == "scheduler" and key in _OPTIONS:
+                    kept = {name: one for name, one in kept.items() if not _is_said(settings, name, said)}
+                done[key] = {**kept, **now}
             elif now is None or now == fresh[key]:
                 done[key] = value
         changes[group] = dataclasses.replace(config, **done)
     return dataclasses.replace(settings, **changes)
+
+
+def _is_said(settings: Settings, option: str, said: Collection[str]) -> bool:
+    """Whether the settings say what an option of the file would say, in any of the ways there are."""
+    names, keys = options.kin(settings.scheduler.name, option)
+    theirs = [name for key in _OPTIONS for name in getattr(settings.scheduler, key)]
+    if any(names & options.kin(settings.scheduler.name, name, alone=True)[0] for name in theirs):
+        return True
+    return any(key in said or _is_set(settings, key) for key in keys)
+
+
+def _is_set(settings: Settings, key: str) -> bool:
+    group, _, name = key.partition(".")
+    config = getattr(settings, group)
+    fresh = next(_default(field) for field in dataclasses.fields(config) if field.name == name)
+    return group != "system" and getattr(config, name) not in (None, fresh)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
-from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
+from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.slurm import sinfo
@@ -59,7 +59,12 @@ DEBUG_ON = ("1", "on", "y", "yes", "t", "true")
 
 
 def resolve(
-    settings: Settings, *, probe: Probe | None = None, attached: bool = False, earlier: Request | None = None
+    settings: Settings,
+    *,
+    probe: Probe | None = None,
+    attached: bool = False,
+    earlier: Request | None = None,
+    said: Collection[str] = (),
 ) -> Settings:
     """Fill in what is `auto` or probed, and the person's own defaults; all else stays as it is.
 
@@ -68,6 +73,8 @@ def resolve(
     Args:
         attached: for one run at this console.
         earlier: what a run that is planned again asked for; what the shell had said then is in it.
+
+        said: full keys of the command line: the person's defaults do not fill them, whatever their value is.
 
     Raises:
         PlanError: the machine's scheduler has no adapter.
@@ -92,7 +99,7 @@ def resolve(
         is_local = scheduler.name == "local"
         name, kind = ("local", "local") if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
-    done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe)
+    done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe, said)
     done = (
         shell_defaults.again(done, earlier)
         if earlier is not None
@@ -101,6 +108,11 @@ def resolve(
     if is_probed:
         done = dataclasses.replace(done, system=_probed(done, probe))
     return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
+
+
+def named(error: HpcHydraError, asked: Settings, resolved: Settings) -> HpcHydraError:
+    """An error about resolved settings, with the file of the person's defaults where the value is from there."""
+    return defaults.named(error, asked, resolved, here())
 
 
 def machine(probe: Probe | None = None, without: tuple[str, ...] = ()) -> Detection:
@@ -118,7 +130,7 @@ def answering(probe: Probe | None = None) -> Detection:
 def notes(
     asked: Settings, resolved: Settings, probe: Probe | None = None, *, attached: bool = False
 ) -> tuple[str, ...]:
-    """What is said of sections of the person's defaults that no machine has, of a scheduler whose command fails, and of
+    """What is said of the person's defaults, sections that no machine has, a scheduler whose command fails, and
     what the shell says to the scheduler's commands.
 
     ``asked``: the settings before `resolve`, which may have left the choice to it.
@@ -132,6 +144,7 @@ def notes(
     )
     return (
         *strange,
+        *defaults.notes(asked, resolved, probe),
         *_failed(asked, resolved, probe),
         *_sized_blindly(resolved, probe),
         *_too_many_nodes(resolved, probe),

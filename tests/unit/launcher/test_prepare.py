@@ -75,6 +75,49 @@ def test_directories_are_those_of_hydra_and_absolute(composed: Callable[..., Any
     assert [r.dir.name for r in runs] == ["x=5", "x=6"]
 
 
+NAMED = ("hydra.sweep.dir=out", "hydra.sweep.subdir=${hydra.job.override_dirname}")
+
+
+def test_names_of_directories_leave_out_what_is_ours_and_not_swept(composed: Callable[..., Any]) -> None:
+    same = ["resources.time_limit=5m", "scheduler.setup_lines=[/a/b]", "+launch.env.A=1", LOCAL]
+    runs = [[*same, f"resources.nodes={n}", f"x={x}", "+y=3"] for n, x in ((1, 5), (2, 6))]
+    exclude = "+hydra.job.config.override_dirname.exclude_keys=[y]"
+    command = (*same, "resources.nodes=1,2", "x=5,6", "+y=3")
+    found = prepared(composed, *NAMED, exclude.lstrip("+"), *command, runs=runs)
+    assert [run.dir.name for run in found.runs] == ["resources.nodes=1,x=5", "resources.nodes=2,x=6"]
+    alone = prepared(composed, *NAMED, *same, "x=7", runs=[[*same, "x=7"]])
+    assert [run.dir.name for run in alone.runs] == ["x=7"]
+
+
+def test_a_name_that_no_file_system_takes_is_shortened_by_a_hash_and_said(composed: Callable[..., Any]) -> None:
+    runs = [[f"x='{'é' * 200}{end}'"] for end in "ab"]
+    found, again = (prepared(composed, *NAMED, runs=runs) for _ in range(2))
+    first, second = (run.dir.name for run in found.runs)
+    assert first != second and all(len(name.encode()) <= 255 and "éé" in name for name in (first, second))
+    assert [run.dir for run in again.runs] == [run.dir for run in found.runs]
+    assert any(first in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("hydra: {sweeper: {params: {x: '1,2'}}}", "hydra.sweeper.params"),
+        ("defaults: [{override /hydra/launcher: basic}]", "hydra/launcher"),
+        ("defaults: [{override /hydra/sweeper: basic}]", "hydra/sweeper"),
+        ("hydra: {sweeper: {max_batch_size: 3}}", "hydra.sweeper.max_batch_size"),
+        ("hydra: {job: {env_set: {LR: '${x}'}}}", "hydra.job.env_set.LR"),
+    ],
+)
+def test_what_hydra_reads_once_cannot_be_in_a_swept_file(
+    app: App, composed: Callable[..., Any], text: str, where: str
+) -> None:
+    app.write(exp__a=f"# @package _global_\n{text}\n", exp__b="# @package _global_\nx: 1\n")
+    preparer = Preparer(*composed("+exp=a,b"))
+    with pytest.raises((ConfigError, ConfigCompositionException)) as error:  # Hydra 1.4 refuses most itself
+        preparer.check_files(preparer.prepare([["+exp=b"], ["+exp=a"]], 0))
+    assert where.removesuffix(".params").removesuffix(".max_batch_size") in str(error.value)
+
+
 def test_two_runs_in_one_directory_are_refused(composed: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="runs 0 and 1 would have the same output directory") as error:
         prepared(composed, "hydra.sweep.subdir=same", runs=[[LOCAL, "x=1"], [LOCAL, "x=2"]])

@@ -435,6 +435,20 @@ def test_two_spellings_of_one_option_with_two_values_are_refused(extra: dict[str
     assert all(name in str(refused(None, {"extra": extra})) for name in extra)
 
 
+@pytest.mark.parametrize(
+    ("python", "taken"),
+    [
+        ("env X=1 python", False), ("X=1 python", False), ("/usr/bin/env X=1 python", False), ("python -u", False),
+        ("/opt/my python/bin/python", True), ("python3.12", True), (None, True),
+    ],
+)  # fmt: skip
+def test_the_interpreter_is_one_program(python: str | None, taken: bool) -> None:
+    if taken:
+        assert make(launch={"python": python}).python == python
+    else:
+        assert refused(launch={"python": python}).where == "launch.python"
+
+
 def test_a_step_may_ask_for_memory_in_another_way_than_its_job() -> None:
     got = make(None, {"launch_extra": {"mem-per-cpu": "1G"}}, resources={"mem_per_node": "8G"}).request
     assert got.mem_per_node == 8192 and got.launch_args == (("mem-per-cpu", "1G"),)

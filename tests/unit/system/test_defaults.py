@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.plan import plan
 from hpc_hydra.system import defaults
 from hpc_hydra.system.detect import notes as notes_of
@@ -71,6 +72,55 @@ def test_each_value_of_a_chosen_queue_goes_before_the_persons_own(key: str, comp
     own = me("frontier: {resources: {time_limit: 1h, mem_per_node: 1G, cpus_per_proc: 1}}")
     overrides = ("system=frontier", f"system.queues.mine.{key}={text}", "scheduler.queue=mine", "resources.nodes=1")
     assert getattr(plan(resolve(composed(*overrides), probe=own)).request, key) == wanted
+
+
+MEMORY = "frontier: {resources: {mem_per_node: 64G, time_limit: 1h, exclusive: true}, scheduler: {setup_lines: [a]}}"
+OPTION = "frontier: {scheduler: {extra: {mem-per-cpu: 2G, time: 10}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "want"),
+    [
+        (MEMORY, (), {"mem_per_node": 65536, "time_limit": 3600, "exclusive": True, "setup_lines": ("a",)}),
+        (MEMORY, ("resources.mem_per_node=null",), {"mem_per_node": None, "time_limit": 3600}),
+        (MEMORY, ("scheduler.remove=[mem]",), {"mem_per_node": None}),
+        (MEMORY, ("+scheduler.extra.mem-per-cpu=2G",), {"mem_per_node": None, "submit_args": (("mem-per-cpu", "2G"),)}),
+        (MEMORY, ("+scheduler.extra.mem=2G",), {"mem_per_node": 2048}),
+        (MEMORY, ("+scheduler.extra.t=10",), {"time_limit": 600}),
+        (MEMORY, ("resources.exclusive=false",), {"exclusive": False}),
+        (MEMORY, ("+scheduler.extra.oversubscribe=null",), {"exclusive": False}),
+        (MEMORY, ("scheduler.setup_lines=[]",), {"setup_lines": ()}),
+        (OPTION, (), {"submit_args": (("mem-per-cpu", "2G"),), "time_limit": 600}),
+        (OPTION, ("resources.mem_per_node=1G",), {"mem_per_node": 1024, "submit_args": ()}),
+        (OPTION, ("+scheduler.extra.mem-per-gpu=1G",), {"submit_args": (("mem-per-gpu", "1G"),)}),
+        (OPTION, ("resources.time_limit=1h",), {"time_limit": 3600}),
+        (OPTION, ("resources.time_limit=null",), {"time_limit": None}),
+        (OPTION, ("scheduler.extra={}",), {"submit_args": (), "time_limit": None}),
+        (OPTION, ("+scheduler.submit_extra.t=30",), {"time_limit": 1800}),
+    ],
+)
+def test_every_value_can_be_replaced_and_removed_from_the_command_line(
+    text: str, overrides: tuple[str, ...], want: dict[str, Any], composed: Composed
+) -> None:
+    asked = composed("system=frontier", "resources.nodes=1", *overrides)
+    said = [override.lstrip("+").partition("=")[0] for override in overrides]
+    request = plan(resolve(asked, probe=me(text), said=said)).request
+    got = {key: getattr(request, key) for key in want}
+    if "submit_args" in want:
+        got["submit_args"] = tuple(pair for pair in request.submit_args if pair[0] != "network")  # of the system
+    assert got == want
+
+
+def test_what_the_file_gave_is_said_and_named_in_errors(composed: Composed) -> None:
+    asked, probe = composed("system=frontier"), me(OWN + "  resources: {mem_per_node: 9T}\n")
+    settings = resolve(asked, probe=probe)
+    first, every = notes_of(asked, settings, probe)
+    assert first.startswith(f"from {FILE}: frontier: ") and "scheduler.account=abc123" in first
+    assert "launch.env.WANDB_MODE" in first and "offline" not in first
+    assert every.startswith(f"from {FILE}: *: ") and "resources.mem_per_node=9T" in every and "other" not in every
+    with pytest.raises(PlanError) as error:
+        plan(settings)
+    assert defaults.named(error.value, asked, settings, probe).where == f"resources.mem_per_node (from {FILE}: *)"
 
 
 @pytest.mark.parametrize(
