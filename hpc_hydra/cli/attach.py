@@ -26,7 +26,7 @@ from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.planning.types import Logging
 from hpc_hydra.records.batching import Group, Run
-from hpc_hydra.records.files import on_disk, read_json
+from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.schedulers import commands, container, registry
@@ -219,6 +219,8 @@ def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
     from hpc_hydra.launcher.reuse import take_over  # a dry run does without
 
     with take_over(sweep, [run], registry.submitter):
+        if run.plan.has_secrets:
+            keep_private(SweepPaths(sweep).meta)
         freezer = Freezer(sweep, task)
         base = prepared.bases[run.base]
         key = freezer.add_base(base.cfg, base.applied)

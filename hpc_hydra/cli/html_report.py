@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError, HpcHydraError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
             "reason": view.reason,
             "world_size": view.run.plan.world_size,
             "dir": str(view.run.dir),
-            "overrides": list(view.run.overrides),
+            "overrides": list(view.run.told),
             "attempts": history.attempts(view, submitted.get(view.run.num, ()), now),
             "tail": history.tail(view),
             "measured": measured.get(view.run.num, []),
@@ -103,7 +104,7 @@ def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
         "values": columns[state + 1 :],
         "cells": [row[1:state] + row[state + 1 :] for row in rows],
         "runs": runs,
-        "plans": {key: to_json(plan) for key, plan in sweep.plans.items()},
+        "plans": {key: to_json(plan.told) for key, plan in sweep.plans.items()},
         "scripts": {key: _script(sweep, key) for key in sorted({run["script"] for run in runs if run["script"]})},
         "launched": launched(sweep),
     }
@@ -118,9 +119,10 @@ def _script(sweep: Sweep, key: str) -> str:
 def launched(sweep: Sweep) -> dict[str, Any]:
     """What was started, by whom and where, and the record of code and packages where one was kept."""
     program = sweep.program
+    secrets = {name for plan in sweep.plans.values() for name in plan.secrets}
     started = [event for event in sweep.state.events if event["event"] == "started"]
     found: dict[str, Any] = {
-        "program": " ".join((program.kind, program.target, *program.argv)).strip(),
+        "program": " ".join((program.kind, program.target, *masked_words(program.argv, secrets))).strip(),
         "directory": program.cwd,
         "launches": [
             {

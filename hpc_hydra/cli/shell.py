@@ -79,6 +79,7 @@ def main(argv: Sequence[str]) -> int:
         for note in notes:
             complain(note)
         script.write_text(text, encoding="utf-8", errors="surrogateescape")
+        scripts.write_secrets([spec])
         if plan.container is not None:
             scripts.write_container([spec])
         inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))

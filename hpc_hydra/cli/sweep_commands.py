@@ -180,7 +180,7 @@ def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Name
 
     common = common_overrides([view.run for view in views])
     for view in views:
-        named = f"run {view.run.num} {shown_overrides(view.run.overrides, common)}".strip()
+        named = f"run {view.run.num} {shown_overrides(view.run.told, common)}".strip()
         try:
             found = output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks)
         except SweepError as error:

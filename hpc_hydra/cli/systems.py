@@ -16,6 +16,7 @@ from typing import Any
 from hpc_hydra.cli.scan import Option, UsageError, named, scan_among
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
+from hpc_hydra.config.secrets import MASK, is_secret, masked
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.system import defaults, detect, index, preset_check
@@ -243,7 +244,7 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
     own = _own_defaults(name, probe)
     print(f"\nYour defaults ({defaults.path(probe.env)})")
     for key, value in own.items():
-        print(f"  {key}={_cell(value)}")
+        print("  " + masked(f"{key}={_cell(value)}"))
     if not own:
         print("  none")
 
@@ -256,7 +257,7 @@ def _print_variable(name: str, preset: Any) -> None:
         preset = {"value": preset}
     mode = {"prepend": "put before what is there", "force": "even over what you export"}.get(preset.get("mode", ""))
     when = [f"{kind} {argument}" for kind, argument in (preset.get("when") or {}).items()]
-    print(f"  {name}={preset.get('value')}{f'   [{mode}]' if mode else ''}")
+    print(f"  {name}={MASK if is_secret(name) else preset.get('value')}{f'   [{mode}]' if mode else ''}")
     if when:
         print(f"      when:    {', '.join(when)}")
     print(f"      why:     {preset.get('why') or NOT_KNOWN}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 
 from hpc_hydra.config.hints import clash_cure, nearest
 from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, Settings
+from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
 
@@ -394,13 +395,17 @@ def _variable(name: str, value: Any, key: str) -> str:
     if not NAME_OF_VARIABLE.fullmatch(name):
         fix = "letters, digits and _ only, no digit first"
         raise ConfigError(f"{name!r} cannot be the name of a variable", where=key, fix=fix)
+    hidden = is_secret(name)
     if isinstance(value, (Mapping, list, tuple)):
-        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"{key}='\"...\"' with the text of it")
-    if value is None or isinstance(value, (bool, float)):
         raise ConfigError(
-            f"{_plain(value) or 'null'} is not a text: the value could reach the ranks changed",
+            f"{MASK if hidden else repr(value)} is not a text", where=key, fix=f"{key}='\"...\"' with the text of it"
+        )
+    if value is None or isinstance(value, (bool, float)):
+        plain = MASK if hidden and value is not None else _plain(value)
+        raise ConfigError(
+            f"{plain or 'null'} is not a text: the value could reach the ranks changed",
             where=key,
-            fix=f"quote it: {key}='\"{_plain(value) if not isinstance(value, float) else '1.10'}\"'"
+            fix=f"quote it: {key}='\"{plain if hidden or not isinstance(value, float) else '1.10'}\"'"
             f' on the command line, "..." in YAML',
         )
     return _str(value, key)

@@ -210,6 +210,7 @@ class LaunchConfig:
     debug: bool = False
     python: Optional[str] = None
     env: Dict[str, Any] = field(default_factory=dict)
+    secrets: List[str] = field(default_factory=list)  # names of variables, besides those that look it; `*` is any text
     seed: Optional[int] = None
     bind_cores: bool = True  # to each rank those near its GPU, where the scheduler has not bound it
     signal: Optional[str] = None  # USR1, USR2: warns the ranks before they are ended; null: none, see the next

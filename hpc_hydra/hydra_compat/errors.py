@@ -15,6 +15,7 @@ from typing import Any, get_origin
 
 from hpc_hydra.config import hints, load
 from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.secrets import masked
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError
 
@@ -172,6 +173,8 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
     why = (text.splitlines() or [""])[0].rstrip(".")
     shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
     fix = f"Hydra's quotes around the value, within those of the shell: {hints.quoted(shown)}"
+    if (hidden := masked(override)) != override:
+        return ConfigError("cannot be read as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
     return ConfigError(f"cannot be read as a value: {why}", where=override, fix=fix)
 
 

@@ -17,7 +17,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import defaults_order, hints, remembered, yaml_pitfalls
+from hpc_hydra.config import defaults_order, hints, remembered, secrets, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
@@ -163,6 +163,8 @@ def swept_by_commas(overrides: Sequence[str]) -> list[str]:
             continue
         parsed = parse_override(text)
         if not parsed.is_sweep_override() or not parsed.is_choice_sweep() or value.startswith("choice("):
+            continue
+        if secrets.masked(text) != text:
             continue
         count, one = len(parsed.value().list), hints.quoted(f"{key}='{value}'")
         what = f"{value} is {count} values, and makes {count} runs that are equal but for it"

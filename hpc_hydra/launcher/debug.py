@@ -22,7 +22,7 @@ def run_all(
     """Run one after the other, as Hydra's basic launcher does; an exception ends all, where it was raised."""
     results = []
     for run in runs:
-        say(f"run {run.num} in this process (launch.debug): {shown_overrides(run.overrides)}")
+        say(f"run {run.num} in this process (launch.debug): {shown_overrides(run.told)}")
         cfg = preparer.composer.compose(run.overrides).cfg
         fix_run(cfg, preparer.root, run.num, run.dir)
         result = run_job(

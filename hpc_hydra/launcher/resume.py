@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.batching import Group, Run, group, packed, split
-from hpc_hydra.records.files import from_disk, on_disk, write_json
+from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
 from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
@@ -108,7 +109,8 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             put_aside(view)
         dialects = {name: submitter.dialect for name, submitter in submitters.items()}
         scripts.write(jobs, dialects, None, lambda plan: _plan_key(sweep.plans, plan))
-        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
+        argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})
+        manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_told(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]
         queue = [name for name, submitter in submitters.items() if submitter.outlives_launcher]
@@ -228,7 +230,7 @@ def _numbered(views: Sequence[RunView]) -> str:
 def _told(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str:
     lines = [f"{len(chosen)} of {total} runs are submitted again:"]
     for view in chosen[:MANY]:
-        lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.overrides, common)}]")
+        lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.told, common)}]")
     return "\n".join(lines + [f"  … and {len(chosen) - MANY} more"] * (len(chosen) > MANY))
 
 
@@ -320,6 +322,8 @@ def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
         for run in runs
         if plan_of[run.num] != sweep.records[run.num].plan or run.overrides != sweep.records[run.num].overrides
     ]
+    if any(plan.has_secrets for plan in sweep.plans.values()):
+        keep_private(sweep.paths.meta)
     write_json(sweep.paths.plans, {key: to_json(plan) for key, plan in sweep.plans.items()})
     if not changed:
         return

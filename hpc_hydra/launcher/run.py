@@ -18,6 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra.config.schema import LaunchConfig
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher import checks, program, scripts
 from hpc_hydra.launcher.compose import raw_list
@@ -25,7 +26,7 @@ from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.sweepers import needs_results
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Group, Run, group, packed, split
-from hpc_hydra.records.files import on_disk
+from hpc_hydra.records.files import keep_private, on_disk
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import registry
@@ -128,7 +129,7 @@ class Launch:
         scripts.check_output(launch.output_script, jobs)
         with on_disk(preparer.root, _ELSEWHERE):
             with self._take_over(preparer.root, prepared.runs):
-                self._keep_code(launch.snapshot, preparer.root)
+                self._keep_code(launch, preparer.root)
                 self._freeze(prepared, preparer.root, jobs)
             if self._by_another(groups, launch):
                 with hushed(launch.quiet):
@@ -246,7 +247,7 @@ class Launch:
             self._snapshot = snapshot.plan(mode, self._program, root)
             self._program = self._snapshot.program(self._program) if self._snapshot else self._program
 
-    def _keep_code(self, mode: str, root: Path) -> None:
+    def _keep_code(self, launch: LaunchConfig, root: Path) -> None:
         from hpc_hydra.launcher import snapshot
 
         if self._freezer is not None:  # a further batch
@@ -254,7 +255,7 @@ class Launch:
         assert self._program is not None
         SweepPaths(root).meta.mkdir(parents=True, exist_ok=True)
         commit = self._snapshot.write() if self._snapshot is not None else None
-        snapshot.record(root, self._program, mode=mode, commit=commit)
+        snapshot.record(root, self._program, mode=launch.snapshot, commit=commit, secrets=launch.secrets)
 
     def _take_over(self, root: Path, runs: Sequence[Run]) -> Any:
         from contextlib import nullcontext
@@ -268,6 +269,10 @@ class Launch:
         paths = SweepPaths(root)
         paths.jobs.mkdir(parents=True, exist_ok=True)
         if self._freezer is None:
+            if any(run.plan.has_secrets for run in prepared.runs):
+                keep_private(paths.meta)
+                (root / "multirun.yaml").touch(0o600)
+                (root / "multirun.yaml").chmod(0o600)
             self._freezer = Freezer(root, self._program)
             OmegaConf.save(self.master, root / "multirun.yaml")
             if self._program.kind == "task":
@@ -306,7 +311,12 @@ class Launch:
         from hpc_hydra.records.manifest import Manifest
 
         manifest = Manifest(root)
-        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
+        manifest.started(
+            argv=masked_words(sys.orig_argv, prepared.settings.launch.secrets),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            runs=len(prepared.runs),
+        )
         manifest.detached()
         background.start(root)
         return []
@@ -318,7 +328,12 @@ class Launch:
 
         launch = prepared.settings.launch
         manifest = Manifest(root)
-        manifest.started(argv=sys.orig_argv, host=socket.gethostname(), pid=os.getpid(), runs=len(prepared.runs))
+        manifest.started(
+            argv=masked_words(sys.orig_argv, prepared.settings.launch.secrets),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            runs=len(prepared.runs),
+        )
         session = Session(root, jobs, self._submitters, manifest, launch)
         outcomes = session.run()
         if outcomes is None:

@@ -22,7 +22,7 @@ from hpc_hydra.records.batching import Group, Pack
 from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.schedulers import container, registry
+from hpc_hydra.schedulers import container, job_script, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Scheduler
 from hpc_hydra.ui.dry_run import by_hand as commands_by_hand
 from hpc_hydra.ui.progress import say
@@ -145,6 +145,7 @@ def write(
     alone = [spec for group, spec, _ in jobs if group.pack is None]
     together = [step for group, spec, _ in jobs if group.pack is not None for step in steps(group, spec, plan_key)]
     write_container([spec for spec in (*alone, *together) if spec.plan.container])
+    write_secrets([*(spec for _, spec, _ in jobs), *together])
     for number, (group, spec, path) in enumerate(jobs):
         dialect = dialects[group.plan.request.scheduler]
         text = dialect.script(spec)
@@ -169,6 +170,15 @@ def write_container(specs: Sequence[JobSpec]) -> None:
         for path, text in container.files(spec).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, text.encode())
+
+
+def write_secrets(specs: Sequence[JobSpec]) -> None:
+    """The files of secrets that the scripts of these jobs read; nobody else can."""
+    for spec in specs:
+        if found := job_script.secrets_file(spec):
+            path, text = found
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
 def check_container(spec: JobSpec) -> None:

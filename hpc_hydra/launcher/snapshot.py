@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import Program
@@ -170,12 +171,12 @@ def _of_folder(folder: Path, root: Path) -> Iterator[str]:
         yield from (Path(here, name).relative_to(folder).as_posix() for name in sorted(files))
 
 
-def record(root: Path, program: Program, *, mode: str, commit: str | None) -> None:
+def record(root: Path, program: Program, *, mode: str, commit: str | None, secrets: Sequence[str] = ()) -> None:
     """Write down what was launched; what cannot be found out is left out."""
     paths = SweepPaths(root)
     folder = Path(program.target).parent if program.kind == "script" and mode == "none" else Path(program.cwd)
     data: dict[str, object] = {
-        "argv": sys.orig_argv,
+        "argv": masked_words(sys.orig_argv, secrets),
         "cwd": program.cwd,
         "user": _quietly(getpass.getuser),
         "host": socket.gethostname(),

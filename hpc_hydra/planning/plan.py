@@ -90,6 +90,7 @@ def plan(settings: Settings) -> Plan:
         notes=(*merged.notes, *sized.notes, *given.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor),
+        secrets=tuple(settings.launch.secrets),
         poll_interval=_poll_interval(settings),
         pack=packed.pack,
         after=_after(settings.launch.after),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from hpc_hydra.config.secrets import MASK, is_secret
+
 AGENT_MODES = ("torchrun", "static", "torchft")
 Mode = Literal["default", "force", "prepend"]
 
@@ -198,6 +200,7 @@ class Plan:
     python: str | None = None  # None: the launcher's own interpreter, by absolute path
     gpus_on_node: int | None = None  # of the system; None: not known
     gpu_vendor: str | None = None  # nvidia, amd, intel
+    secrets: tuple[str, ...] = ()  # launch.secrets
     poll_interval: int | None = None  # seconds between two queries for this sweep; None: the launcher decides
     pack: int | str | None = None  # launch.pack: "auto", or how many runs at a time in one allocation
     after: tuple[str, ...] = ()  # launch.after, as the user wrote it
@@ -215,6 +218,30 @@ class Plan:
     @property
     def world_size(self) -> int:
         return self.request.world_size
+
+    def hides(self, name: str) -> bool:
+        """Whether a variable's value is a secret, and not shown."""
+        return is_secret(name, self.secrets)
+
+    @property
+    def hidden(self) -> tuple[EnvVar, ...]:
+        """Variables with secrets: in no script, but in a file that only its owner reads."""
+        return tuple(var for var in self.env if self.hides(var.name))
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether the records of a run with this plan hold a secret."""
+        return bool(self.hidden) or any(self.hides(name) for name, _ in (self.container.env if self.container else ()))
+
+    @property
+    def told(self) -> Plan:
+        """The plan as it may be shown, without secrets."""
+        env = tuple(dataclasses.replace(var, value=MASK) if self.hides(var.name) else var for var in self.env)
+        box = self.container
+        if box is not None:
+            own = tuple((name, MASK if self.hides(name) else value) for name, value in box.env)
+            box = dataclasses.replace(box, env=own)
+        return dataclasses.replace(self, env=env, container=box)
 
     @property
     def tasks(self) -> Request:

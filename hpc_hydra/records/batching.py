@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.packing import Allocation
@@ -25,6 +26,11 @@ class Run:
     dir: Path  # output directory, absolute
     seed: int
     base: int = 0
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The overrides as they may be shown, without secrets."""
+        return tuple(masked_words(self.overrides, self.plan.secrets))
 
 
 @dataclass(frozen=True)

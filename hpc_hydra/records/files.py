@@ -61,13 +61,24 @@ def make_below(sweep: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def keep_private(folder: Path) -> None:
+    """Make a directory that only its owner can enter: what is written there may hold secrets."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether only its owner can enter a directory."""
+    return not folder.stat().st_mode & 0o077
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace ``path`` atomically: a reader sees the old or the new content, also after a crash.
 
-    The file's mode obeys the umask, unlike that of `tempfile`.
+    The file's ``mode`` obeys the umask, unlike that of `tempfile`.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             _write_all(descriptor, data)

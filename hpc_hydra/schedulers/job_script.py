@@ -10,11 +10,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.processes import DEAF_TO
-from hpc_hydra.records.layout import ATTEMPT_TIME
+from hpc_hydra.records.layout import ATTEMPT_TIME, SweepPaths
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import RANK_VARIABLES
@@ -294,10 +295,25 @@ def interactive_script(spec: JobSpec) -> str:
     return "\n".join([*lines, "", f"exec {command(shell)}", ""])
 
 
+def secrets_file(spec: JobSpec) -> tuple[Path, str] | None:
+    """The file that sets the variables with secrets, beside the script that reads it, and its text; None: no such."""
+    if not spec.plan.hidden:
+        return None
+    plan = spec.environ.get("HPC_HYDRA_PLAN", "")  # runs of several may share a job
+    lines = [line for var in spec.plan.hidden for line in export(var) if not line.startswith("#")]
+    name = f"{spec.key}{f'.{plan}' if plan else ''}.secrets"
+    return SweepPaths(spec.sweep).jobs / name, "\n".join([*lines, ""])
+
+
 def _exports(spec: JobSpec) -> Iterator[str]:
-    for var in spec.plan.env:
+    for var in spec.plan.told.env:
         yield ""
-        yield from export(var)
+        yield from (line for line in export(var) if line.startswith("#") or not spec.plan.hides(var.name))
+    if found := secrets_file(spec):
+        names = " ".join(dict.fromkeys(var.name for var in spec.plan.hidden))
+        yield from ("", comment(f"secrets, in a file that only you can read: {names}"))
+        quiet, loud = ("{ set +x; } 2>/dev/null; ", "; set -x") if spec.plan.logging.trace else ("", "")
+        yield f"{quiet}. {quote(str(found[0]))} || exit 1{loud}"
     if spec.pythonpath:
         yield ""
         yield from export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))

@@ -74,7 +74,7 @@ def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
         "-" if request.time_limit is None else clock(request.time_limit),
         request.queue or "-",
         key,
-        shown_overrides(run.overrides, common),
+        shown_overrides(run.told, common),
     )
 
 
@@ -91,7 +91,7 @@ def _job(dialect: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
     how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
     parts.append(f"{how} by:\n  " + "\n  ".join(shown))
     if group.plan.env:
-        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.env)))
+        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.told.env)))
     return "\n\n".join(parts)
 
 

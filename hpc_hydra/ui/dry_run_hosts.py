@@ -54,7 +54,7 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
     if program.kind == "command":
         return program.argv
     start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
-    own = [word for word in run.overrides if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
+    own = [word for word in run.told if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
     kept = [word for word in hydra if not word.lstrip("+~").startswith(_OF_THE_LAUNCH)]
     alone = [] if {"-m", "--multirun"} & set(sys.argv[1:]) else ["hydra.mode=RUN"]
     return (
@@ -89,7 +89,7 @@ def _near(path: str, cwd: str) -> str:
 
 def _before(spec: JobSpec, program: Program) -> Iterator[str]:
     yield f"cd {quote(program.cwd)}"
-    variables = [*spec.plan.env]
+    variables = [*spec.plan.told.env]
     if spec.pythonpath:
         variables.append(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
     yield from spec.plan.request.setup_lines

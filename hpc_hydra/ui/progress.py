@@ -137,7 +137,7 @@ def common_overrides(runs: Sequence[Run]) -> frozenset[str]:
     """What all of several runs have in common."""
     if len(runs) < 2:
         return frozenset()
-    return frozenset(runs[0].overrides).intersection(*(run.overrides for run in runs[1:]))
+    return frozenset(runs[0].told).intersection(*(run.told for run in runs[1:]))
 
 
 class Reporter:
@@ -201,7 +201,7 @@ def _line(watched: Watched, common: Collection[str]) -> str:
         text += f", {printable(reason)}" if reason else ""
     elif outcome is None and status.reason and status.reason != "None":
         text += f" ({printable(status.reason)})"
-    return f"{text} [{shown_overrides(watched.run.overrides, common)}]"
+    return f"{text} [{shown_overrides(watched.run.told, common)}]"
 
 
 def _table(watched: Sequence[Watched], total: int, seconds: float, message: str | None, common: Collection[str]) -> Any:
@@ -222,7 +222,7 @@ def _table(watched: Sequence[Watched], total: int, seconds: float, message: str 
         rows = first[:MANY]
     for w in rows:
         state = Text(w.word, style=_COLOURS.get(w.word, ""))
-        overrides = Text(shown_overrides(w.run.overrides, common))
+        overrides = Text(shown_overrides(w.run.told, common))
         table.add_row(str(w.run.num), Text(w.id), state, overrides, Text(_detail(w)))
     parts: list[Any] = [head, table]
     if len(watched) > len(rows):
@@ -254,7 +254,7 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
     """The failures of a sweep: run, overrides, rank, reason, log and its last lines."""
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
-        lines += ["", f"  run {run.num}  {shown_overrides(run.overrides, common)}"]
+        lines += ["", f"  run {run.num}  {shown_overrides(run.told, common)}"]
         lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
         advice = ending.advice(outcome)
         lines += [f"    look at: {advice}"] if advice else []

@@ -74,7 +74,7 @@ def _apart(runs: Sequence[Run]) -> list[list[str]]:
     if len(runs) < 2:
         return [[] for _ in runs]
     common = common_overrides(runs)
-    return [[o for o in run.overrides if o not in common and not o.startswith("hydra.")] for run in runs]
+    return [[o for o in run.told if o not in common and not o.startswith("hydra.")] for run in runs]
 
 
 def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:

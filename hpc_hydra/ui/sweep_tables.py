@@ -75,7 +75,7 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> 
             Text(view.id or "-"),
             str(view.attempt or "-"),
             duration(view.seconds),
-            Text(shown_overrides(view.run.overrides, common)),
+            Text(shown_overrides(view.run.told, common)),
             Text(printable(view.reason)),
         )
     parts: list[Any] = [Text(head)] if head else []
@@ -101,7 +101,7 @@ def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
     return [
         {
             "run": view.run.num,
-            "overrides": list(view.run.overrides),
+            "overrides": list(view.run.told),
             "state": view.word,
             "scheduler": view.scheduler or None,
             "job_id": view.id or None,
@@ -125,7 +125,7 @@ def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
     values: dict[str, None] = {}
     settings, returned = [], []
     for view in views:
-        own = _given(o for o in view.run.overrides if o not in common and not o.startswith("hydra."))
+        own = _given(o for o in view.run.told if o not in common and not o.startswith("hydra."))
         settings.append(own)
         keys.update(dict.fromkeys(own))
         flat = _flat(view)
@@ -144,7 +144,7 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
     return [
         {
             "run": view.run.num,
-            "overrides": _given(view.run.overrides),
+            "overrides": _given(view.run.told),
             "state": view.word,
             "result": view.outcome.result if view.outcome else None,
             "result_kind": view.outcome.result_kind if view.outcome else "none",

@@ -38,7 +38,7 @@ def test_every_value_reaches_every_rank_byte_for_byte(probe: Probe) -> None:
 
 
 def test_environment_values_reach_every_rank_byte_for_byte(probe: Probe) -> None:
-    values = {f"V{i}": v for i, v in enumerate(VALUES)}
+    values = {f"V{i}{'_TOKEN' * (i % 2)}": v for i, v in enumerate([*VALUES, *VALUES[1:], VALUES[0]])}
     result = probe.run("resources.procs_per_node=2", *(f"launch.env.{k}={quoted(v)}" for k, v in values.items()))
     assert result.code == 0, result.text
     for rank in (0, 1):

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.node.rank.part import Part, tell
+from hpc_hydra.records.files import is_private, keep_private
 from hpc_hydra.records.frozen_config import identity, thaw
+from hpc_hydra.records.layout import SweepPaths
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -114,8 +116,9 @@ class HydraMain:
     def _run(self, function: TaskFunction) -> Any:
         from hydra._internal.callbacks import Callbacks
         from hydra.core.utils import JobRuntime, run_job, setup_globals
-        from omegaconf import open_dict, read_write
+        from omegaconf import OmegaConf, open_dict, read_write
 
+        from hpc_hydra.config.secrets import masked_words
         from hpc_hydra.node.rank import gc_tuning
 
         setup_globals()
@@ -126,14 +129,20 @@ class HydraMain:
             with read_write(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.output_subdir = None
                 _own_log_files(cfg, part)
+        elif cfg.hydra.output_subdir and is_private(SweepPaths(part.sweep).meta):
+            keep_private(part.paths.root / cfg.hydra.output_subdir)  # Hydra's record has the secrets too
         gc_tuning.resume()
-        return run_job(
+        done = run_job(
             task_function=function,
             config=cfg,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
             hydra_context=_context(Callbacks(cfg) if part.writes else Callbacks()),
         )
+        if done.overrides is not None:  # Hydra prints them with an error
+            more = OmegaConf.select(cfg, "launch.secrets") or ()
+            done.overrides = masked_words(done.overrides, list(more))
+        return done
 
 
 def _initialise(function: TaskFunction, args: Any, config_path: str | None) -> None:
