@@ -15,6 +15,8 @@ from hydra.test_utils.launcher_common_tests import (
 
 import hpc_hydra
 
+pytestmark = pytest.mark.hydra
+
 SWEEPERS = ("hpc", "basic")
 
 

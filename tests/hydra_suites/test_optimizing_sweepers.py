@@ -14,6 +14,8 @@ from hpc_hydra.errors import ConfigError
 
 from . import optimizer
 
+pytestmark = pytest.mark.hydra
+
 
 @pytest.fixture(autouse=True)
 def sweeper(monkeypatch: pytest.MonkeyPatch, hydra_restore_singletons: None) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from .conftest import ROOT, Installed
 
+pytestmark = pytest.mark.hydra
+
 
 def test_it_comes_from_where_it_was_installed(installed: Installed) -> None:
     file = installed.run("-c", "import hpc_hydra; print(hpc_hydra.__file__)").strip()

@@ -11,6 +11,8 @@ import pytest
 
 from .conftest import APP, ROOT, Probe
 
+pytestmark = pytest.mark.hydra
+
 
 def start(*args: str, cwd: Path, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> tuple[int, str]:
     done = subprocess.run(

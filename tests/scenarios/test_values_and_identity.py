@@ -16,6 +16,8 @@ from tests.cluster.fixtures import Cluster
 
 from .conftest import APP, ROOT, Probe
 
+pytestmark = pytest.mark.hydra
+
 VALUES = [
     "a b  c", "it's", 'say "hi"', "$HOME", "$(touch PWNED)", "`touch PWNED`", "a;b&c|d>e", "(0.9, 0.95)", "*", "~",
     "back\\slash", "tab\tx", "x=y,z", "#notcomment", "%j %A_%a", "-x --flag", "", "null", "é 東京", "line\nbreak",

@@ -16,6 +16,8 @@ import pytest
 
 import hpc_hydra
 
+pytestmark = pytest.mark.hydra
+
 PACKAGE = Path(hpc_hydra.__file__).parent
 ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])

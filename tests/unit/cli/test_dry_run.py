@@ -16,6 +16,8 @@ from hpc_hydra.cli.main import main
 from hpc_hydra.config.store import shipped
 from tests.unit.cli.test_torchrun import EXAMPLES
 
+pytestmark = pytest.mark.hydra
+
 SYSTEM = "frontier"  # SLURM, 8 GPUs a node
 
 

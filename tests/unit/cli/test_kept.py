@@ -16,6 +16,8 @@ from hpc_hydra.cli.run import Call, compose
 from hpc_hydra.cli.torchrun import parse, translate
 from hpc_hydra.config import kept, store
 
+pytestmark = pytest.mark.hydra
+
 CHOICES = {group: store.shipped(group) for group in ("scheduler", "rendezvous", "container", "monitor")}
 VALUES = [
     "resources.nodes=2", "resources.procs_per_node=4", "resources.time_limit=1:30:00", "scheduler.queue=debug",

@@ -110,6 +110,7 @@ def test_without_fill_braces_stay(here: Path) -> None:
     assert hpc_hydra(*LOCAL, "--", "echo", "{rank} {lr}", cwd=here).stdout == "{rank} {lr}\n"
 
 
+@pytest.mark.hydra
 def test_a_sweep_fills_each_run_and_keeps_their_logs(here: Path) -> None:
     done = hpc_hydra(
         "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--", "echo", "lr={lr}",
@@ -162,6 +163,7 @@ def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], mes
     assert files(here) == ["train.py"]
 
 
+@pytest.mark.hydra
 def test_a_configuration_of_ones_own(here: Path) -> None:
     conf = here / "conf"
     (conf / "model").mkdir(parents=True)

@@ -17,6 +17,8 @@ from hpc_hydra.cli import torchrun
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.cli.torchrun import OPTIONS, parse, translate
 
+pytestmark = pytest.mark.hydra
+
 EXAMPLES = (
     (Path(__file__).parent / "torchrun_hpc_examples.txt")
     .read_text()

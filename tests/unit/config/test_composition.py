@@ -17,6 +17,8 @@ from hpc_hydra.planning.rendezvous import ONLY_FOR
 
 from .conftest import Compose
 
+pytestmark = pytest.mark.hydra
+
 OPEN = [f"{group}.{key}" for group, keys in store.OPEN.items() for key in keys]
 
 

@@ -13,6 +13,8 @@ from hpc_hydra.config.defaults_order import check_order
 from hpc_hydra.config.yaml_pitfalls import Source, check, check_overrides, scan
 from hpc_hydra.errors import ConfigError
 
+pytestmark = pytest.mark.hydra
+
 
 @pytest.mark.parametrize(
     ("line", "loaded"),

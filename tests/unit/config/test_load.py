@@ -16,6 +16,8 @@ from hpc_hydra.errors import ConfigError
 
 from .conftest import Compose
 
+pytestmark = pytest.mark.hydra
+
 
 def mapping(**groups: dict[str, Any]) -> dict[str, Any]:
     return {"system": {"name": "box"}, "scheduler": {"name": "slurm"}, **groups}

@@ -12,6 +12,8 @@ from hpc_hydra.hydra_compat.errors import explain
 
 from .conftest import BUNDLE, Compose
 
+pytestmark = pytest.mark.hydra
+
 GLOBAL = "# @package _global_\n"
 SUBMITIT = (  # of hydra-submitit-launcher 1.2.0
     "submitit_folder", "timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name",

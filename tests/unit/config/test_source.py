@@ -15,6 +15,8 @@ from omegaconf import OmegaConf
 from hpc_hydra.config.source import HpcConfigSource
 from hpc_hydra.config.store import conf_dir
 
+pytestmark = pytest.mark.hydra
+
 FILES = sorted(str(p.relative_to(conf_dir()).with_suffix("")) for p in conf_dir().rglob("*.yaml"))
 
 

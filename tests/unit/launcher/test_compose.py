@@ -24,6 +24,8 @@ from hpc_hydra.config import remembered
 from hpc_hydra.launcher.compose import Composer, raw_list
 from hpc_hydra.records.frozen_config import Freezer, Program, parse_override, read_run, thaw
 
+pytestmark = pytest.mark.hydra
+
 FILES = {
     "config.yaml": """
 defaults:

@@ -19,6 +19,8 @@ from hpc_hydra.sweep import processes
 
 from .conftest import App
 
+pytestmark = pytest.mark.hydra
+
 LOOP = """
 import hydra
 import hpc_hydra

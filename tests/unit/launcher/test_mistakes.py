@@ -11,6 +11,8 @@ from hpc_hydra.launcher.sweepers import needs_results
 
 from .conftest import App
 
+pytestmark = pytest.mark.hydra
+
 MISTAKES = {
     "bundle after _self_": (
         {"config": "defaults: [_self_, hpc]\nx: 0\nresources: {nodes: 3}\n"},

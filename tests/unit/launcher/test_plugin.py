@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from .conftest import ROOT, App
+
+pytestmark = pytest.mark.hydra
 
 HEAVY = (
     "torch", "submitit", "rich", "psutil", "cloudpickle", "importlib.metadata", "hpc_hydra.planning",

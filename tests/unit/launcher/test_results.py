@@ -19,6 +19,8 @@ from hpc_hydra.sweep.results import RunFailed, RunReturn
 from .conftest import App
 from .fakes import runs
 
+pytestmark = pytest.mark.hydra
+
 OK = Outcome(0, "completed", 0, job_id="17_0", result=41.5, result_kind="json")
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from .conftest import App
 
+pytestmark = pytest.mark.hydra
+
 SWEEP = ("-m", "scheduler=slurm", "x=1,2", "resources.nodes=1,2", "resources.time_limit=90", "scheduler.queue=gpu")
 
 

@@ -16,6 +16,8 @@ from hpc_hydra.schedulers.base import JobStatus, State
 
 from .fakes import FakeSubmitter, finish, runs
 
+pytestmark = pytest.mark.hydra
+
 
 def earlier(root: Path) -> None:
     freezer = Freezer(root, Program("script", "train.py"))

@@ -14,6 +14,8 @@ from hpc_hydra.records.frozen_config import Program, TaskId
 
 from .conftest import ATTEMPT, ROOT, Frozen
 
+pytestmark = pytest.mark.hydra
+
 Freeze = Callable[..., Frozen]
 CONFIG = "note: x\nhydra:\n  job:\n    name: app\n"
 

@@ -10,6 +10,8 @@ import pytest
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.rank.start import processes_asked, start_of
 
+pytestmark = pytest.mark.hydra
+
 TORCHRUN = {
     "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n01", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "abc",

@@ -23,6 +23,8 @@ from hpc_hydra.records.frozen_config import (
     read_runs,
 )
 
+pytestmark = pytest.mark.hydra
+
 PROGRAM = Program("script", "/home/a b/é.py", cwd="/home/a b", sys_path0="/home/a b", flags=("-X", "dev"), umask=0o027)
 PLAN = Plan("local", Request("slurm", 2, 4, setup_lines=("a 'b'",)), env=(EnvVar("A", "$(x)\n", when=(("env", "B"),)),))
 
