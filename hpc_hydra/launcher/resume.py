@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
@@ -23,7 +24,7 @@ from hpc_hydra.launcher import after, background, scripts
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
 from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
@@ -51,6 +52,7 @@ FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
 _ANYWAY = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
 _RIGHTS = "as a user who may write there: resume adds to the sweep's own directory"
+WRITTEN = 30.0  # seconds after which a lock says whose it is
 JUST_NOW = 30.0  # seconds between a launcher's last script and its first line in the manifest, at most
 
 
@@ -250,7 +252,6 @@ def _jobs(
     sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter], inside: str | None
 ) -> list[tuple[Group, JobSpec, Path]]:
     """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
-    large: set[str] = set()
     held: dict[str, Allocation | None] = {}
     for g in groups:
         scheduler = g.plan.request.scheduler
@@ -263,10 +264,9 @@ def _jobs(
             submitters[scheduler].dialect.check_packing()
             submitters[scheduler].dialect.check_requeued_packs(g.plan.request)
         submitters[scheduler].check(g.plan.request)
-        large |= {scheduler} if len(g.runs) > MANY else set()
     python = _python(sweep)
     jobs = []
-    parts = split(groups, {name: submitters[name].array_limit() for name in large})
+    parts = split(groups, {name: submitters[name].array_limit() for name in with_arrays(groups)})
     for number, g in enumerate(parts, start=_next_key(sweep)):
         key = f"job{number}"
         made = replace(g, plan=replace(g.plan, python=g.plan.python or python))
@@ -290,9 +290,8 @@ def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
 
 
 def _next_key(sweep: Sweep) -> int:
-    keys = [path.stem for path in sweep.paths.jobs.glob("job*.sh")]
-    keys += [str(e["job"]).partition(".")[0] for e in sweep.state.events if "job" in e]
-    return 1 + max((int(key[3:]) for key in keys if key[3:].isdigit()), default=-1)
+    keys = [str(e["job"]).partition(".")[0] for e in sweep.state.events if "job" in e]
+    return max([scripts.next_key(sweep.root), *(1 + int(key[3:]) for key in keys if key[3:].isdigit())])
 
 
 def _plan_key(plans: dict[str, Plan], plan: Plan) -> str:
@@ -391,24 +390,41 @@ def _began() -> float:
 
 
 def _take(path: Path, mine: str) -> None:
+    """Make the lock. One that says nothing, of a full disk or a machine that went down, is nobody's."""
     for _ in range(2):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
-            try:
-                other = json.loads(path.read_text())
-                lives = processes.launcher_lives(other)
-            except (OSError, ValueError):
-                other, lives = {}, None
-            if lives is False:
+            other = _owner(path)
+            if processes.launcher_lives(other) is False if other else _is_old(path):
                 path.unlink(missing_ok=True)
                 continue
+            who = f" (process {other.get('pid')} on {other.get('host')})" if other else ""
             raise SweepError(
-                f"another resume is at work (process {other.get('pid')} on {other.get('host')})",
+                f"another resume is at work{who}",
                 where=str(path),
                 fix="wait for it; where you know that it has gone, remove that file",
             ) from None
-        with os.fdopen(descriptor, "w") as file:
-            file.write(mine)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(mine)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
         return
     raise SweepError("another resume is at work", where=str(path), fix="the same command again")
+
+
+def _owner(path: Path) -> dict[str, Any]:
+    """Who has made the lock; empty where it does not say."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _is_old(path: Path) -> bool:
+    """Whether nobody can be writing it any more."""
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime > WRITTEN
+    return True

@@ -25,7 +25,7 @@ from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.sweepers import needs_results
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.files import keep_private, on_disk
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import SweepPaths
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from hpc_hydra.records.types import Outcome
 
 _ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
-_MANY = 100  # runs of one job; with more, the scheduler is asked how many it takes
 _OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
 
 
@@ -189,8 +188,7 @@ class Launch:
         """What can be submitted from here: every request is, and no job has more runs than its scheduler takes."""
         for g in groups:
             self._submitter(g.plan.request.scheduler).check(g.plan.tasks)
-        large = {g.plan.request.scheduler for g in groups if len(g.runs) > _MANY}
-        return split(groups, {name: self._submitter(name).array_limit() for name in large})
+        return split(groups, {name: self._submitter(name).array_limit() for name in with_arrays(groups)})
 
     def _is_held(self, name: str) -> bool:
         return allocation.held(registry.dialect(name), self._inside) is not None

@@ -124,6 +124,24 @@ def retag(path: Path, old: str, new: str) -> None:
         _write(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
+def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
+    """Write a script for each run of a group, which one script was for."""
+    jobs = []
+    for number, run in enumerate(group.runs, start=next_key(spec.sweep)):
+        key = f"job{number}"
+        alone = replace(spec, key=key, runs=(run.num,), tag=tag(key))
+        path = SweepPaths(spec.sweep).script(key)
+        _write(path, dialect.script(alone))
+        jobs.append((replace(group, runs=(run,)), alone, path))
+    return jobs
+
+
+def next_key(root: Path) -> int:
+    """The first number of a job that no script of the sweep has."""
+    keys = [path.stem for path in SweepPaths(root).jobs.glob("job*.sh")]
+    return 1 + max((int(key[3:]) for key in keys if key[3:].isdigit()), default=-1)
+
+
 def check_output(pattern: str | None, jobs: Jobs) -> None:
     """Refuse one file for several scripts. Raises `ConfigError`."""
     if pattern is None or pattern == "-" or "{num}" in pattern or len(jobs) == 1:

@@ -15,8 +15,8 @@ from signal import SIGHUP, SIGINT
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.launcher import scripts
 from hpc_hydra.launcher.interrupt import Interrupts
-from hpc_hydra.launcher.scripts import retag, tag
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import GONE, is_gone
 from hpc_hydra.records.layout import SweepPaths
@@ -118,6 +118,10 @@ class Session:
                 self._queue.pop(0)
                 no_room_since, pause = None, RETRY[0]
                 continue
+            if error.kind == "array" and len(self._queue[0].spec.runs) > 1 and not self._queue[0].spec.packs:
+                complain(f"{error.what}: each run is a job of its own")
+                self._queue[:1] = self._one_by_one(self._queue[0])
+                continue
             if error.kind != "limit":
                 self._refuse(self._queue.pop(0), error)
                 continue
@@ -166,10 +170,15 @@ class Session:
         self._submitted(replace(job, ids=ids), group, scheduler)
         return None
 
+    def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
+        """Jobs for the runs of an array that the scheduler has refused."""
+        dialect = self.submitters[waiting.spec.plan.request.scheduler].dialect
+        return [_Waiting(*job) for job in scripts.one_by_one(waiting.group, waiting.spec, dialect)]
+
     def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
         """Another word for the next try, in the manifest and in the script alike: the queue is asked for it."""
-        waiting.spec = replace(spec, tag=tag(spec.key))
-        retag(waiting.script, spec.tag, waiting.spec.tag)
+        waiting.spec = replace(spec, tag=scripts.tag(spec.key))
+        scripts.retag(waiting.script, spec.tag, waiting.spec.tag)
 
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)

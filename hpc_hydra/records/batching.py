@@ -62,6 +62,11 @@ def group(runs: Iterable[Run]) -> list[Group]:
     return [Group(plan, tuple(members)) for plan, members in by_plan.items()]
 
 
+def with_arrays(groups: Iterable[Group]) -> set[str]:
+    """Schedulers that are given several runs, or packs, in one submission where they have arrays."""
+    return {g.plan.request.scheduler for g in groups if (len(g.pack.sizes) if g.pack else len(g.runs)) > 1}
+
+
 def split(groups: Iterable[Group], limits: Mapping[str, int | None]) -> list[Group]:
     """Groups of at most as many runs as their scheduler takes in one submission; ``limits`` by its name."""
     parts = []

@@ -299,6 +299,7 @@ class BatchSubmitter(Submitter):
         self.dialect = dialect
         self.executor = DialectExecutor(Path.cwd(), dialect, sleep)
         self._tried: set[tuple[str, ...]] = set()
+        self._array_limit: list[int | None] = []  # once it is known
 
     def check(self, request: Request) -> None:
         self.dialect.check(request)
@@ -325,6 +326,11 @@ class BatchSubmitter(Submitter):
         return self.dialect.parse_successor(answer.out, name)
 
     def array_limit(self) -> int | None:
+        if not self._array_limit:
+            self._array_limit.append(self._ask_array_limit())
+        return self._array_limit[0]
+
+    def _ask_array_limit(self) -> int | None:
         argv = self.dialect.array_limit_command()
         if argv is None:
             return None

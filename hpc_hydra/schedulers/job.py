@@ -15,7 +15,7 @@ from typing import Literal
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Plan
 
-SubmitErrorKind = Literal["permanent", "limit", "transient"]
+SubmitErrorKind = Literal["permanent", "limit", "transient", "array"]
 
 
 class SubmitError(SchedulerError):
@@ -23,7 +23,8 @@ class SubmitError(SchedulerError):
 
     Attributes:
         kind: ``permanent`` (asking again is no use), ``limit`` (room for it may come when other jobs have left the
-            queue), ``transient`` (the scheduler could not be asked; the retries of the submitter are used up).
+            queue), ``transient`` (the scheduler could not be asked; the retries of the submitter are used up),
+            ``array`` (it takes no such array; nothing of it is queued).
         ids: jobs of the same spec that are queued nevertheless, in the order of its runs.
     """
 

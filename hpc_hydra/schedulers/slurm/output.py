@@ -55,6 +55,7 @@ _TRANSIENT = re.compile(
 )
 _PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
 _SBATCH_SAYS = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
+_NO_ARRAY = re.compile(r"Invalid job array specification", re.IGNORECASE)
 _NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
 _SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
 _SACCT = "JobID,State,ExitCode,Start,Reason"
@@ -91,11 +92,13 @@ class SlurmAnswers(Scheduler):
         return ["scontrol", "show", "config"]
 
     def parse_array_limit(self, stdout: str) -> int | None:
-        """MaxArraySize is one more than the largest index, and ours begin with 0 (slurm.conf)."""
+        """MaxArraySize is one more than the largest index, and ours begin with 0; 0 turns arrays off (slurm.conf)."""
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", stdout, re.MULTILINE)
-        return int(found[1]) or None if found else None
+        return max(1, int(found[1])) if found else None
 
     def classify(self, message: str) -> SubmitErrorKind:
+        if _NO_ARRAY.search(message):
+            return "array"
         if _PERMANENT.search(message):
             return "permanent"
         if _LIMIT.search(message):

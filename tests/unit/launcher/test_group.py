@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.records.batching import Group, Run, group, packed, split
+from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.ui import cost
 
 from .fakes import runs
@@ -30,6 +30,11 @@ def test_a_group_is_split_where_the_scheduler_takes_only_so_many() -> None:
     whole = group(runs(Path("/s"), 10))
     assert [g.nums for g in split(whole, {"slurm": 4})] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)]
     assert split(whole, {"slurm": None}) == split(whole, {}) == whole
+
+
+def test_arrays_are_where_several_runs_are_one_submission() -> None:
+    assert with_arrays(group(runs(Path("/s"), 2))) == {"slurm"}
+    assert with_arrays(split(group(runs(Path("/s"), 2)), {"slurm": 1})) == with_arrays([]) == set()
 
 
 def packs(count: int, pack: int, *, cpus: int = 2, allocations: int | None = None, **request: object) -> list[Group]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hpc_hydra.errors import ConfigError
+from hpc_hydra.errors import ConfigError, SweepError
 from hpc_hydra.launcher.resume import Wanted, resume
 from hpc_hydra.launcher.wait import configured
 from hpc_hydra.schedulers.base import SubmitError
 from tests.fakes.commands import Fakes
 
-from .conftest import App
+from .conftest import ROOT, App
 
 
 @pytest.fixture
@@ -41,6 +44,24 @@ def test_more_node_hours_than_confirm_above_are_asked_for_again(
     with pytest.raises(SubmitError, match="invalid partition"):
         resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
     assert capfd.readouterr().out == ""
+
+
+def test_a_lock_that_says_nothing_is_nobodys_and_a_full_disk_leaves_none(refused: Path) -> None:
+    lock = refused / ".hpc_hydra" / "resume.lock"
+    for left in ("", '{"host": "x', "\0\0\0", "[]"):
+        lock.write_text(left)
+        with pytest.raises(SweepError, match=r"another resume is at work\n"):  # it may be written this very moment
+            resume(refused, Wanted())
+        os.utime(lock, (0, 0))
+        with pytest.raises(SubmitError, match="invalid partition"):
+            resume(refused, Wanted())
+        assert not lock.exists()
+    limited = 'ulimit -f 0; exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", limited, "sh", sys.executable, "-m", "hpc_hydra.cli", "resume", str(refused)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "cannot be written" in done.stderr and not lock.exists(), done.stderr
 
 
 def test_what_the_sweep_was_told_is_kept_and_can_be_told_anew(tmp_path: Path) -> None:

@@ -170,6 +170,21 @@ def test_what_will_never_start_is_said_aloud_once(bench: Bench, capsys: pytest.C
     assert f"Try: hpc-hydra cancel {bench.root}" in err and "0 1 2" not in err
 
 
+def test_runs_of_an_array_that_is_refused_are_submitted_one_by_one(bench: Bench) -> None:
+    bench.submitter.errors = [SubmitError("Invalid job array specification", kind="array")]
+    SweepPaths(bench.root).jobs.mkdir()
+    for _, spec, _ in bench.jobs:
+        SweepPaths(bench.root).script(spec.key).touch()
+    outcomes = bench.run()
+    assert {o.status for o in outcomes.values()} == {"completed"}
+    assert [(spec.key, spec.runs) for spec in bench.submitter.submitted] == [
+        ("job2", (0,)), ("job3", (1,)), ("job4", (2,)), ("job1", (3, 4)),
+    ]  # fmt: skip
+    assert len({spec.tag for spec in bench.submitter.submitted}) == 4
+    script = SweepPaths(bench.root).script("job3").read_text()
+    assert "--array" not in script and bench.submitter.submitted[1].tag in script
+
+
 def test_without_room_in_the_queue_it_is_tried_again_until_there_is(bench: Bench) -> None:
     full = SubmitError("QOSMaxSubmitJobPerUserLimit", kind="limit")
     bench.submitter.errors = [None, full, full, full]

@@ -246,7 +246,8 @@ def test_a_persons_default_account_survives_where_none_is_asked() -> None:
     [
         ("Configuration data as of …\nMaxArraySize            = 1001\nMaxDBDMsgs = 20008\n", 1001),
         ("MaxArraySize=4\n", 4),
-        ("MaxArraySize            = 0\n", None),  # no arrays: run by run
+        ("MaxArraySize            = 0\n", 1),  # no arrays: run by run
+        ("MaxArraySize=1\n", 1),
         ("SlurmctldHost = x\n", None),
         ("", None),
     ],
