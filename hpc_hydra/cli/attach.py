@@ -71,8 +71,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     """
     checks.refuse_on_a_rank()
     keep = _keeps(master)
-    with _directory(master, keep=keep) as root:
-        preparer = Preparer(loader, master, attached=True)
+    with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
         overrides = tuple(raw_list(master.hydra.overrides.task))
         preparer.composer.adopt(overrides)  # composed already
         prepared = preparer.prepare([[]], 0)

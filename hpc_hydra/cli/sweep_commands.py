@@ -247,17 +247,30 @@ def wait(argv: Sequence[str]) -> int:
 def cancel(argv: Sequence[str]) -> int:
     """``hpc-hydra cancel``; returns the exit code."""
     parser = _parser("cancel", "End runs that wait or run; all of the sweep without RUNS.")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before the newest sweep is cancelled")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "cancel")
     sweep = _open(where)
     views = _views(sweep, runs)
     from hpc_hydra.sweep import selection
-
-    done = selection.cancel(sweep, views, all_runs=not runs)
     from hpc_hydra.ui.progress import say
 
+    say(f"sweep: {sweep.root}")
+    going = sum(view.is_active for view in views)
+    if going and not options.words and not options.yes and not _agreed(f"cancel its {going} runs that wait or run?"):
+        say("nothing is cancelled")
+        return 130
+    done = selection.cancel(sweep, views, all_runs=not runs)
     say("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
     return 0
+
+
+def _agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes; where nobody is there, it goes without saying."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def resume(argv: Sequence[str]) -> int:

@@ -9,7 +9,9 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +35,7 @@ from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.system import detect
 
+_SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # in the name of a directory that a time gives
 # Keys that say what becomes of the whole command: they cannot differ from run to run.
 _WHOLE_COMMAND = (
     "dry_run",
@@ -84,9 +87,30 @@ class Preparer:
     def composer(self) -> Composer:
         return Composer(self.loader, self.master, checks.unnamed(raw_list(self.master.hydra.overrides.task)))
 
+    @contextmanager
+    def claimed(self) -> Iterator[Preparer]:
+        """Meanwhile, a sweep directory whose name is the second is one that no other launch has."""
+        given = OmegaConf.select(self.master, "launch.launch_dir")
+        is_ours = _is_unnamed(given) if given is not None else bool(_SECONDS.search(str(self._raw_dir)))
+        if not is_ours or any(OmegaConf.select(self.master, f"launch.{key}") for key in ("dry_run", "debug")):
+            yield self
+            return
+        from hpc_hydra.launcher import reuse
+
+        self.root = reuse.claim(self._named)
+        try:
+            yield self
+        finally:
+            reuse.release()
+
     @cached_property
     def root(self) -> Path:
-        """The sweep directory, absolute; ``launch.launch_dir`` replaces ``hydra.sweep.dir``."""
+        """The sweep directory, absolute, of which no other launch knows."""
+        return self._named
+
+    @cached_property
+    def _named(self) -> Path:
+        """The sweep directory as configured; ``launch.launch_dir`` replaces ``hydra.sweep.dir``."""
         self.composer.fix_now([str(OmegaConf.to_container(self.master.hydra.sweep, resolve=False))])
         folder = self._launch_dir
         text = str(self.master.hydra.sweep.dir) if folder is None else folder
@@ -98,7 +122,7 @@ class Preparer:
         folder = OmegaConf.select(self.master, "launch.launch_dir")
         if folder is None:
             return None
-        if str(folder) in ("", "true", "True"):
+        if _is_unnamed(folder):
             name = OmegaConf.select(self.master, "hydra.job.name") or "launch"
             stamp = OmegaConf.create({"now": "${now:%Y-%m-%d_%H-%M-%S}"}).now
             return f"launch-{name}_{stamp}"
@@ -158,6 +182,7 @@ class Preparer:
             subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
             own = self._launch_dir is None
             root = _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir"))) if own else self.root
+            root = self.root if root == self._named else root
             whole = _absolute(str(root / subdir))
             found = _shortened(whole)
             if found != whole:
@@ -270,6 +295,11 @@ def _short(name: bytes) -> str:
 def _said(overrides: Sequence[str]) -> frozenset[str]:
     """Keys that overrides give, replace or take away."""
     return frozenset(str(parse_override(text).key_or_group) for text in overrides)
+
+
+def _is_unnamed(launch_dir: object) -> bool:
+    """Whether a launch directory is wanted, and its name left to us."""
+    return str(launch_dir) in ("", "true", "True")
 
 
 def _first(key: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,8 +21,44 @@ from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import State, Submitter, in_queue
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import command
+from hpc_hydra.ui.progress import complain
 
 _held: dict[Path, int] = {}  # directories of this process: it may launch into one again
+
+
+_claimed: dict[
+    Path, list[Path]
+] = {}  # directories of launches of this process that have not begun → folders made for it
+
+
+def claim(root: Path) -> Path:
+    """The first of ``root``, ``root_1``, ``root_2`` … that no other launch has; it belongs to the caller.
+
+    For a directory whose name is a time, not a person's choice. `take_over` uses it, `release` gives it back. Where it
+    cannot be made it is ``root``, and `take_over` says why.
+    """
+    for number in range(10_000):
+        mine = root.with_name(f"{root.name}_{number}") if number else root
+        made = [folder for folder in (mine, *mine.parents) if not folder.exists()]
+        try:
+            mine.mkdir(parents=True, exist_ok=True)
+            SweepPaths(mine).meta.mkdir()
+        except FileExistsError:
+            continue
+        except OSError:
+            break
+        _claimed[mine] = made
+        return mine
+    return root
+
+
+def release() -> None:
+    """Take away directories that were claimed for a launch which has ended before it began."""
+    while _claimed:
+        root, made = _claimed.popitem()
+        for folder in (SweepPaths(root).meta, *made):
+            with suppress(OSError):
+                folder.rmdir()
 
 
 @contextmanager
@@ -32,14 +69,30 @@ def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submit
     _lock(root)
     if paths.manifest.exists():
         _refuse_living(root, submitter)
-    if paths.meta.exists():
-        old = next(p for n in range(1, 10_000) if not (p := root / f"{paths.meta.name}.{n}").exists())
-        paths.meta.rename(old)
+    if _claimed.pop(root, None) is None and paths.meta.exists():
+        _put_aside(paths, runs)
     for run in runs:
         for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
             with suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
     yield
+
+
+def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
+    """Keep the record of the sweep that was there, with the ends of its runs that ``runs`` replace, and say where."""
+    number = next(n for n in range(1, 10_000) if not Path(f"{paths.meta}.{n}").exists())
+    old = Path(f"{paths.meta}.{number}")
+    paths.meta.rename(old)
+    multirun = paths.root / "multirun.yaml"
+    with suppress(FileNotFoundError):
+        shutil.copy(multirun, old / multirun.name)
+    for run in runs:
+        for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
+            if path.is_file():
+                kept = old / "runs" / str(run.num)
+                kept.mkdir(parents=True, exist_ok=True)
+                shutil.move(path, kept / path.name)
+    complain(f"note: an earlier sweep was in {paths.root}: its record, outcomes and results are in {old} now")
 
 
 def _check_writable(root: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,15 +71,18 @@ class Launch:
     def launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
         """Run a batch; the results in its order. Nothing is returned where nobody waited for results."""
         streams.open_all()
-        with reported():
-            return self._launch(job_overrides, first)
+        with reported(), ExitStack() as stack:
+            return self._launch(job_overrides, first, stack)
 
-    def _launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+    def _launch(self, job_overrides: Sequence[Sequence[str]], first: int, stack: ExitStack) -> Sequence[JobReturn]:
         setup_globals()
         checks.refuse_on_a_rank()
         checks.check_launcher(self.master, job_overrides)
         by_commas = checks.swept_by_commas(raw_list(self.master.hydra.overrides.task))
-        preparer = self._preparer = self._preparer or Preparer(self.context.config_loader, self.master, self.bundle)
+        if self._preparer is None:
+            self._preparer = Preparer(self.context.config_loader, self.master, self.bundle)
+            stack.enter_context(self._preparer.claimed())
+        preparer = self._preparer
         prepared = preparer.prepare(job_overrides, first)
         if prepared.settings.launch.batch_script is not None:
             raise ConfigError(

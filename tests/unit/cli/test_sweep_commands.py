@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.cli import sweep_commands
 from tests import awaiting
 
 ROOT = Path(__file__).parents[3]
@@ -327,12 +328,23 @@ def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
     assert launcher.wait(60) == 1
 
 
-def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(sweeps: Sweeps) -> None:
+def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
+    sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     launcher = sweeps.start("optim.lr=1,2", "wait=true", "resources.exclusive=true")
     await_true(lambda: sweeps.executed(0))
     text = sweeps.hpc("cancel", "1", code=2)
     assert "known to their launcher alone" in text and str(launcher.pid) in text
-    assert "told to cancel" in sweeps.hpc("cancel")
+    monkeypatch.chdir(sweeps.folder)
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys.stdin, "readline", lambda: "\n", raising=False)
+    assert sweep_commands.cancel([]) == 130
+    said = capsys.readouterr()
+    assert str(sweeps.sweep) in said.out and "2 runs that wait or run? [y/N]" in said.err
+    assert sweeps.states() == {0: "running", 1: "pending"}
+    text = sweeps.hpc("cancel")  # nobody to ask
+    assert "told to cancel" in text and str(sweeps.sweep) in text
     assert launcher.wait(60) == 130
     assert sweeps.executed(1) == []
     assert sweeps.states()[0] == "cancelled"

@@ -134,3 +134,17 @@ def test_a_current_directory_that_is_gone(script: App, tmp_path: Path) -> None:
         run, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 2 and "current directory has been deleted" in done.stderr, done.stderr
+
+
+def test_launches_of_one_second_have_directories_of_their_own(app: App) -> None:
+    words = ["-m", "scheduler=slurm", "resources.gpus_per_proc=0", "x=1", "launch.setup_only=true"]
+    for pattern, names in (("m/${now:%%S}", ["%S", "%S_1"]), ("n/here", ["here"])):  # the one is as a second is written
+        for _ in range(2):
+            done = app.start(*words, f"hydra.sweep.dir={pattern}")
+            assert done.returncode == 0, done.stderr
+        folder = app.folder / pattern[0]
+        assert sorted(path.name for path in folder.iterdir()) == names
+    assert "an earlier sweep was in" in done.stderr and ".hpc_hydra.1" in done.stderr
+    assert (app.folder / "m" / "%S_1" / "multirun.yaml").is_file()
+    assert app.start(*words, "hydra.sweep.dir=o/${now:%%S}", "resources.nodes=none").returncode == 2
+    assert not (app.folder / "o").exists()

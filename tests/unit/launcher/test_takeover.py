@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.launcher.reuse import take_over
+from hpc_hydra.launcher.reuse import claim, release, take_over
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import Manifest
@@ -29,6 +29,17 @@ def earlier(root: Path) -> None:
     manifest.submitted(Job("job0", "plan0", (0, 1), "t", ("7_0", "7_1")))
 
 
+def test_a_directory_that_a_time_names_belongs_to_one_launch(tmp_path: Path) -> None:
+    root = tmp_path / "multirun" / "12-00-00"
+    assert [claim(root).name for _ in range(3)] == ["12-00-00", "12-00-00_1", "12-00-00_2"]
+    with take_over(root, runs(root, 1), lambda _: FakeSubmitter()):
+        pass
+    release()  # the others have ended before they began
+    assert [path.name for path in root.parent.iterdir()] == ["12-00-00"]
+    assert not root.with_name(".hpc_hydra.1").exists() and claim(root).name == "12-00-00_1"
+    release()
+
+
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
 def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state: State) -> None:
     earlier(tmp_path)
@@ -42,11 +53,13 @@ def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state
     assert RunPaths(tmp_path / "0").outcome.exists()
 
 
-def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path) -> None:
+def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier(tmp_path)
     for run in runs(tmp_path, 2):
         finish(run)
     with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter()):
         assert not (tmp_path / ".hpc_hydra").exists()
-    assert (tmp_path / ".hpc_hydra.1" / "manifest.jsonl").is_file()
+    old = tmp_path / ".hpc_hydra.1"
+    assert all((old / name).is_file() for name in ("manifest.jsonl", "runs/0/outcome.json", "runs/1/outcome.json"))
+    assert str(old) in capsys.readouterr().err
     assert not RunPaths(tmp_path / "0").outcome.exists()  # it would be taken for that of the new run
