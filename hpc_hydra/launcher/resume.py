@@ -277,7 +277,7 @@ def _jobs(
         spec = scripts.inside(spec, held[g.plan.request.scheduler])
         spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         jobs.append((g, spec, sweep.paths.script(key)))
-    return jobs
+    return scripts.sharing(jobs)
 
 
 def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:

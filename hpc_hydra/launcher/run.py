@@ -225,7 +225,7 @@ class Launch:
 
                 spec = after.applied(spec, dialects[g.plan.request.scheduler])
             jobs.append((g, spec, SweepPaths(root).script(key)))
-        return jobs
+        return scripts.sharing(jobs)
 
     def _steps(self, group: Group, spec: JobSpec) -> list[JobSpec]:
         return [] if group.pack is None else scripts.steps(group, spec, self._plan_key)

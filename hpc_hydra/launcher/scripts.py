@@ -18,7 +18,7 @@ from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.records.batching import Group, Pack
+from hpc_hydra.records.batching import Group, Pack, lanes
 from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
@@ -124,6 +124,39 @@ def retag(path: Path, old: str, new: str) -> None:
         _write(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
+def sharing(jobs: Jobs) -> list[tuple[Group, JobSpec, Path]]:
+    """The same jobs, of which no more than ``scheduler.array_parallelism`` elements run at once on each scheduler."""
+    done = list(jobs)
+    for name in {spec.plan.request.scheduler for _, spec, _ in jobs if spec.held is None}:
+        at = [
+            i
+            for i, (_, spec, _) in enumerate(jobs)
+            if spec.plan.request.scheduler == name and spec.plan.request.array_parallelism is not None
+        ]
+        if len(at) < 2 or not registry.has_queue(name):
+            continue
+        most = min(jobs[i][1].plan.request.array_parallelism or 1 for i in at)
+        for i, (width, before) in zip(at, lanes([jobs[i][1].elements for i in at], most), strict=True):
+            group, spec, path = jobs[i]
+            plan = replace(spec.plan, request=replace(spec.plan.request, array_parallelism=width))
+            done[i] = (
+                group,
+                replace(spec, plan=plan, follows=jobs[at[before]][1].key if before is not None else ""),
+                path,
+            )
+    return done
+
+
+def following(spec: JobSpec, path: Path, ids: tuple[str, ...], dialect: Scheduler) -> JobSpec:
+    """``spec``, and its script, to begin after the end of the job with these ids, however that ends."""
+    request = spec.plan.request
+    dependency = dialect.after([ids])[0].replace("afterok:", "afterany:", 1)
+    dependency = dialect.all_of([*([request.dependency] if request.dependency else []), dependency])
+    spec = replace(spec, plan=replace(spec.plan, request=replace(request, dependency=dependency)))
+    _write(path, dialect.script(spec))
+    return spec
+
+
 def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
     """Write a script for each run of a group, which one script was for."""
     jobs = []
@@ -133,7 +166,7 @@ def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Gr
         path = SweepPaths(spec.sweep).script(key)
         _write(path, dialect.script(alone))
         jobs.append((replace(group, runs=(run,)), alone, path))
-    return jobs
+    return sharing(jobs)
 
 
 def next_key(root: Path) -> int:

@@ -65,6 +65,8 @@ class Session:
         self._told = 0  # of them
         self._hopeless: set[str] = set()  # what is in the queue and was said never to start
         self._stopping = False
+        self._follows = {spec.key: spec.follows for _, spec, _ in jobs}
+        self._ids: dict[str, tuple[str, ...]] = {}  # of submitted jobs, in the queue
         self._in_air: JobSpec | None = None  # its submit command is at work
         self._interrupts = Interrupts(self._leave_at_once)
 
@@ -146,6 +148,7 @@ class Session:
 
     def _submit(self, waiting: _Waiting) -> SubmitError | None:
         """Try once. What the scheduler took is followed; what it did not take is left in ``waiting``."""
+        self._let_follow(waiting)
         group, spec = waiting.group, waiting.spec
         scheduler = spec.plan.request.scheduler
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
@@ -173,7 +176,20 @@ class Session:
     def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
         """Jobs for the runs of an array that the scheduler has refused."""
         dialect = self.submitters[waiting.spec.plan.request.scheduler].dialect
-        return [_Waiting(*job) for job in scripts.one_by_one(waiting.group, waiting.spec, dialect)]
+        jobs = scripts.one_by_one(waiting.group, waiting.spec, dialect)
+        self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}
+        self._follows[waiting.spec.key] = jobs[-1][1].key  # for those that follow the array
+        return [_Waiting(*job) for job in jobs]
+
+    def _let_follow(self, waiting: _Waiting) -> None:
+        """Let it begin after the end of the job that it follows, or the one before that where that is not queued."""
+        spec, key = waiting.spec, waiting.spec.follows
+        while key and key not in self._ids:
+            key = self._follows.get(key, "")
+        if key:
+            dialect = self.submitters[spec.plan.request.scheduler].dialect
+            spec = scripts.following(spec, waiting.script, self._ids[key], dialect)
+        waiting.spec = replace(spec, follows="")
 
     def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
         """Another word for the next try, in the manifest and in the script alike: the queue is asked for it."""
@@ -182,6 +198,8 @@ class Session:
 
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)
+        base = job.key.partition(".")[0]
+        self._ids[base] = self._ids.get(base, ()) + tuple(dict.fromkeys(map(in_queue, job.ids)))
         self._in_air = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)

@@ -62,6 +62,19 @@ def group(runs: Iterable[Run]) -> list[Group]:
     return [Group(plan, tuple(members)) for plan, members in by_plan.items()]
 
 
+def lanes(elements: Sequence[int], most: int) -> list[tuple[int, int | None]]:
+    """How jobs of so many elements share a limit of ``most`` elements that may run at once.
+
+    Returns for each how many of its elements may, and the number of the job after whose end it may begin (None: now).
+    """
+    count = min(len(elements), most)
+    largest = [max(elements[lane::count]) for lane in range(count)]
+    widths = [1] * count
+    while sum(widths) < most and (room := [lane for lane in range(count) if widths[lane] < largest[lane]]):
+        widths[max(room, key=lambda lane: largest[lane] / widths[lane])] += 1
+    return [(widths[i % count], i - count if i >= count else None) for i in range(len(elements))]
+
+
 def with_arrays(groups: Iterable[Group]) -> set[str]:
     """Schedulers that are given several runs, or packs, in one submission where they have arrays."""
     return {g.plan.request.scheduler for g in groups if (len(g.pack.sizes) if g.pack else len(g.runs)) > 1}

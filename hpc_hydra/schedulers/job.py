@@ -111,6 +111,8 @@ class JobSpec:
     home: str = ""  # the user's home directory
     packs: tuple[int, ...] = ()  # how many of the runs, in their order, each allocation carries; empty: one each
 
+    follows: str = ""  # key of the job of its sweep after whose end it may begin (scheduler.array_parallelism)
+
     @property
     def elements(self) -> int:
         """How many things in the queue this is."""

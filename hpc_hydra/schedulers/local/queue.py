@@ -160,7 +160,8 @@ class LocalSubmitter(Submitter):
     def _start_those_that_fit(self) -> None:
         for run in list(self._waiting):
             limit = run.spec.plan.request.array_parallelism
-            if limit is not None and sum(other.spec is run.spec for other in self._running) >= limit:
+            limited = [other for other in self._running if other.spec.plan.request.array_parallelism is not None]
+            if limit is not None and len(limited) >= limit:
                 continue
             if not self._fits(run):
                 return  # in order: a small run does not overtake a large one

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
+from hpc_hydra.records.batching import Group, Run, group, lanes, packed, split, with_arrays
 from hpc_hydra.ui import cost
 
 from .fakes import runs
@@ -35,6 +35,24 @@ def test_a_group_is_split_where_the_scheduler_takes_only_so_many() -> None:
 def test_arrays_are_where_several_runs_are_one_submission() -> None:
     assert with_arrays(group(runs(Path("/s"), 2))) == {"slurm"}
     assert with_arrays(split(group(runs(Path("/s"), 2)), {"slurm": 1})) == with_arrays([]) == set()
+
+
+@pytest.mark.parametrize(
+    ("elements", "most", "shared"),
+    [
+        ([8], 3, [(3, None)]),
+        ([8, 8], 1, [(1, None), (1, 0)]),
+        ([8, 1], 4, [(3, None), (1, None)]),
+        ([1, 1, 1, 1], 4, [(1, None)] * 4),
+        ([1000, 1000, 500], 10, [(4, None), (4, None), (2, None)]),
+        ([5, 5, 5, 5], 2, [(1, None), (1, None), (1, 0), (1, 1)]),
+        ([2, 2], 100, [(2, None), (2, None)]),
+    ],
+)
+def test_jobs_share_a_limit_of_what_runs_at_once(
+    elements: list[int], most: int, shared: list[tuple[int, int | None]]
+) -> None:
+    assert lanes(elements, most) == shared
 
 
 def packs(count: int, pack: int, *, cpus: int = 2, allocations: int | None = None, **request: object) -> list[Group]:

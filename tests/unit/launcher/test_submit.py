@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError, SweepError
-from hpc_hydra.launcher import submit
+from hpc_hydra.launcher import scripts, submit
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest, read_manifest
@@ -168,6 +169,25 @@ def test_what_will_never_start_is_said_aloud_once(bench: Bench, capsys: pytest.C
     err = capsys.readouterr().err
     assert err.count("this will never start as it is: job 2_0 2_1 (runs 3 4), PartitionNodeLimit: too many nodes") == 1
     assert f"Try: hpc-hydra cancel {bench.root}" in err and "0 1 2" not in err
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_jobs_that_share_a_limit_follow_each_other(tmp_path: Path, refused: bool) -> None:
+    bench = Bench(tmp_path / "sweep")
+    third = runs(bench.root, 1, first=5, nodes=3)
+    jobs = [*bench.jobs, job(bench.root, "job2", third)]
+    for i, (group, spec, path) in enumerate(jobs):
+        limited = replace(spec.plan.request, array_parallelism=1)
+        jobs[i] = (group, replace(spec, plan=replace(spec.plan, request=limited)), path)
+    bench.small += third
+    bench.session = Session(
+        bench.root, scripts.sharing(jobs), {"slurm": bench.submitter}, Manifest(bench.root), LaunchConfig()
+    )
+    bench.submitter.errors = [None, SubmitError("no account")] if refused else []
+    bench.run()
+    said = [spec.plan.request.dependency for spec in bench.submitter.submitted]
+    assert said == ([None, "afterany:1"] if refused else [None, "afterany:1", "afterany:2"])
+    assert "--dependency=afterany:" in jobs[2][2].read_text()
 
 
 def test_runs_of_an_array_that_is_refused_are_submitted_one_by_one(bench: Bench) -> None:
