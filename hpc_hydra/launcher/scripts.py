@@ -166,6 +166,7 @@ def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Gr
         path = SweepPaths(spec.sweep).script(key)
         _write(path, dialect.script(alone))
         jobs.append((replace(group, runs=(run,)), alone, path))
+    write_secrets([alone for _, alone, _ in jobs])
     return sharing(jobs)
 
 
