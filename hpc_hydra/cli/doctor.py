@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
+from hpc_hydra.planning.addresses import endpoint, not_for_others
 from hpc_hydra.ui import streams
 
 OPTIONS = (
@@ -123,18 +124,19 @@ def _identity(facts: Sequence[Facts]) -> Check:
 def _addresses(facts: Sequence[Facts]) -> Check:
     masters = {(each["identity"]["MASTER_ADDR"], each["identity"]["MASTER_PORT"]) for each in facts}
     if len(masters) > 1:
-        return Check("address", "fail", f"ranks have different ones: {_few(sorted(':'.join(m) for m in masters))}")
+        return Check("address", "fail", f"ranks have different ones: {_few(sorted(endpoint(*m) for m in masters))}")
     address, port = masters.pop()
     several = len(_hosts(facts)) > 1
     for each in facts:
         if not each["resolves"]:
             return Check("address", "fail", f"{address} cannot be resolved on {each['host']}")
-        if several and all(found.startswith("127.") or found == "::1" for found in each["resolves"]):
-            return Check("address", "fail", f"{address} is {each['resolves'][0]} on {each['host']}")
+        if several and all(not_for_others(found) for found in each["resolves"]):
+            found = each["resolves"][0]
+            return Check("address", "fail", f"{address} is {found} on {each['host']}: {not_for_others(found)}")
     target = set(facts[0]["resolves"])
     first = next((e for e in facts if e["identity"]["RANK"] == "0"), facts[0])
     interface = next((name for name, own in first["addresses"].items() if own in target), "?")
-    return Check("address", "ok", f"{address}:{port} on interface {interface} of {first['host']}")
+    return Check("address", "ok", f"{endpoint(address, port)} on interface {interface} of {first['host']}")
 
 
 def _meeting(facts: Sequence[Facts]) -> Check:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any
+
+from hpc_hydra.planning.addresses import is_loopback
 
 SILENT = "HPC_HYDRA_NAMES_SILENT"
 """1: nobody answers when a rank of this node asks for a host name; 0: somebody does."""
@@ -57,7 +58,7 @@ def nobody_answers(address: str) -> bool:
     """Whether nobody says within a second which name an address has, if it has one. ``address`` may be a name."""
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4]
-        if ipaddress.ip_address(str(found[0]).partition("%")[0]).is_loopback:
+        if is_loopback(str(found[0])):
             return False
     except (OSError, ValueError):
         return False

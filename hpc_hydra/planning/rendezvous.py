@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.addresses import is_link_local, not_for_others, split_endpoint
 from hpc_hydra.planning.types import Logging, Rendezvous
 from hpc_hydra.planning.units import period, seconds
 
@@ -74,7 +75,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         port_range=None if asked.port_range is None else _port_range(asked.port_range, "rendezvous.port_range"),
         interface=asked.interface or system.interface,
         host_suffix=asked.host_suffix if asked.host_suffix is not None else system.host_suffix,
-        master_addr=asked.master_addr,
+        master_addr=None if asked.master_addr is None else _master_addr(asked.master_addr),
         timeout=seconds(asked.timeout, "rendezvous.timeout", bare=False) or Rendezvous.timeout,
         backend=asked.backend,
         init=cast("Literal['script', 'launcher'] | None", asked.init),
@@ -214,6 +215,28 @@ def fraction(value: float | None, key: str = "rendezvous.fraction_max_gpu_mem") 
     if value is not None and not 0 < value <= 1:
         raise ConfigError(f"{value:g} is no share of a GPU's memory: above 0, at most 1", where=key, fix=f"{key}=0.8")
     return value
+
+
+def _master_addr(value: str) -> str:
+    """A name or an address, IPv6 without brackets. Raises `ConfigError`."""
+    key = "rendezvous.master_addr"
+    try:
+        host, port = split_endpoint(value)
+    except ValueError:
+        raise ConfigError(f"{value!r} is no name of a host and no address", where=key, fix=f"{key}=HOST") from None
+    if port is not None:
+        raise ConfigError(
+            f"{value!r} has a port, which has a key of its own",
+            where=key,
+            fix=f"{key}={host} rendezvous.port={port}",
+        )
+    if is_link_local(host):
+        raise ConfigError(
+            f"{value!r}: {not_for_others(host)}",
+            where=key,
+            fix=f"{key}=NAME, or a global or unique local address (`ip -6 addr show scope global`)",
+        )
+    return host
 
 
 def _port(value: int, key: str) -> int:

@@ -30,6 +30,7 @@ from hpc_hydra.node.modes.replica_resources import JOB_HOSTS
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.context import find_case, told_of_nobody
 from hpc_hydra.node.rank.logs import open_log
+from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.processes import STOP, Signals, die_with_parent, exit_code, kill_children, name_of
 from hpc_hydra.records.files import write_json
@@ -127,11 +128,11 @@ def _start(
 
 def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
     """The running server, which lives as long as the object. Raises what torchft raises."""
-    places = [*bind_addresses(meeting), "[::]" if socket.has_ipv6 else "0.0.0.0"]
+    places = [*bind_addresses(meeting), "::" if socket.has_ipv6 else "0.0.0.0"]
     for place in places:
         try:
             return extension().LighthouseServer(
-                bind=f"{place}:{meeting.port}",
+                bind=endpoint(place, meeting.port),
                 min_replicas=settings.min_replicas,
                 join_timeout_ms=1000 * settings.join_timeout,
                 quorum_tick_ms=TICK_MS,
@@ -184,13 +185,12 @@ def bind_addresses(meeting: rendezvous.Endpoint) -> list[str]:
     hosts = [str(entry[4][0]) for entry in found]
     if any(":" in host for host in hosts) and len(set(hosts)) > 1:
         return []  # replicas may try either family
-    return [f"[{host}]" if ":" in host else host for host in hosts[:1]]
+    return hosts[:1]
 
 
 def url(meeting: rendezvous.Endpoint) -> str:
     """``TORCHFT_LIGHTHOUSE``."""
-    address = f"[{meeting.address}]" if ":" in meeting.address else meeting.address
-    return f"http://{address}:{meeting.port}"
+    return f"http://{endpoint(meeting.address, meeting.port)}"
 
 
 def check_installed() -> None:

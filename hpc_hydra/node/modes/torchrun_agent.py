@@ -14,6 +14,7 @@ from typing import Any
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.modes.torchrun import STOP_BY, Node
 from hpc_hydra.node.rank.environment import ROUND
+from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import STOP, name_of
 from hpc_hydra.records.files import read_json, write_json
@@ -26,7 +27,11 @@ def arguments(node: Node) -> list[str]:
     """torchrun's command line."""
     settings = node.settings
     argv = [f"--nnodes={_nodes(node)}", f"--nproc-per-node={node.procs}", f"--rdzv-id={node.run_id}"]
-    argv += [f"--rdzv-endpoint={node.address}:{node.port}", f"--local-addr={node.here}", f"--log-dir={node.log_dir}"]
+    argv += [
+        f"--rdzv-endpoint={endpoint(node.address, node.port)}",
+        f"--local-addr={node.here}",
+        f"--log-dir={node.log_dir}",
+    ]
     argv += [f"--max-restarts={settings.max_restarts}"]
     if settings.name == "static":
         argv += ["--rdzv-backend=static", f"--node-rank={node.node_rank}", f"--rdzv-conf=timeout={settings.timeout}"]

@@ -26,6 +26,7 @@ from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import gc_tuning, preemption_signal, rendezvous
 from hpc_hydra.node.rank.environment import ROUND, device_index, identity_variables
 from hpc_hydra.node.rank.start import Start, meeting_place, run_directory, start_of
+from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def _tcp_store(start: Start, address: str, port: int, serves: bool, seconds: flo
             multi_tenant=True,
         )  # fmt: skip
     except Exception as error:
-        raise _unreachable(start, seconds, error, f"{address}:{port}") from error
+        raise _unreachable(start, seconds, error, endpoint(address, port)) from error
     if serves:
         _served.append(store)
     return store
@@ -314,7 +315,7 @@ def _agree(store: Any, start: Start, seconds: float) -> None:
         missing = [str(r) for r in range(info.world_size) if not store.check([f"here/{r}"])]
         raise RendezvousError(
             f"{me} waited {seconds:g} s for rank {', '.join(missing[:10])} of {info.world_size}",
-            where=f"{start.address}:{start.port}",
+            where=endpoint(start.address, start.port),
             fix="look into the logs of these ranks; rendezvous.timeout=30m waits longer",
         ) from error
     found = wrong or store.get("complete").decode()
@@ -328,7 +329,7 @@ def _unreachable(start: Start, seconds: float, error: Exception, where: str | No
     return RendezvousError(
         f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not join the process group of rank 0 "
         f"on {start.master_host} within {seconds:g} s: {first}",
-        where=where or f"{start.address}:{start.port}",
+        where=where or endpoint(start.address, start.port),
         fix="rendezvous.interface=NAME names the network between the nodes, rendezvous.port_range ports that are open",
     )
 
@@ -339,7 +340,7 @@ def _broken(start: Start, backend: str, error: Exception) -> RendezvousError:
     return RendezvousError(
         f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not make its process group "
         f"({backend}): {first}",
-        where=f"{start.address}:{start.port}",
+        where=endpoint(start.address, start.port),
         fix="rendezvous.interface=NAME names the network between the nodes; logging.torch_distributed_debug=DETAIL",
     )
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import RendezvousError
+from hpc_hydra.planning.addresses import is_ipv6, not_for_others
 from hpc_hydra.planning.types import RankInfo, Rendezvous, from_json, to_json
 from hpc_hydra.records.files import read_json, write_json
 
@@ -118,8 +119,10 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
         if found:
             return found
         if several:
+            unfit = _ipv6_of(settings.interface, "20")
             raise RendezvousError(
-                f"{socket.gethostname()} has no network interface {settings.interface!r} with an address",
+                f"{socket.gethostname()} has no network interface {settings.interface!r} with an address"
+                + (f" but {unfit}: {not_for_others(unfit)}" if unfit else ""),
                 where="rendezvous.interface",
                 fix=f"one of: {', '.join(name for _, name in socket.if_nameindex())}",
             )
@@ -129,9 +132,9 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
         host = host_of_0.split(".")[0] + settings.host_suffix
         _check_reachable(host, "rendezvous.host_suffix")
         return host
-    if any(not _is_loopback(a) for a in _resolve(host_of_0)):
+    if any(not not_for_others(a) for a in _resolve(host_of_0)):
         return host_of_0
-    routed = _routed_address(info)  # many hosts know their own name as 127.0.1.1 only
+    routed = _routed_address(info)  # many hosts know their own name as 127.0.1.1 only, or by a link-local address
     if routed is None:
         _check_reachable(host_of_0, info.source or "the scheduler's name of rank 0's host")
     return routed or host_of_0
@@ -209,7 +212,7 @@ def check(meeting: Endpoint, info: RankInfo, token: str) -> None:
 
 def interface_for_gloo(info: RankInfo) -> str | None:
     """The interface that gloo must be told, where it would take 127.0.1.1 for the address of this host."""
-    if not _several_machines(info) or any(not _is_loopback(a) for a in _resolve(socket.gethostname())):
+    if not _several_machines(info) or any(not not_for_others(a) for a in _resolve(socket.gethostname())):
         return None
     routed = _routed_address(info)
     return next((n for _, n in socket.if_nameindex() if routed and _ipv4_of(n) == routed), None)
@@ -224,9 +227,9 @@ def _check_reachable(host: str, where: str) -> None:
             where=where,
             fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
         )
-    if all(_is_loopback(a) for a in addresses):
+    if all(not_for_others(a) for a in addresses):
         raise RendezvousError(
-            f"{host!r}, where rank 0 is, is {addresses[0]} on {here}: other nodes cannot reach that",
+            f"{host!r}, where rank 0 is, is {addresses[0]} on {here}: {not_for_others(addresses[0])}",
             where=where,
             fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
         )
@@ -240,24 +243,17 @@ def _resolve(host: str) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
 def _routed_address(info: RankInfo) -> str | None:
     """This host's address on the way to another node of the job. Sends nothing."""
     for host in info.hosts:
         for other in _resolve(host):
-            if _is_loopback(other):
+            if not_for_others(other):
                 continue
-            family = socket.AF_INET6 if ":" in other else socket.AF_INET
+            family = socket.AF_INET6 if is_ipv6(other) else socket.AF_INET
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((other, 9))
                 mine = str(probe.getsockname()[0])
-                if not _is_loopback(mine) and mine != other:
+                if not not_for_others(mine) and mine != other:
                     return mine
     return None
 
@@ -284,10 +280,11 @@ def _ipv4_of(name: str) -> str | None:
     return socket.inet_ntoa(answer[20:24])
 
 
-def _ipv6_of(name: str) -> str | None:
+def _ipv6_of(name: str, wanted: str = "00") -> str | None:
+    """Its first address of this scope, as the kernel numbers them: 00 global, 20 link-local."""
     with contextlib.suppress(OSError), open("/proc/net/if_inet6") as lines:
         for line in lines:
             number, _, _, scope, _, interface = line.split()
-            if interface == name and scope == "00":  # global
+            if interface == name and scope == wanted:
                 return str(ipaddress.IPv6Address(bytes.fromhex(number)))
     return None

@@ -136,7 +136,17 @@ def test_another_attempt_or_world_is_refused(names: dict[str, list[str]]) -> Non
         check(Endpoint("n01", "10.0.0.1", 1, "a1", "77", 3), TWO, "a1")
 
 
-@pytest.mark.parametrize(("address", "resolved"), [("n01", []), ("n01", ["127.0.1.1"]), ("localhost", ["::1"])])
+@pytest.mark.parametrize(
+    ("address", "resolved"),
+    [
+        ("n01", []),
+        ("n01", ["127.0.1.1"]),
+        ("localhost", ["::1"]),
+        ("n01", ["fe80::1%e0"]),
+        ("fe80::1", ["fe80::1"]),
+        ("n01", ["::1", "fe80::1%e0"]),
+    ],
+)
 def test_a_master_that_other_nodes_cannot_reach_is_refused(
     names: dict[str, list[str]], address: str, resolved: list[str]
 ) -> None:
@@ -171,6 +181,20 @@ def test_the_configured_master_wins_and_is_checked(names: dict[str, list[str]]) 
         address_of(Rendezvous(master_addr="gone"), FIRST)
 
 
+@pytest.mark.needs("ipv6")
+def test_an_interface_with_a_link_local_address_only_is_refused_by_that_reason() -> None:
+    made = (
+        "from tests.unit.node.test_rendezvous import FIRST, Rendezvous, address_of\n"
+        "try: address_of(Rendezvous(interface='e0'), FIRST)\n"
+        "except Exception as error: print(error)"
+    )
+    script = 'set -e; ip link add e0 type veth peer name e1; ip -6 addr add fe80::7/64 dev e0 nodad; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-n", "bash", "-c", script, "bash", sys.executable, "-c", made], capture_output=True, text=True
+    )
+    assert "'e0'" in done.stdout and "link-local" in done.stdout, done.stderr
+
+
 def test_an_interface_gives_its_address() -> None:
     assert address_of(Rendezvous(interface="lo"), FIRST) == "127.0.0.1"
     with pytest.raises(RendezvousError, match=r"no network interface 'hsn9'.*\n.*lo"):
@@ -181,7 +205,7 @@ def test_an_interface_gives_its_address() -> None:
 def test_a_host_that_knows_itself_as_loopback_gives_its_address_towards_the_others(
     names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names["n01"] = ["127.0.1.1"]
+    names["n01"] = ["127.0.1.1", "fe80::1%e0"]
     monkeypatch.setattr(rendezvous, "_routed_address", lambda info: "10.0.0.1")
     assert address_of(Rendezvous(), FIRST) == "10.0.0.1"
     monkeypatch.setattr(rendezvous, "_routed_address", lambda info: None)

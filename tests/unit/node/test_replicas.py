@@ -57,7 +57,7 @@ def test_the_lighthouse_listens_where_the_groups_are_told() -> None:
     here = Endpoint("h", "127.0.0.1", 29, "t", "", 2)
     assert (bind_addresses(here), url(here)) == (["127.0.0.1"], "http://127.0.0.1:29")
     six = Endpoint("h", "::1", 29, "t", "", 2)
-    assert (bind_addresses(six), url(six)) == (["[::1]"], "http://[::1]:29")
+    assert (bind_addresses(six), url(six)) == (["::1"], "http://[::1]:29")
     assert bind_addresses(Endpoint("h", "no.such.host.invalid", 29, "t", "", 2)) == []
 
 
