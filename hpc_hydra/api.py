@@ -9,7 +9,6 @@ Must not know: how runs are submitted.
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 import time
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import ConfigError, SweepError
+from hpc_hydra.hydra_compat import composition
+from hpc_hydra.hydra_compat.command_line import of_hydra_main
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
@@ -69,7 +70,7 @@ def launch(
         ConfigError: ``launch.debug=true``, which leaves no sweep to come back to.
     """
     _check_arguments(task, overrides, config, config_path, config_name)
-    function, path, name = _of_hydra_main(task)
+    function, path, name = of_hydra_main(task)
     if config is not None and (config_path or config_name or name):
         raise ConfigError("there is a primary configuration already", where="config", fix="config_name alone")
     if config_path is not None:
@@ -101,23 +102,9 @@ def _check_arguments(task: object, overrides: Sequence[object], config: object, 
         raise ConfigError(f"{name!r:.80} is no name", where="config_name", fix='config_name="config"')
 
 
-def _of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
-    """The function inside of ``@hydra.main``, its folder of configurations and the name of the primary one."""
-    found = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
-    if "config_name" not in found or "task_function" not in found:
-        return task, None, None
-    function = found["task_function"]
-    folder = found.get("config_path")
-    if folder is not None and not os.path.isabs(folder):  # noqa: PTH117
-        folder = str((Path(inspect.getfile(function)).parent / folder).resolve())
-    return function, folder, found["config_name"]
-
-
 @contextmanager
 def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | None) -> Iterator[tuple[Any, str]]:
     """A Hydra of our own, and the name of the primary configuration; the caller's comes back at the end."""
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.plugins import Plugins
@@ -130,7 +117,7 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
         if name is None:
             name = _PRIMARY
             ConfigStore.instance().store(name=name, node={"defaults": ["hpc", "_self_"], **(config or {})})
-        yield Hydra.create_main_hydra2(task_name="launch", config_search_path=create_config_search_path(path)), name
+        yield composition.create_hydra("launch", path), name
     finally:
         Singleton.set_state(state)
 
@@ -138,7 +125,6 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
 def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> tuple[Path, bool]:
     """The sweep directory, and whether there is one: not after a dry run."""
     from hydra import version
-    from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext, RunMode
     from omegaconf import OmegaConf
@@ -160,7 +146,7 @@ def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Seque
         )
     sweeper = Plugins.instance().instantiate_sweeper(
         config=cfg,
-        hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks()),
+        hydra_context=HydraContext(config_loader=hydra.config_loader, callbacks=composition.callbacks()),
         task_function=function,
     )
     sweeper.sweep(arguments=raw_list(cfg.hydra.overrides.task))

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,14 +153,11 @@ def task_name(call: Call) -> str:
 
 def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     """Hydra, and the configuration of the whole command line as its multirun composes it."""
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
 
-    from hpc_hydra.config import kept
-    from hpc_hydra.records.frozen_config import parse_overrides
+    from hpc_hydra.hydra_compat import composition
 
     if call.config_dir and not Path(call.config_dir).is_dir():
         raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
@@ -169,15 +166,14 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
         store.store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
     GlobalHydra.instance().clear()
     folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # ours is found anyway
-    hydra = Hydra.create_main_hydra2(task_name=name, config_search_path=create_config_search_path(folder))
+    hydra = composition.create_hydra(name, folder)
     config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
     overrides = list(call.overrides)
     if not call.multirun:  # one run: its directory is the launch directory itself
         overrides.append("hydra.sweep.subdir=.")
-    with kept.compositions(hydra.config_loader, parse_overrides) if config_name == PRIMARY else nullcontext():
-        master = hydra.compose_config(
-            config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
-        )
+    master = hydra.compose_config(
+        config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
+    )
     if "launch" not in master:
         raise ConfigError(
             "does not have hpc_hydra's groups", where=config_name, fix="defaults: [hpc, _self_] in that file"
@@ -187,9 +183,9 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
 
 def _check_overrides(call: Call) -> list[Any]:
     """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
-    from hpc_hydra.config.hints import quoted
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.records.frozen_config import parse_overrides
+    from hpc_hydra.suggest import quoted
 
     parsed = parse_overrides(call.overrides)
     for one in parsed:
@@ -263,17 +259,17 @@ def _nobody_reads(key: str, *, fill: bool) -> ConfigError:
 
 def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
     """What Hydra's multirun does with a composed configuration."""
-    from hydra._internal.callbacks import Callbacks
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext
     from omegaconf import OmegaConf, open_dict, read_write
 
+    from hpc_hydra.hydra_compat import composition
     from hpc_hydra.hydra_compat.command_line import declare
 
     if not call.multirun and master.launch.launch_dir is None:
         with read_write(master), open_dict(master):
             master.launch.launch_dir = "true"  # a new directory, named by command and time
-    callbacks = Callbacks(master)
+    callbacks = composition.callbacks(master)
     callbacks.on_multirun_start(config=master, config_name=master.hydra.job.config_name)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
     with declare(task):

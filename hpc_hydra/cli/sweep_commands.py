@@ -42,7 +42,7 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
     dirs = [word for word in words if not is_selection(word)]
     strange = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
     if strange is not None:
-        from hpc_hydra.config.hints import nearest
+        from hpc_hydra.suggest import nearest
         from hpc_hydra.sweep.status import WORDS
 
         near = nearest(strange, WORDS)

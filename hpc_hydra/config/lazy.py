@@ -24,9 +24,10 @@ class LazyNode(ConfigNode):
     @property
     def node(self) -> Any:
         if self._made is None:
-            from omegaconf import OmegaConf
+            from omegaconf import DictConfig, OmegaConf
 
-            self._made = OmegaConf.structured(self._make())
+            made = self._make()
+            self._made = made if isinstance(made, DictConfig) else OmegaConf.structured(made)
         return self._made
 
     @node.setter

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from hpc_hydra.config.hints import clash_cure, nearest
 from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, Settings
 from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.hydra_compat import composition
+from hpc_hydra.suggest import clash_cure, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -66,6 +67,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "launch.snapshot": ("none", "copy", "git"),
     "launch.on_failure": ("continue", "stop"),
 }
+GLOBAL_PACKAGE = "# @package _global_"
+
 OF_SBATCH = {
     "partition": "scheduler.queue",
     "time": "resources.time_limit",
@@ -190,13 +193,11 @@ def misspelt_group(name: str, value: Any) -> str | None:
 
 def misspelt_groups(cfg: DictConfig) -> dict[str, str]:
     """Top-level keys of a composed configuration that were meant to be groups of ours, as `misspelt_group` tells."""
-    nodes = {str(key): cfg._get_node(key) for key in cfg if key not in GROUPS}
-    plain = {key: node for key, node in nodes.items() if isinstance(node, Mapping) and not _has_no_keys(node)}
+    nodes = {str(key): composition.node(cfg, str(key)) for key in cfg if key not in GROUPS}
+    plain = {
+        key: node for key, node in nodes.items() if isinstance(node, Mapping) and not composition.has_no_keys(node)
+    }
     return {key: meant for key, node in plain.items() if (meant := misspelt_group(key, node))}
-
-
-def _has_no_keys(node: Any) -> bool:
-    return bool(node._is_none() or node._is_missing() or node._is_interpolation())
 
 
 _FIELDS: dict[type[Any], dict[str, Any]] = {}
@@ -222,6 +223,12 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{data!r} stands where hpc_hydra's group is", where=group, fix=clash_cure(group))
     unknown = [str(key) for key in data if key not in _fields(kind)]
+    if group in unknown and isinstance(data[group], Mapping):
+        raise ConfigError(
+            f"holds another `{group}`, as its file does not begin with `{GLOBAL_PACKAGE}`",
+            where=group,
+            fix=f"`{GLOBAL_PACKAGE}` as its first line",
+        )
     if unknown:
         foreign = group == "scheduler" and data.get("name", shipped(group)[0]) not in shipped(group)
         raise _unknown_keys(group, unknown, list(_fields(kind)), foreign)

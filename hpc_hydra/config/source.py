@@ -7,21 +7,45 @@ Light: imported where Hydra scans plugins.
 
 from __future__ import annotations
 
-import importlib
 import pickle
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, List  # noqa: UP035  (a method of Hydra's interface is called `list`)
 
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 
+from hpc_hydra.config import in_use
+from hpc_hydra.hydra_compat.yaml_loader import fast_loader
+
+BUNDLES = ("hpc", "hpc.yaml")
+_search_path: Sequence[Any] = ()
+
+
+def follow(search_path: Sequence[Any]) -> None:
+    """Sources made from now on belong to this search path, which may still grow."""
+    global _search_path
+    _search_path = search_path
+
 
 class HpcConfigSource(ConfigSource):
-    """A folder of YAML files, as Hydra's own ``file://``."""
+    """A folder of YAML files, as Hydra's own ``file://``. Applications without the bundle see only the bundle."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path if "://" in path else f"{self.scheme()}://{path}")
+        self._search_path = _search_path
+        self._in_use: bool | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the application has the bundle."""
+        if self._in_use is None:
+            self._in_use = in_use.has_bundle(self._search_path)
+        return self._in_use
+
+    def show(self) -> None:
+        """Let the application see our groups, whatever its configuration has."""
+        self._in_use = True
 
     @staticmethod
     def scheme() -> str:
@@ -35,6 +59,8 @@ class HpcConfigSource(ConfigSource):
             found = path.stat()
         except OSError as error:
             raise ConfigLoadError(f"Config not found : {path}") from error
+        if config_path in BUNDLES:
+            self._in_use = True
         content, header = _read(path, found.st_mtime_ns, found.st_size)
         return ConfigResult(
             config=pickle.loads(content), path=self.full_path(), provider=self.provider, header=dict(header)
@@ -45,13 +71,15 @@ class HpcConfigSource(ConfigSource):
         return Path(self.path).is_dir()
 
     def is_group(self, config_path: str) -> bool:
-        return Path(self.path, config_path).is_dir()
+        return self.in_use and Path(self.path, config_path).is_dir()
 
     def is_config(self, config_path: str) -> bool:
-        return self._file(config_path).is_file()
+        return self._file(config_path).is_file() and (config_path in BUNDLES or self.in_use)
 
     def list(self, config_path: str, results_filter: Any) -> List[str]:  # noqa: UP006
         found: List[str] = []  # noqa: UP006
+        if not self.in_use:
+            return found
         for path in Path(self.path, config_path).iterdir():
             self._list_add_result(found, str(path.relative_to(self.path)), path.name, results_filter)
         return sorted(set(found))
@@ -67,22 +95,6 @@ def _read(path: Path, mtime: int, size: int) -> tuple[bytes, dict[str, str | Non
     from omegaconf import OmegaConf
 
     text = path.read_text(encoding="utf-8")
-    content = yaml.load(text, Loader=_loader())
+    content = yaml.load(text, Loader=fast_loader())
     config = OmegaConf.create({} if content is None else content)
     return pickle.dumps(config, protocol=pickle.HIGHEST_PROTOCOL), ConfigSource._get_header_dict(text[:512])
-
-
-@lru_cache(maxsize=1)
-def _loader() -> Any:
-    """A loader on libyaml that reads scalars as OmegaConf's does: `1e3` is a number, dates are text."""
-    import yaml
-
-    fast = getattr(yaml, "CSafeLoader", None)
-    for module in ("omegaconf._utils", "omegaconf._yaml"):  # 2.3, 2.4
-        with suppress(ImportError, AttributeError):
-            its: Any = importlib.import_module(module).get_yaml_loader()
-            if fast is None or issubclass(its, fast):
-                return its
-            same = {name: getattr(its, name) for name in ("yaml_implicit_resolvers", "yaml_constructors")}
-            return type("Loader", (fast,), same)
-    return yaml.SafeLoader

@@ -13,18 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads this spelling)
 
-from hpc_hydra.config.hints import install_hints
 from hpc_hydra.config.schema import GROUPS, SystemConfig
 from hpc_hydra.errors import ConfigError
-
-# Mappings that take any key without `+` on the command line.
-OPEN = {
-    "container": ("env", "extra"),
-    "launch": ("env",),
-    "scheduler": ("extra", "submit_extra", "launch_extra"),
-    "system": ("env", "queues", "submit_args", "launch_args", "site_env", "site_file"),
-}
-
 
 PLUGGED = "hpc_hydra.schedulers"
 
@@ -42,18 +32,15 @@ def _schema() -> Any:
 
     kinds: dict[str, Any] = {**GROUPS, "system": SystemSchema}
     root = OmegaConf.create({group: OmegaConf.structured(kind) for group, kind in kinds.items()})
-    for group, keys in OPEN.items():
-        for key in keys:
-            OmegaConf.set_struct(root[group][key], False)
+    for group in kinds:  # unknown keys pass Hydra, and `load` refuses them with what was probably meant
+        OmegaConf.set_struct(root[group], False)
     return root
 
 
 def register() -> None:
-    """Register the schemas in Hydra's ConfigStore, and hints in its messages; does nothing where that is done."""
-    from hpc_hydra.config import lazy, remembered
+    """Register the schemas in Hydra's ConfigStore; does nothing where that is done."""
+    from hpc_hydra.config import lazy
 
-    install_hints()
-    remembered.install()
     lazy.store("hpc_schema", _schema, group="hydra", package="_global_")
 
 

@@ -6,8 +6,6 @@ true. Once composed, none of this can be told from what was meant, so the files 
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import yaml
 
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.hydra_compat.yaml_loader import omegaconf_loader
 
 _TIMES = re.compile(
     r"resources\.time_limit|rendezvous\.timeout|system\.queues\.[^.]+\.(time_limit|max_time|time_by_nodes\..+)"
@@ -111,7 +110,7 @@ def _scan(source: Source) -> Iterator[Finding]:
     if not mentioned:
         return
     try:
-        root = yaml.compose(source.text, Loader=_loader())
+        root = yaml.compose(source.text, Loader=(omegaconf_loader() or yaml.SafeLoader))
     except yaml.YAMLError:
         return
     prefix = "" if package in ("", "_global_") else package.removeprefix("_global_.")
@@ -127,14 +126,6 @@ def _package(source: Source) -> str:
     folder = parts[-2] if len(parts) > 1 else ""
     group = folder if folder in GROUPS else ""
     return header[1].replace("_group_", group) if header else group
-
-
-def _loader() -> Any:
-    """What Hydra reads files with: OmegaConf's own loader knows other floats than PyYAML's, and no dates."""
-    for module in ("omegaconf._utils", "omegaconf._yaml"):  # 2.3, 2.4
-        with contextlib.suppress(ImportError, AttributeError):
-            return importlib.import_module(module).get_yaml_loader()
-    return yaml.SafeLoader
 
 
 def _scalars(node: Any, key: str) -> Iterator[tuple[str, Any]]:

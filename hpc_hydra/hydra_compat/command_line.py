@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -44,3 +47,15 @@ def declared() -> Any:
 def at_command_line() -> bool:
     """Whether this process is a command line's, whose answer is an exit code; not a notebook, a test, a library."""
     return bool(_declared) or started_by_hydra_main()
+
+
+def of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
+    """The function inside of ``@hydra.main``, its folder of configurations and the name of the primary one."""
+    found = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
+    if "config_name" not in found or "task_function" not in found:
+        return task, None, None
+    function = found["task_function"]
+    folder = found.get("config_path")
+    if folder is not None and not os.path.isabs(folder):  # noqa: PTH117
+        folder = str((Path(inspect.getfile(function)).parent / folder).resolve())
+    return function, folder, found["config_name"]

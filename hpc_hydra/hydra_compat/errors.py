@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, get_origin
 
-from hpc_hydra.config import hints, load
+from hpc_hydra import suggest
+from hpc_hydra.config import load
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.secrets import masked
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError
 
-PACKAGE = "# @package _global_"
 _FILE = r"In '(?P<file>[^']+)': "
 _MISSING = re.compile(r"Could not (?:find|load) '(?P<group>\w+)/(?P<choice>[^']*)'")
 _OVERRIDE = re.compile(
@@ -47,9 +47,6 @@ def explain(error: BaseException) -> ConfigError | None:
     """What to say instead of an error of Hydra's, or of what it calls; None where it is not about our groups."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
-    known: ConfigError | None = getattr(error, hints.MARK, None)
-    if known is not None:
-        return known
     if isinstance(error, RecursionError):
         return _endless(error.__traceback__)
     if isinstance(error, MissingConfigException):
@@ -66,7 +63,7 @@ def explain(error: BaseException) -> ConfigError | None:
 def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "") -> ConfigError:
     """The error for a choice that a group does not have. ``parent`` is the file whose defaults list names it."""
     known = sorted(set(choices))
-    near = hints.nearest(choice, known) or difflib.get_close_matches(choice.lower(), known, n=3, cutoff=0.6)
+    near = suggest.nearest(choice, known) or difflib.get_close_matches(choice.lower(), known, n=3, cutoff=0.6)
     words = " or ".join(f"{group}={name}" for name in near)
     if not near:
         words = f"{group}= one of {', '.join(known[:_WORDS])}" + (" …" if len(known) > _WORDS else "")
@@ -110,7 +107,7 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
             "is in the defaults list twice: the bundle has it already",
             where=group,
             fix=f"{group}=CHOICE on the command line, `- override /{group}: CHOICE` in a defaults list; "
-            + hints.clash_cure(group),
+            + suggest.clash_cure(group),
         )
     if (found := _NOT_THERE.search(text)) and found["group"] in GROUPS:
         return _no_bundle(found["group"]) if found["choice"] in shipped(found["group"]) else None
@@ -172,7 +169,7 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
         return said
     why = (text.splitlines() or [""])[0].rstrip(".")
     shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
-    fix = f"Hydra's quotes around the value, within those of the shell: {hints.quoted(shown)}"
+    fix = f"Hydra's quotes around the value, within those of the shell: {suggest.quoted(shown)}"
     if (hidden := masked(override)) != override:
         return ConfigError("cannot be read as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
     return ConfigError(f"cannot be read as a value: {why}", where=override, fix=fix)
@@ -190,7 +187,7 @@ def _key(text: str, cause: BaseException | None) -> str | None:
         return key if dot else None
     root = getattr(cause, "parent_node", None)
     names = [str(name) for name in root] if root is not None and hasattr(root, "keys") else []
-    near = hints.nearest(first, names)
+    near = suggest.nearest(first, names)
     return key if near and near[0] in GROUPS and full == first else None
 
 
@@ -213,7 +210,7 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
     group, _, rest = key.partition(".")
     if group not in GROUPS:
         root = getattr(cause, "parent_node", None) or ()
-        near = [f"{name}.{rest}" if rest else name for name in hints.nearest(group, map(str, root))]
+        near = [f"{name}.{rest}" if rest else name for name in suggest.nearest(group, map(str, root))]
         return ConfigError("no key of the configuration", where=key, fix=" or ".join(near))
     name = rest.partition(".")[0]
     if getattr(cause, "full_key", None) == group and not file and name in load._fields(GROUPS[group]):
@@ -224,17 +221,17 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         parent = getattr(cause, "parent_node", None)
         valid = [str(one) for one in parent] if parent is not None and hasattr(parent, "keys") else []
         stem, _, last = key.rpartition(".")
-        words = [f"{stem}.{one}" for one in hints.nearest(last, valid) or valid]
+        words = [f"{stem}.{one}" for one in suggest.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
     if file.strip("/") == f"{group}/{(choice := file.rpartition('/')[2])}" and choice in shipped(group):
-        return _in_our_place(group, choice, name)
+        return in_our_place(group, choice, name)
     error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
     return ConfigError(error.what, where=at, fix=error.fix)
 
 
-def _in_our_place(group: str, choice: str, key: str) -> ConfigError:
+def in_our_place(group: str, choice: str, key: str) -> ConfigError:
     """A file of the user's own with the name of one of ours, which Hydra finds first."""
-    near = hints.nearest(key, load._fields(GROUPS[group]))
+    near = suggest.nearest(key, load._fields(GROUPS[group]))
     meant = f"{group}.{near[0]} if that was meant; else " if near else ""
     return ConfigError(
         f"this file stands in the place of hpc_hydra's own {group}/{choice}.yaml, which has no key {key!r}",
@@ -252,15 +249,16 @@ def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigErro
             fix=f"- override /{group}: CHOICE",
         )
     return ConfigError(
-        f"its content belongs to `{package.partition('.')[0]}` alone, as the file does not begin with `{PACKAGE}`",
+        f"its content belongs to `{package.partition('.')[0]}` alone, "
+        f"as the file does not begin with `{load.GLOBAL_PACKAGE}`",
         where=f"{file}.yaml",
-        fix=f"`{PACKAGE}` as its first line, and its own keys below `{file.partition('/')[0]}:`",
+        fix=f"`{load.GLOBAL_PACKAGE}` as its first line, and its own keys below `{file.partition('/')[0]}:`",
     )
 
 
 def _plain(group: str, value: str, file: str) -> ConfigError:
     where = f"{group} (in {file}.yaml)" if file else group
-    near = [value] if value in shipped(group) else hints.nearest(value, shipped(group))
+    near = [value] if value in shipped(group) else suggest.nearest(value, shipped(group))
     if near:
         return ConfigError(
             f"`{group}: {value}` puts a text in the place of the group",
@@ -271,7 +269,7 @@ def _plain(group: str, value: str, file: str) -> ConfigError:
         f"{value!r} stands where hpc_hydra's group is",
         where=where,
         fix=f"`- override /{group}: CHOICE` in the defaults list, or `{group}: {{key: value}}`; "
-        + hints.clash_cure(group),
+        + suggest.clash_cure(group),
     )
 
 

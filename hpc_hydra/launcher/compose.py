@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf, flag_override
 
+from hpc_hydra.hydra_compat import composition
 from hpc_hydra.records.frozen_config import apply_overrides, parse_override, record_overrides
 
 _NOW = re.compile(r"\$\{now:([^{}]*)\}")
@@ -50,9 +50,7 @@ class Base:
         cfg = self._loaded(self._task)
         if cfg is None:
             return self.copy()
-        content: dict[str, Any] = cfg._content  # type: ignore[assignment]
-        content["hydra"] = self._shared_hydra
-        self._shared_hydra._set_parent(cfg)
+        composition.share_hydra(cfg, self._shared_hydra)
         return cfg
 
     @cached_property
@@ -61,9 +59,7 @@ class Base:
 
     @cached_property
     def _task(self) -> bytes | None:
-        content: dict[str, Any] = self.cfg._content  # type: ignore[assignment]
-        hydra = content["hydra"]
-        content["hydra"] = None  # its place is kept
+        content, hydra = composition.without_hydra(self.cfg)  # its place is kept
         try:
             return _pickled(self.cfg)
         finally:
@@ -71,7 +67,7 @@ class Base:
 
     @cached_property
     def _shared_hydra(self) -> Any:
-        return self.copy()._get_node("hydra")
+        return composition.node(self.copy(), "hydra")
 
     @staticmethod
     def _loaded(data: bytes | None) -> DictConfig | None:
@@ -163,7 +159,7 @@ class Composer:
         plain = OmegaConf.to_container(hydra.callbacks, resolve=False)
         choices = OmegaConf.to_container(hydra.runtime.choices, resolve=False)
         assert isinstance(choices, dict)
-        if type(self._loader) is not ConfigLoaderImpl or set(plain or ()) - {"hpc"} or "???" in choices.values():
+        if not composition.is_hydras(self._loader) or set(plain or ()) - {"hpc"} or "???" in choices.values():
             return None
         parsed = [parse_override(text) for text in raw_list(hydra.overrides.task)]
         texts = {p.get_key_element(): p.get_value_element_as_str() for p in parsed if not p.is_sweep_override()}
@@ -201,25 +197,20 @@ class Composer:
         return self._is_choice[override]
 
     def _classify(self, override: str) -> bool | None:
-        if type(self._loader) is not ConfigLoaderImpl:
+        if not composition.is_hydras(self._loader):
             return None
         try:
-            from hydra._internal.defaults_list import Overrides
-
             parsed = parse_override(override)
             if parsed.is_hydra_override() or parsed.is_sweep_override() or parsed.key_or_group == "hydra":
                 return None
-            return not Overrides(repo=self._repository, overrides_list=[parsed]).config_overrides
+            return not composition.is_value(parsed, self._repository)
         except Exception:  # let Hydra's own composition say what is wrong
             return None
 
     @cached_property
     def _repository(self) -> Any:
         hydra = self._master.hydra
-        loader: Any = self._loader
-        return loader._parse_overrides_and_create_caching_repo(hydra.job.config_name, raw_list(hydra.overrides.hydra))[
-            1
-        ]
+        return composition.repository(self._loader, hydra.job.config_name, raw_list(hydra.overrides.hydra))
 
 
 def raw_list(node: Any) -> list[str]:

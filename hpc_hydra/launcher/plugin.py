@@ -7,11 +7,9 @@ Must not know: how a sweep is submitted and watched.
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List  # noqa: UP035  (OmegaConf 2.3 reads these spellings)
 
 from hydra.plugins.launcher import Launcher
@@ -54,10 +52,18 @@ def register() -> None:
 
     # Hydra 1.4 warns of every callback that a configuration names: of ours, with each start.
     warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
-    lazy.store("hpc", HpcLauncherConf, group="hydra/launcher")
+    lazy.store("hpc", _launcher, group="hydra/launcher")
     lazy.store("hpc", HpcSweeperConf, group="hydra/sweeper")
     lazy.store(BUNDLE, _bundle)
     store.register()
+
+
+def _launcher() -> Any:
+    from omegaconf import OmegaConf
+
+    typed = OmegaConf.structured(HpcLauncherConf)
+    OmegaConf.set_struct(typed, False)  # keys of another launcher pass Hydra, and are refused with ours for them
+    return typed
 
 
 def _bundle() -> dict[str, Any]:
@@ -68,26 +74,14 @@ class HpcSearchPath(SearchPathPlugin):
     """Appends the folder of our configuration groups behind the user's own, and machines of ``~/.config/hpc_hydra``."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        from hpc_hydra.config import source
         from hpc_hydra.config.store import conf_dir, own_dir
 
-        _refuse_without_directory()
+        source.follow(search_path.get_path())
         own = own_dir(os.environ)
         if own.joinpath("system").is_dir():
-            search_path.append(provider="hpc_hydra_own", path=f"file://{own}")
+            search_path.append(provider="hpc_hydra_own", path=f"hpc_hydra://{own}")
         search_path.append(provider="hpc_hydra", path=f"hpc_hydra://{conf_dir()}")
-
-
-def _refuse_without_directory() -> None:
-    """Hydra cannot compose where the current directory is gone, and would say so in a traceback."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        from hpc_hydra.errors import NO_DIRECTORY
-        from hpc_hydra.hydra_compat.command_line import at_command_line
-
-        if at_command_line():
-            print(f"hpc_hydra: {NO_DIRECTORY}", file=sys.stderr)
-            sys.exit(NO_DIRECTORY.exit_code)
 
 
 class HpcLauncher(Launcher):

@@ -24,7 +24,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.config import load, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.config.source import HpcConfigSource
 from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.hydra_compat import composition
 from hpc_hydra.launcher import checks
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.plugin import BUNDLE
@@ -201,7 +203,7 @@ class Preparer:
         """Whether runs of this base need nothing of ``hydra``: plain directories, no interpolation in our groups."""
         key = self._number(base)
         if key not in self._brief:
-            raw = {name: base.cfg.hydra.sweep._get_node(name)._value() for name in ("dir", "subdir")}
+            raw = {name: composition.written(base.cfg.hydra.sweep, name) for name in ("dir", "subdir")}
             usual = raw["subdir"] == "${hydra.job.num}" and raw["dir"] == self._raw_dir
             plain = "${" not in str(raw["dir"]).replace("${now:", "")
             self._brief[key] = usual and plain and not self._has_interpolations(base)
@@ -209,8 +211,7 @@ class Preparer:
 
     @cached_property
     def _raw_dir(self) -> Any:
-        node: Any = self.master.hydra.sweep._get_node("dir")
-        return node._value()
+        return composition.written(self.master.hydra.sweep, "dir")
 
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
@@ -244,6 +245,9 @@ class Preparer:
     @cached_property
     def _bundle(self) -> DictConfig:
         """Our groups, for an application that does not have them."""
+        for one in self.loader.get_sources():
+            if isinstance(one, HpcConfigSource):
+                one.show()
         return self.loader.load_configuration(BUNDLE, list(self.bundle), run_mode=RunMode.RUN)
 
     def _key(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> Any:
@@ -263,7 +267,7 @@ class Preparer:
         number = self._number(base)
         if number not in self._interpolates:
             cfg = base.cfg
-            nodes: list[Any] = [cfg._get_node(group) for group in GROUPS if group in cfg]
+            nodes: list[Any] = [composition.node(cfg, group) for group in GROUPS if group in cfg]
             containers = [OmegaConf.to_container(node, resolve=False) for node in nodes if OmegaConf.is_config(node)]
             self._interpolates[number] = "${" in str(containers)
         return self._interpolates[number]

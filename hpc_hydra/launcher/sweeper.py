@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from hpc_hydra.hydra_compat import composition
 from hpc_hydra.launcher.plugin import HpcLauncher
 from hpc_hydra.ui.progress import finish, reported
 
@@ -36,7 +36,7 @@ def sweep(
     assert context is not None
     with reported():
         parser = OverridesParser.create(config_loader=context.config_loader)
-        batches = BasicSweeper.split_arguments(parser.parse_overrides(list(arguments)), max_batch_size)
+        batches = composition.split_sweep(parser.parse_overrides(list(arguments)), max_batch_size)
         session = launcher.session if isinstance(launcher, HpcLauncher) else None
         if session is None:  # another launcher, with our sweeper
             _save(config, str(config.hydra.sweep.dir))

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import NAME_OF_VARIABLE
 from hpc_hydra.config.schema import LoggingConfig, Settings
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.types import EnvVar, Mode
+from hpc_hydra.suggest import nearest
 
 PRESET_KEYS = ("value", "why", "source", "checked", "when", "mode")
 HERE = ("nodes", "backend", "gpu_vendor")  # conditions decided in planning

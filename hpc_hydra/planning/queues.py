@@ -9,10 +9,10 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.units import clock, seconds
+from hpc_hydra.suggest import nearest
 
 
 @dataclass(frozen=True)

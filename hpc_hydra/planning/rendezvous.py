@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, cast
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.addresses import is_link_local, not_for_others, split_endpoint
 from hpc_hydra.planning.types import Logging, Rendezvous
 from hpc_hydra.planning.units import period, seconds
+from hpc_hydra.suggest import nearest
 
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
 ONLY_FOR = {

@@ -23,6 +23,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.hydra_compat import composition
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.codec import check_size, checked
 from hpc_hydra.records.files import write_json
@@ -254,11 +255,9 @@ def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictCo
 
 def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str] | None) -> None:
     """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-
     if not rest:
         return
-    ConfigLoaderImpl._apply_overrides_to_config([parse_override(o) for o in rest], cfg)
+    composition.apply_overrides([parse_override(o) for o in rest], cfg)
     if whole is not None:
         record_overrides(cfg, whole)
 
@@ -283,16 +282,9 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
 
 def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Write a run's task overrides into ``cfg.hydra``, in place of those of its base."""
-    from hydra._internal import config_loader_impl
-
     task = [p for p in map(parse_override, overrides) if not p.is_hydra_override()]
     cfg.hydra.overrides.task = [p.input_line for p in task]
-    dirname = getattr(config_loader_impl, "get_overrides_dirname", None)  # Hydra 1.4 has a resolver for it
-    if dirname is not None:
-        options = cfg.hydra.job.config.override_dirname
-        cfg.hydra.job.override_dirname = dirname(
-            overrides=task, kv_sep=options.kv_sep, item_sep=options.item_sep, exclude_keys=options.exclude_keys
-        )
+    composition.record_dirname(cfg, task)
 
 
 def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | None = None) -> None:

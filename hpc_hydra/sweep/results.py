@@ -15,6 +15,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict, read_write
 
 from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.hydra_compat import composition
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import read_run, thaw
 from hpc_hydra.records.layout import RunPaths
@@ -90,7 +91,7 @@ class RunReturn(JobReturn):
         with read_write(whole.hydra.runtime), open_dict(whole.hydra.runtime):
             whole.hydra.runtime.output_dir = str(self._run.dir)
         self._hydra_cfg = OmegaConf.masked_copy(whole, "hydra")
-        self._hydra_cfg.hydra._set_parent(whole)
+        composition.set_parent(self._hydra_cfg.hydra, whole)
         task = copy.deepcopy(whole)
         with flag_override(task, ["readonly", "struct"], False):
             del task["hydra"]

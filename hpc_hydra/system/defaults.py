@@ -19,12 +19,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning import options
+from hpc_hydra.suggest import nearest
 from hpc_hydra.system.probe import Probe
 
 EVERYWHERE = "*"

@@ -16,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import SystemConfig
 from hpc_hydra.config.store import conf_dir, own_dir, shipped
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.suggest import nearest
 
 NOT_MACHINES = ("auto", "local")
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)

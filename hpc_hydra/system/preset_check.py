@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpc_hydra.config.hints import nearest
 from hpc_hydra.config.load import from_mapping, misspelt_group
 from hpc_hydra.config.schema import GROUPS, Settings, SystemConfig
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning import env, queues
 from hpc_hydra.planning.units import mebibytes, seconds
+from hpc_hydra.suggest import nearest
 from hpc_hydra.system import index
 
 SCHEDULERS = ("slurm", "flux", "lsf", "pbs", "local", "ssh")  # pbs: its machines are known, and refused in plain words

@@ -23,14 +23,15 @@ ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])
 
 # A room may import itself and these; nothing else (imports run one way).
-_CONFIG = ["config", "hydra_compat", "processes", "errors"]
+_CONFIG = ["config", "hydra_compat", "processes", "suggest", "errors"]
 _RECORDS = ["records", "planning", *_CONFIG]
 _SWEEP = ["sweep", "schedulers", *_RECORDS]
 _LAUNCHER = ["launcher", "ui", "system", *_SWEEP]
 ARROWS = {
     "errors": [],
     "processes": [],
-    "hydra_compat": ["config", "errors"],
+    "suggest": [],
+    "hydra_compat": ["config", "suggest", "errors"],
     "config": _CONFIG,
     "planning": _CONFIG,
     "records": _RECORDS,
@@ -137,6 +138,22 @@ def test_heavy_packages_are_imported_where_they_are_used() -> None:
         for found in imports(source)
         if found.at_start and (name := found.module.split(".")[0]) in HEAVY
         if name not in allowed.get(str(source.relative_to(ROOT)), set())
+    ]
+    assert wrong == []
+
+
+PRIVATE = re.compile(r"hydra\._internal|omegaconf\._\w|\._(set_parent|get_node|content)\b")
+_ON_A_RANK = {"hpc_hydra/node/rank/program.py", "hpc_hydra/node/modes/fork_server.py"}  # processes of ours
+_NAME_OF_A_CLASS = {"hpc_hydra/launcher/run.py"}  # of Hydra's own sweeper, as a configuration names it
+
+
+def test_private_names_of_hydra_and_omegaconf_stand_in_one_room() -> None:
+    wrong = [
+        f"{source.relative_to(ROOT)}:{number}"
+        for source in SOURCES
+        if folder(source) != "hydra_compat" and str(source.relative_to(ROOT)) not in _ON_A_RANK | _NAME_OF_A_CLASS
+        for number, line in enumerate(source.read_text().splitlines(), 1)
+        if PRIVATE.search(line)
     ]
     assert wrong == []
 

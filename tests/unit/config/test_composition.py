@@ -19,7 +19,12 @@ from .conftest import Compose
 
 pytestmark = pytest.mark.hydra
 
-OPEN = [f"{group}.{key}" for group, keys in store.OPEN.items() for key in keys]
+OPEN = [
+    *(f"container.{key}" for key in ("env", "extra")),
+    "launch.env",
+    *(f"scheduler.{key}" for key in ("extra", "submit_extra", "launch_extra")),
+    *(f"system.{key}" for key in ("env", "queues", "submit_args", "launch_args", "site_env", "site_file")),
+]
 
 
 def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> None:

@@ -16,11 +16,9 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
-from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra.config import remembered
 from hpc_hydra.launcher.compose import Composer, raw_list
 from hpc_hydra.records.frozen_config import Freezer, Program, parse_override, read_run, thaw
 
@@ -260,42 +258,3 @@ def test_what_is_not_what_hydra_would_compose_for_the_run_is_composed_anew(
     expected, theirs = outcome(lambda: loader.load_sweep_config(master, spelt(master)))
     assert how == expected == ("refused" if primary else "composed")
     assert found == theirs
-
-
-def test_a_defaults_list_is_remembered_as_hydra_would_compute_it(hydra: tuple[Any, DictConfig]) -> None:
-    loader, overrides = hydra[0], ["model=cnn", "+exp=two", "lr=3", "hydra/job_logging=disabled"]
-    master = multirun(again(hydra[0]), overrides)
-    found = remembered.defaults(loader, "config", [*raw_list(master.hydra.overrides.hydra), *overrides[:3]])
-    assert found is not None
-    assert list(found) == loader.compute_defaults_list("config", overrides, RunMode.RUN).defaults
-
-
-@pytest.mark.parametrize("given", [["lr=1,2"], ["model=cnn,mlp", "lr=3"], ["hydra.mode=MULTIRUN"], []])
-def test_the_composition_that_only_asked_for_the_mode_is_the_one_that_is_used(
-    hydra: tuple[Any, DictConfig], given: list[str]
-) -> None:
-    app: Any = again(hydra[0])
-    given = [*given, "hydra/launcher=hpc"]
-    added = [] if "hydra.mode=MULTIRUN" in given else ["hydra.mode=MULTIRUN"]
-    expected = app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN)
-    first = app.config_loader.load_configuration(
-        "config", overrides=given, run_mode=RunMode.MULTIRUN, validate_sweep_overrides=False
-    )
-    with flag_override(expected, ["struct", "readonly"], False), flag_override(first, "struct", False):
-        moment = Composer(app.config_loader, expected)
-        moment.fix_now(["${now:%Y-%m-%d %H:%M:%S.%f}"])
-    second = app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN)
-    assert second is first
-    OmegaConf.copy_cache(from_config=expected, to_config=second)
-    assert_same(second, expected)
-    assert app.compose_config("config", [*given, *added], run_mode=RunMode.MULTIRUN) is not first
-
-
-def test_sweeps_over_hydras_own_keys_are_refused_although_the_mode_was_asked_for(hydra: tuple[Any, DictConfig]) -> None:
-    app: Any = again(hydra[0])
-    given = ["hydra/launcher=hpc", "hydra.verbose=a,b"]
-    app.config_loader.load_configuration(
-        "config", overrides=given, run_mode=RunMode.MULTIRUN, validate_sweep_overrides=False
-    )
-    with pytest.raises(ConfigCompositionException, match="Sweeping over Hydra's configuration"):
-        multirun(app, given)

@@ -40,11 +40,6 @@ MISTAKES = {
         ["system=fronteer,lumi"],
         ["hpc_hydra: system: there is no 'fronteer'", "Try: system=front"],
     ),
-    "text in the place of a group": (
-        {"config": "defaults: [hpc, _self_]\nx: 0\nscheduler: slurm\n"},
-        [],
-        ["hpc_hydra: scheduler (in config.yaml)", "`- override /scheduler: slurm`"],
-    ),
     "values with commas for one": (
         {},
         ["scheduler.mail_type=BEGIN,END"],
@@ -59,6 +54,12 @@ MISTAKES = {
         {},
         ["+hydra.launcher.timeout_min=60"],
         ["hydra.launcher.timeout_min", "resources.time_limit"],
+    ),
+    "unknown key": ({}, ["resources.nodez=2"], ["resources.nodez", "Try: resources.nodes"]),
+    "file in the place of ours": (
+        {"logging/hpc": "level: debug\n"},
+        [],
+        ["logging/hpc.yaml", "another name for the file", "logging/my_hpc.yaml"],
     ),
     "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
 }

@@ -125,10 +125,9 @@ def test_a_manifest_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -
         Manifest(tmp_path).detached()
 
 
-def test_a_current_directory_that_is_gone(script: App, tmp_path: Path) -> None:
+def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     start = ["sh", "-c", f'mkdir {shlex.quote(str(gone))}; cd {gone}; rmdir {gone}; exec "$@"', "sh"]
-    assert "current directory has been deleted" in refused(script, "-m", "scheduler=slurm", prefix=start)
     run = [*start, sys.executable, "-m", "hpc_hydra.cli", "run", "scheduler=slurm", "--", "true"]
     done = subprocess.run(
         run, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
