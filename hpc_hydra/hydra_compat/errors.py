@@ -223,22 +223,8 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         stem, _, last = key.rpartition(".")
         words = [f"{stem}.{one}" for one in suggest.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
-    if file.strip("/") == f"{group}/{(choice := file.rpartition('/')[2])}" and choice in shipped(group):
-        return in_our_place(group, choice, name)
     error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
     return ConfigError(error.what, where=at, fix=error.fix)
-
-
-def in_our_place(group: str, choice: str, key: str) -> ConfigError:
-    """A file of the user's own with the name of one of ours, which Hydra finds first."""
-    near = suggest.nearest(key, load._fields(GROUPS[group]))
-    meant = f"{group}.{near[0]} if that was meant; else " if near else ""
-    return ConfigError(
-        f"this file stands in the place of hpc_hydra's own {group}/{choice}.yaml, which has no key {key!r}",
-        where=f"{group}/{choice}.yaml",
-        fix=f"{meant}another name for the file, as {group}/my_{choice}.yaml, and `- {group}@my_{group}: my_{choice}` "
-        f"in the defaults list (your code then reads cfg.my_{group})",
-    )
 
 
 def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigError:

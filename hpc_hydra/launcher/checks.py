@@ -10,11 +10,9 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -22,9 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpc_hydra import suggest
 from hpc_hydra.config import defaults_order, secrets, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS
-from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError
-from hpc_hydra.hydra_compat.yaml_loader import fast_loader
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import registry
@@ -73,24 +69,7 @@ def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[st
     mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
     found = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(found, _choices(config))
-    texts = list(_texts(folders, found))
-    _check_own_files(texts)
-    yaml_pitfalls.check(texts)
-
-
-def _check_own_files(files: Iterable[yaml_pitfalls.Source]) -> None:
-    """A file of the user's own that Hydra finds in the place of one of ours, and that holds something else."""
-    for file in files:
-        group, choice = Path(file.path).parent.name, Path(file.path).stem
-        if group not in GROUPS or choice not in shipped(group) or file.package is None:
-            continue
-        content = yaml.load(file.text, Loader=fast_loader())
-        known = {one.name for one in fields(GROUPS[group])} | {"defaults"}
-        other = [str(key) for key in content if key not in known] if isinstance(content, dict) else []
-        if other and file.package == group:
-            from hpc_hydra.hydra_compat.errors import in_our_place
-
-            raise in_our_place(group, choice, other[0])
+    yaml_pitfalls.check(_texts(folders, found))
 
 
 def _choices(config: DictConfig) -> dict[str, str]:

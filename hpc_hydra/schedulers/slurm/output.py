@@ -5,6 +5,7 @@ Source: slurm.schedmd.com/squeue.html, sacct.html, scontrol.html, 22.05 to 25.05
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -192,7 +193,8 @@ class SlurmAnswers(Scheduler):
 
     def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("SLURM_JOB_ID", "")
-        return ["scontrol", "show", "job", "-o", job] if job.isdigit() else None
+        nowhere = env.get("SLURM_CONF") == os.devnull  # says that there is no SLURM
+        return ["scontrol", "show", "job", "-o", job] if job.isdigit() and not nowhere else None
 
     def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
         """From ``scontrol show job``; cores of each node as salloc says them, else in equal parts."""

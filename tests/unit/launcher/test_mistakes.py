@@ -56,11 +56,6 @@ MISTAKES = {
         ["hydra.launcher.timeout_min", "resources.time_limit"],
     ),
     "unknown key": ({}, ["resources.nodez=2"], ["resources.nodez", "Try: resources.nodes"]),
-    "file in the place of ours": (
-        {"logging/hpc": "level: debug\n"},
-        [],
-        ["logging/hpc.yaml", "another name for the file", "logging/my_hpc.yaml"],
-    ),
     "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
 }
 
