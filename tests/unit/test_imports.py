@@ -143,7 +143,7 @@ def test_heavy_packages_are_imported_where_they_are_used() -> None:
 
 
 PRIVATE = re.compile(r"hydra\._internal|omegaconf\._\w|\._(set_parent|get_node|content)\b")
-_ON_A_RANK = {"hpc_hydra/node/rank/program.py", "hpc_hydra/node/modes/fork_server.py"}  # processes of ours
+_ON_A_RANK = {"hpc_hydra/node/rank/hydra_main.py", "hpc_hydra/node/modes/fork_server.py"}  # processes of ours
 _NAME_OF_A_CLASS = {"hpc_hydra/launcher/run.py"}  # of Hydra's own sweeper, as a configuration names it
 
 
