@@ -41,8 +41,10 @@ def _stored() -> bool:
     """The same of Hydra's ConfigStore."""
     from hydra.core.config_store import ConfigStore
 
+    from hpc_hydra.config.lazy import LazyNode
+
     for name, entry in ConfigStore.instance().repo.items():
-        if name.endswith(".yaml") and getattr(entry, "provider", None) != "hpc_hydra":
+        if name.endswith(".yaml") and not isinstance(entry, LazyNode):
             defaults = entry.node.get("defaults") if hasattr(entry.node, "get") else None
             if defaults is not None and any(str(one).strip("/") == "hpc" for one in defaults):
                 return True
