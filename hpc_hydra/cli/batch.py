@@ -1,4 +1,5 @@
-"""A batch script of the user's own, unmodified: our options go on the command line, where they win over its directives.
+"""A batch script of the user's own, unmodified: what was typed goes on the command line of the submit command, where it
+wins over the script's directives. Presets and defaults do not: the script is to hold where nobody says otherwise.
 
 Must not know: any scheduler's commands, what the script does.
 """
@@ -13,29 +14,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_hydra.cli import follow
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.typed_options import typed_options, typed_request
 from hpc_hydra.ui.progress import complain, hushed, say
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
+_BY_GPUS = ("nodes", "procs_per_node", "gpus_per_proc")
+_MEANS = {"gpus_at_least": _BY_GPUS, "gpumem_at_least": _BY_GPUS, "oversubscribe": ("shared_gpus",)}
+
 
 def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int:
-    """Run the script once in an allocation and wait (its output here, its exit code), or submit it.
+    """Submit the script and wait (its output here, its exit code), or leave it to the queue.
 
     Raises `HpcHydraError`, and what Hydra raises for bad overrides.
     """
-    if master.launch.bg and master.launch.launch_dir is None:
-        master.launch.launch_dir = "true"  # a new directory, named by script and time
     preparer = Preparer(loader, master, attached=not master.launch.bg)
-    preparer.composer.adopt(tuple(raw_list(master.hydra.overrides.task)))
+    overrides = tuple(raw_list(master.hydra.overrides.task))
+    preparer.composer.adopt(overrides)
     prepared = preparer.prepare([[]], 0)
     preparer.check_files(prepared)
     settings, plan = prepared.settings.launch, prepared.runs[0].plan
@@ -47,14 +54,18 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     dialect = registry.dialect(plan.request.scheduler)
     dialect.check(plan.request)
     dialect.check_warning(plan.request)
-    command = dialect.batch_command(placed, args, plan.request, attached=not settings.bg)
+    fields, names = typed(overrides)
+    request = typed_request(plan.request, fields, names)
+    options = typed_options(dialect, request, fields)
+    name = plan.request.job_name if "job_name" in fields else None
+    command = dialect.batch_command(placed, args, options, name=name, attached=not settings.bg)
     if command is None:
         raise PlanError(
             f"{dialect.name} cannot {'submit' if settings.bg else 'wait for'} a batch script of your own",
             where="launch.batch_script",
             fix="launch.bg=false" if settings.bg else "launch.bg=true",
         )
-    notes = (*prepared.notes, *dialect.notes(plan.request))
+    notes = (*prepared.notes, *dialect.notes(request))
     if settings.dry_run:
         say("\n".join([*(f"note: {note}" for note in notes), "run by:", f"  {shlex.join(command)}"]))
         return 0
@@ -67,18 +78,40 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if settings.setup_only:
         say(f"nothing is submitted; to start it:\n  {shlex.join(command)}")
         return 0
-    env = with_variables(cleaned(os.environ, keep=dialect.keeps(plan.request)), plan.env)
+    env = {**with_variables(cleaned(os.environ, keep=dialect.keeps(request)), plan.env), **dialect.variables}
+    logging, here = plan.logging, Path.cwd()
+    streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=dialect.has_queue)
+    spec = JobSpec("batch", plan, (0,), here, here, "", here, (), ())
     try:
         if settings.bg:
             with hushed(settings.quiet):
-                return _submit(command, env, kept or Path.cwd())
-        logging = plan.logging
-        streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=dialect.has_queue)
-        return run_attached(command, env=env, cwd=kept, streams=streams).exit_code
+                return _submit(command, env, here)
+        if dialect.output_command("") is not None:
+            return follow.run(dialect, command, lambda text: dialect.parse_ids(text, spec)[0], env=env, streams=streams)
+        return run_attached(command, env=env, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(
             f"{command[0]} is not there: is this a machine with {dialect.name}?", where="scheduler"
         ) from error
+
+
+def typed(overrides: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Fields of the request, and names of free-form options, that a command line gives."""
+    found: set[str] = set()
+    names: set[str] = set()
+    for one in map(parse_override, overrides):
+        group, _, key = one.key_or_group.partition(".")
+        if group not in ("resources", "scheduler") or one.is_delete():
+            continue
+        value = one.value()
+        keys = [(key, value)] if key else [*value.items()] if isinstance(value, dict) else []
+        for full, of in keys:
+            name, _, option = str(full).partition(".")
+            if name in ("extra", "submit_extra"):
+                names |= {option} if option else {str(each) for each in of} if isinstance(of, dict) else set()
+            else:
+                found |= {*_MEANS.get(name, (name,))}
+    return frozenset(found), frozenset(names)
 
 
 def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:

@@ -25,6 +25,7 @@ from hpc_hydra.schedulers.job import (
     in_queue,
     is_packed,
 )
+from hpc_hydra.schedulers.options import Option, SizeOptions
 from hpc_hydra.schedulers.submitter import Submitter
 
 __all__ = [
@@ -66,6 +67,7 @@ class Scheduler(ABC):
     tells_the_end: bool = False  # `standing_command` says of a job that is being ended whether a person does it
     can_lose_nodes: bool = False  # what it started on the other nodes goes on
     kills_ranks: str | None = None  # the launch command, where SIGTERM makes it kill its ranks: `steps_command`
+    size_options: ClassVar[SizeOptions] = {}
     has_queue: bool = True  # of its own, which outlives the launcher; else runs are the launcher's children
 
     @abstractmethod
@@ -320,8 +322,27 @@ class Scheduler(ABC):
         """What `array_limit_command` printed; None where it does not say."""
         return None
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
-        """argv that submits a script of the user's own, or runs it in an allocation; None: this scheduler cannot."""
+    def batch_command(
+        self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str] | None:
+        """argv that submits a script of the user's own with ``options`` over its directives; None: cannot.
+
+        Args:
+            name: of the job, where the script's own shall not hold.
+            attached: its output and exit code are those of the command, or, with `output_command`, of its job.
+        """
+        return None
+
+    def output_command(self, id_: str) -> list[str] | None:
+        """Command that tells where a job writes, for `parse_output`; None: where `batch_command` does."""
+        return None
+
+    def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
+        """The files of a job's standard output and error, absolute; None: not known, or the same one."""
+        return None, None
+
+    def wait_command(self, id_: str) -> list[str] | None:
+        """Command that waits for a job and ends with its exit code; None: `batch_command` does so itself."""
         return None
 
     def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpc_hydra.errors import PlanError
 
 Option = tuple[str, str | None]  # name without dashes; None for a bare flag
+SizeOptions = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+"""Options that are stated for each request → its fields that ask for one, and those that it cannot be told without."""
 
 
 def canonical(name: str, aliases: Mapping[str, str]) -> str:

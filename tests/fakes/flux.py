@@ -318,6 +318,9 @@ def jobs(cluster: Cluster, argv: list[str]) -> int:
 def job_command(cluster: Cluster, argv: list[str]) -> int:
     name, *rest = argv or [""]
     words = [word for word in rest if not word.startswith("-")]
+    wants_spec = name == "info" and words[-1:] == ["jobspec"]
+    if wants_spec:
+        words.pop()
     if name == "last":
         print(shown(cluster.jobs()[-1].id))
         return 0
@@ -332,6 +335,11 @@ def job_command(cluster: Cluster, argv: list[str]) -> int:
         raise Refused(f"flux-job: {words[-1] if words else ''}: unknown job id")
     if name == "kill":
         cluster.signal(job.id, getattr(signal, f"SIG{words[0]}") if "-s" in rest else signal.SIGTERM)
+        return 0
+    if wants_spec:
+        paths = {"stdout": job.out, "stderr": job.err}
+        options = {stream: {"type": "file", "path": path} for stream, path in paths.items() if path}
+        print(json.dumps({"attributes": {"system": {"cwd": job.cwd, "shell": {"options": {"output": options}}}}}))
         return 0
     if name == "info" and words[-1] == job.id:
         print(json.dumps(facts(job)))

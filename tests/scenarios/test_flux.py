@@ -165,11 +165,15 @@ def test_a_run_that_is_waited_for_runs_attached(here: Path, fake_flux: Cluster) 
 
 
 def test_a_batch_script_of_the_users_own(fake_flux: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "own.sh").write_text('#!/bin/bash\n#flux: --job-name=mine\necho "in $FLUX_ENCLOSING_ID $*"; exit 3\n')
-    words = ("run", "scheduler=flux", "launch.batch_script=own.sh", "resources.nodes=2", *SMALL)
-    done = hpc_hydra(*words, "--", "an", "argument", cwd=tmp_path)
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert "an argument\n" in done.stdout
+    (tmp_path / "own.sh").write_text(
+        '#!/bin/bash\n#flux: --job-name=mine\n#flux: -N 3\necho "in $FLUX_ENCLOSING_ID $*"; exit 3\n'
+    )
+    words = ("run", "scheduler=flux", "launch.batch_script=own.sh")
+    for more, nodes in (((), 3), (("resources.nodes=2",), 2)):
+        done = hpc_hydra(*words, *more, "--", "an", "argument", cwd=tmp_path)
+        job = fake_flux.jobs()[-1]
+        assert (done.returncode, job.nodes, job.data["name"]) == (3, nodes, "mine"), done.stdout + done.stderr
+        assert done.stdout == f"in {job.id} an argument\n"
 
 
 @pytest.mark.torch

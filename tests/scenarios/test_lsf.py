@@ -135,9 +135,11 @@ def test_a_sweep_inside_a_job_that_is_held_runs_in_its_parts(
 
 def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> None:
     (tmp_path / "own.sh").write_text('#!/bin/bash\n#BSUB -J mine\n#BSUB -q standby\necho "in $LSB_QUEUE"; exit 3\n')
-    words = ("run", "scheduler=lsf", "launch.batch_script=own.sh", "resources.nodes=2", *SMALL)
-    done = hpc_hydra(*words, "scheduler.queue=pdebug", cwd=tmp_path)
-    assert (done.returncode, "in pdebug\n" in done.stdout) == (3, True), done.stdout + done.stderr
+    words = ("run", "scheduler=lsf", "launch.batch_script=own.sh")
+    for more, queue in (((), "standby"), (("scheduler.queue=pdebug",), "pdebug")):
+        done = hpc_hydra(*words, *more, cwd=tmp_path)
+        assert (done.returncode, f"in {queue}\n" in done.stdout) == (3, True), done.stdout + done.stderr
+        assert fake_lsf.jobs()[-1].data["name"] == "mine"
     done = hpc_hydra(*words, "--", "an", "argument", cwd=tmp_path)
     assert done.returncode == 2 and "launch.batch_script" in done.stderr
 

@@ -24,7 +24,7 @@ from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, m
 from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
 from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
-from hpc_hydra.schedulers.options import Option, canonical, one_line
+from hpc_hydra.schedulers.options import Option, SizeOptions, canonical, one_line
 
 __all__ = ["STATES", "Flux"]
 
@@ -60,6 +60,10 @@ class Flux(FluxAnswers):
     tells_the_end = True
     submits_into_allocation = True
     program = "flux"
+    size_options: ClassVar[SizeOptions] = {
+        "nodes": (("nodes",), ()),
+        "nslots": (("procs_per_node",), ("nodes",)),
+    }
     variables: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
     }  # ids are f…, not ƒ…, whatever the locale; also in names of files
@@ -237,11 +241,17 @@ class Flux(FluxAnswers):
         mine = [("output", f"{log}.{{{{id}}}}.log"), ("setattr", f"user.hpc_hydra={spec.tag}")]
         yield from merge(mine, (), spec.plan.request.removed_args)
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
-        if attached:
-            return self._run_script(request, [], [str(script), *args])
-        options = [*self.directives(request), ("job-name", request.job_name)]
-        return ["flux", "batch", *(written(name, value) for name, value in options), str(script), *args]
+    def batch_command(
+        self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str]:
+        own = [*options, *([("job-name", one_line(name, "scheduler.job_name"))] if name else [])]
+        return ["flux", "batch", *(written(option, value) for option, value in own), str(script), *args]
+
+    def output_command(self, id_: str) -> list[str]:
+        return ["flux", "job", "info", id_, "jobspec"]
+
+    def wait_command(self, id_: str) -> list[str]:
+        return ["flux", "job", "status", id_]
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """`flux run` starts the job's own instance, attached; within an allocation its `flux run` is a part of that."""

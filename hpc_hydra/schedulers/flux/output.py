@@ -85,6 +85,20 @@ class FluxAnswers(Scheduler):
     def parse_resubmitted(self, stdout: str) -> str:
         return self._printed(stdout)[-1]
 
+    def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
+        """By the jobspec (RFC 25), whose paths are relative to the job's directory."""
+        try:
+            system = json.loads(stdout)["attributes"]["system"]
+            streams = system["shell"]["options"]["output"]
+        except (ValueError, KeyError, TypeError):
+            return None, None
+        found = []
+        for name in ("stdout", "stderr"):
+            path = streams.get(name, {}).get("path")
+            filled = re.sub(r"\{\{(id|jobid)(\.f58(plain)?)?\}\}", id_, path or "")
+            found.append(Path(system.get("cwd", "/"), filled) if path else None)
+        return found[0], found[1]
+
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
         start = stdout.find("{")  # what a site's wrapper says before is not ours
         if start < 0:

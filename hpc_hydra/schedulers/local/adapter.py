@@ -16,6 +16,7 @@ from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.job_script import job_script
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
+from hpc_hydra.schedulers.options import Option
 
 RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SPAWN_HOST"
 """What ``spawn`` sets for each rank."""
@@ -79,7 +80,9 @@ class Local(Unqueued):
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         return ["bash", str(script)]
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str] | None:
+    def batch_command(
+        self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str] | None:
         return ["bash", str(script), *args] if attached else None
 
     def identity(self, env: Mapping[str, str]) -> RankInfo | None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
@@ -21,7 +22,7 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, Scheduler,
 from hpc_hydra.schedulers.job_script import export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import options, ranks
 from hpc_hydra.schedulers.lsf import output as answers
-from hpc_hydra.schedulers.options import Option, one_line
+from hpc_hydra.schedulers.options import Option, SizeOptions, one_line
 
 _DEFAULTS = {  # a person's own defaults, each where the request does not say it
     "LSB_DEFAULTQUEUE": "queue",
@@ -46,6 +47,15 @@ class Lsf(Scheduler):
     can_pack = True
     packed_patience = 25.0
     limit_signal = signal.SIGUSR2
+    size_options: ClassVar[SizeOptions] = {
+        "nnodes": (("nodes",), ()),
+        "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
+        "R": (
+            ("nodes", "procs_per_node", "cpus_per_proc", "constraint", "exclude", "mem_per_node"),
+            ("nodes", "procs_per_node"),
+        ),
+        "gpu": (("gpus_per_proc",), ("procs_per_node",)),
+    }
 
     def check(self, request: Request) -> None:
         self.check_warning(request)
@@ -203,7 +213,9 @@ class Lsf(Scheduler):
         """As attached runs, with a terminal (-Is); bsub(1)."""
         return ["-Is" if word == "-I" else word for word in self.attach_command(script, spec, env)]
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
+    def batch_command(
+        self, script: Path, args: Sequence[str], given: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str]:
         """The script goes in by standard input, or LSF would not read its directives; so it can have no arguments."""
         if args:
             raise PlanError(
@@ -211,9 +223,9 @@ class Lsf(Scheduler):
                 where="launch.batch_script",
                 fix="launch.env.NAME=VALUE for what the script shall know",
             )
-        own = options.words([("J", options.array(request, 1)), *self.directives(request)])
         way = ["-I"] if attached else []
-        return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *own]
+        words = options.words([*([("J", name)] if name else []), *given])
+        return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *words]
 
     def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return answers.elements(answers.submitted(stdout), spec.elements)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
@@ -16,7 +17,7 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import job_script, pack_script, step_script
-from hpc_hydra.schedulers.options import Option, merge, one_line
+from hpc_hydra.schedulers.options import Option, SizeOptions, merge, one_line
 from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
 from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
 
@@ -67,6 +68,15 @@ class Slurm(SlurmOptions, SlurmAnswers):
     can_lose_nodes = True
     steps_side_by_side = True
     kills_ranks = "srun"
+    size_options: ClassVar[SizeOptions] = {
+        "job-name": ((), ()),
+        "nodes": (("nodes",), ()),
+        "ntasks-per-node": (("procs_per_node",), ()),
+        "gpus-per-node": (("gpus_per_proc",), ("procs_per_node",)),
+        "gres": (("gpus_per_proc",), ("procs_per_node",)),
+        "open-mode": ((), ()),
+        "no-requeue": ((), ()),
+    }
 
     def notes(self, request: Request) -> tuple[str, ...]:
         """sbatch(1): a signal may be sent up to 60 s before it is asked for."""
@@ -185,12 +195,15 @@ class Slurm(SlurmOptions, SlurmAnswers):
         options, _ = container.around(spec)
         return [*attach[:-2], "srun", *map(flag, step), *options, "bash", str(script)]
 
-    def batch_command(self, script: Path, args: Sequence[str], request: Request, *, attached: bool) -> list[str]:
-        options = self.directives(request)
-        if attached:
-            kept = [option for option in options if option[0] not in _NOT_FOR_SALLOC]
-            return ["salloc", *map(flag, kept), "bash", str(script), *args]
-        return ["sbatch", "--parsable", *map(flag, options), str(script), *args]
+    def batch_command(
+        self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str]:
+        waits: list[Option] = [("wait", None)] if attached else []
+        own = [*waits, *([("job-name", name)] if name else []), *options]
+        return ["sbatch", "--parsable", *map(flag, own), str(script), *args]
+
+    def output_command(self, id_: str) -> list[str]:
+        return ["scontrol", "show", "job", "-o", id_]
 
     def keeps(self, request: Request) -> frozenset[str]:
         silent = request.account is None and "account" not in request.removed_args

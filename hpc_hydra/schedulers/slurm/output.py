@@ -89,6 +89,11 @@ class SlurmAnswers(Scheduler):
     def _ids(job: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(f"{job}_{i}" for i in range(spec.elements)) if spec.elements > 1 else (job,)
 
+    def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
+        found = [re.search(rf" {name}=(/.*?)(?= \w+=|$)", stdout, re.MULTILINE) for name in ("StdOut", "StdErr")]
+        out, err = (Path(match[1].rstrip()) if match else None for match in found)
+        return out, None if err == out else err
+
     def array_limit_command(self) -> list[str]:
         return ["scontrol", "show", "config"]
 

@@ -75,16 +75,33 @@ def test_in_the_background_with_a_directory_of_its_own(here: Path, slurm_cluster
     assert [lines(log.read_text(), "out") for log in logs] == [[f"out {rank}/2 ['x']"] for rank in (0, 1)]
 
 
-def test_options_win_over_the_directives_of_a_batch_script(here: Path) -> None:
+def test_a_batch_script_keeps_its_directives_but_those_that_were_typed(here: Path) -> None:
     (here / "job.sh").write_text(
-        '#!/bin/bash\n#SBATCH --nodes=4\necho "$SLURM_JOB_NUM_NODES $1"\nsrun echo task\nexit 3\n'
+        "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH -J mine\n#SBATCH -o out/%j.txt\n#SBATCH --error=err.txt\n"
+        'echo "$SLURM_JOB_NUM_NODES $SLURM_JOB_NAME $1 $(cat data)"; srun true; echo oops >&2; exit 3\n'
     )
-    words = ("torchrun", "--batch-script", "job.sh", "-N", "2", "-n", "1", *SMALL)
-    done = hpc_hydra(*words, "a b", cwd=here)
-    assert (done.returncode, done.stdout) == (3, "2 a b\ntask\ntask\n")
-    assert hpc_hydra(*words, "--bg", "a b", cwd=here).returncode == 0
-    [made] = [path for path in here.iterdir() if path.is_dir()]
-    wait_for(lambda: [out for out in made.glob("*.out") if "2 a b\ntask\ntask\n" in out.read_text()], timeout=120)
+    (here / "data").write_text("here")
+    (here / "out").mkdir()
+    done = hpc_hydra("torchrun", "--batch-script", "job.sh", "a b", cwd=here)
+    assert (done.returncode, done.stdout) == (3, "3 mine a b here\n")
+    assert "oops\n" in done.stderr
+    done = hpc_hydra("torchrun", "--batch-script", "job.sh", "-N", "2", "-J", "other", "--bg", "a b", cwd=here)
+    assert done.returncode == 0
+    wait_for(lambda: [out for out in (here / "out").iterdir() if "2 other a b here\n" in out.read_text()], timeout=120)
+
+
+def test_a_signal_cancels_a_batch_script_that_is_waited_for(here: Path) -> None:
+    (here / "job.sh").write_text("#!/bin/bash\n#SBATCH --output=out.txt\necho up; sleep 600\n")
+    process = subprocess.Popen(
+        argv("torchrun", "--batch-script", "job.sh"), cwd=here, env=environment(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "is cancelled" in err
 
 
 def test_within_an_allocation_it_is_a_step(here: Path) -> None:

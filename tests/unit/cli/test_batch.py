@@ -1,0 +1,72 @@
+"""Batch scripts of a user's own: what was typed is passed on, and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.cli import run
+from hpc_hydra.errors import PlanError
+
+SYSTEM = "system=frontier"  # a preset that says much: a queue, binding, memory, whole nodes
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh").write_text("#!/bin/bash\n")
+
+    def of(*words: str) -> list[str]:
+        assert run.main([*words, "launch.batch_script=job.sh", "launch.dry_run=true"]) == 0
+        shown = shlex.split(capsys.readouterr().out.rpartition("run by:")[2])
+        return [word for word in shown if "/" not in word and word not in ("-c", "bsub")]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "typed", "options"),
+    [
+        ("slurm", "", ""),
+        ("slurm", "resources.nodes=1", "--nodes=1"),  # the default, but it was typed
+        ("slurm", "resources.procs_per_node=2", "--ntasks-per-node=2"),
+        ("slurm", "resources.procs_per_node=2 resources.gpus_per_proc=2", "--ntasks-per-node=2 --gpus-per-node=4"),
+        ("slurm", "resources={nodes: 3, exclusive: true}", "--nodes=3 --exclusive"),
+        ("slurm", "resources.gpus_at_least=16", "--nodes=2 --ntasks-per-node=8 --gpus-per-node=8"),
+        ("slurm", "scheduler.job_name=x scheduler.account=a resources.time_limit=1h",
+         "--job-name=x --time=01:00:00 --account=a"),
+        ("slurm", "scheduler.extra.licenses=fs:1", "--licenses=fs:1"),
+        ("slurm", "scheduler.extra={licenses: fs:1}", "--licenses=fs:1"),
+        ("flux", "", ""),
+        ("flux", "resources.nodes=3", "--nodes=3"),
+        ("flux", "resources.nodes=2 resources.procs_per_node=4", "--nodes=2 --nslots=8"),
+        ("flux", "scheduler.job_name=x", "--job-name=x"),
+        ("lsf", "", ""),
+        ("lsf", "scheduler.queue=batch scheduler.job_name=x", "-J x -q batch"),
+        ("lsf", "resources.nodes=2 resources.procs_per_node=4 resources.cpus_per_proc=1", "-n 8 -R span[ptile=4]"),
+        ("lsf", "scheduler.flavour=csm resources.nodes=2", "-nnodes 2"),
+    ],
+)  # fmt: skip
+def test_only_what_was_typed_is_passed(command, scheduler: str, typed: str, options: str) -> None:  # type: ignore[no-untyped-def]
+    words = [typed] if typed.endswith("}") else typed.split()
+    shown = command(SYSTEM, f"scheduler={scheduler}", *words, "launch.bg=true")
+    ours = {"sbatch": ["sbatch", "--parsable"], "flux": ["flux", "batch"], "sh": shown[:2]}[shown[0]]
+    assert shown == [*ours, *shlex.split(options)]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "typed", "key"),
+    [
+        ("slurm", "resources.gpus_per_proc=2", "resources.gpus_per_proc"),
+        ("flux", "resources.procs_per_node=2", "resources.procs_per_node"),
+        ("lsf", "resources.nodes=2", "resources.nodes"),
+        ("lsf", "scheduler.exclude=node1", "scheduler.exclude"),
+    ],
+)
+def test_what_is_counted_with_what_the_script_says_is_refused(command, scheduler: str, typed: str, key: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PlanError) as caught:
+        command(SYSTEM, f"scheduler={scheduler}", typed)
+    assert caught.value.where == key
+    assert "resources." in str(caught.value.fix)
