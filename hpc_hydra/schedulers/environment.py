@@ -54,30 +54,49 @@ SITE_VARIABLES = frozenset(
 _LEFTOVER = re.compile(
     r"""
     (SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_
-    | PMI_ | PMI2_ | PMIX_ | PALS_ | ALPS_ | PRTE_(?!ALLOW_) | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
-    | OMPI_(?!MCA_|ALLOW_) | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|initial|num_procs|shmem_RUNTIME)
+    | PMI_ | PMI2_ | PALS_ | ALPS_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
+    | PMIX_(RANK|NAMESPACE|SERVER_|HOSTNAME|VERSION|SECURITY_MODE|BFROP_|GDS_|PARAM_FILE_PASSED)
+    | PRTE_(LAUNCHED|SHARED_FS)
+    | OMPI_(COMM_WORLD|WORLD|UNIVERSE|APP_CTX|NUM_APP|FIRST_RANKS|FILE_LOCATION|COMMAND|ARGV)
+    | OMPI_(VERSION|TOOL_NAME|LIBDIR_LOC)
+    | OMPI_MCA_(PREFIXES | ess$ | ess_base_ | pmix$ | initial_ | num_procs | cpu_type | shmem_RUNTIME)
+    | OMPI_MCA_orte_(ess_|app_|num_|launch$|bound_|precondition_|hnp_|local_daemon_|parent_|top_session|jobfam_session)
     | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID
     | TORCHELASTIC_ | SUBMITIT_ | HPC_HYDRA_
     """,
     re.VERBOSE,
 )
 
+_OF_RANKS = re.compile(
+    r"""
+    PMIX_ | PRTE_(?!ALLOW_) | OMPI_(?!MCA_|ALLOW_)
+    | OMPI_MCA_(orte|prte|ess|ras|plm|pmix|rmaps_base_oversubscribe|mpi_oversubscribe)
+    | I_MPI_(INFO_|MPIRUN$)
+    """,
+    re.VERBOSE,
+)
+"""In a rank's shell, what nobody can tell from the parameters that a person set; elsewhere these are parameters."""
+
+_MPI_RANK = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PRTE_LAUNCHED")
+
 
 def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
     """A copy of ``env`` without what belongs to another job; ``env`` itself is not touched.
 
-    Tuning that a user exports (``OMPI_MCA_btl``, ``OMPI_ALLOW_RUN_AS_ROOT``, ``NCCL_*``) stays, as does what locates
-    the cluster. Visible GPUs go where ``env`` is that of a job.
+    Parameters that a user exports (``OMPI_MCA_plm_rsh_agent``, ``PRTE_MCA_*``, ``PMIX_MCA_*``, ``I_MPI_*``, ``NCCL_*``)
+    stay, as does what locates the cluster. Visible GPUs go where ``env`` is that of a job, and parameters that an MPI
+    launcher sets for its ranks, too, where ``env`` is that of a rank.
     """
     inside = any(name in env for name in JOB_IDS)
+    of_rank = any(name in env for name in _MPI_RANK)
     return {
         name: value
         for name, value in env.items()
-        if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside=inside)
+        if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside, of_rank)
     }
 
 
-def _is_leftover(name: str, *, inside: bool) -> bool:
+def _is_leftover(name: str, inside: bool, of_rank: bool) -> bool:
     if name in RANK_VARIABLES or (inside and name in DEVICE_VARIABLES):
         return True
-    return _LEFTOVER.match(name) is not None
+    return _LEFTOVER.match(name) is not None or (of_rank and _OF_RANKS.match(name) is not None)

@@ -23,10 +23,15 @@ from pathlib import Path
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
 from hpc_hydra.records.attempt import failures
+from hpc_hydra.schedulers.environment import cleaned
 
 _LOOK = 1.0  # seconds between two looks at how ranks ended
 _PATIENCE = 5.0  # seconds that the launcher has to end the other ranks by itself
-FORWARDED = re.compile(r"HPC_HYDRA_|PYTHON|PATH$|LD_LIBRARY_PATH$|VIRTUAL_ENV$")
+_OF_NODE = re.compile(
+    r"(SLURM|FLUX|LSB|PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]"
+)  # what each node has for itself, and what is no plain name (functions of bash)
+_RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
+_CHOSEN = (_RSH_AGENT, "OMPI_MCA_plm", "OMPI_MCA_orte_rsh_agent", "OMPI_MCA_pls_rsh_agent")
 
 
 def mpiexec(argv: Sequence[str]) -> int:
@@ -37,7 +42,10 @@ def mpiexec(argv: Sequence[str]) -> int:
     """
     options, command = _parse(argv)
     program = find(Path(sys.executable).parent, os.environ.get("PATH"))
-    words = arguments(version(program), options.nodes, options.procs_per_node, os.environ)
+    about = version(program)
+    words = arguments(about, options.nodes, options.procs_per_node, os.environ)
+    if options.nodes == 1 and needs_no_ssh(about, os.environ):
+        os.environ[_RSH_AGENT] = shutil.which("false") or "/bin/false"
     prepare(os.environ, options.procs_per_node, options.cpus_per_proc)
     signals = Signals()
     parent = os.getpid()
@@ -107,14 +115,30 @@ def version(program: str) -> str:
 def arguments(about: str, nodes: int, procs_per_node: int, env: Mapping[str, str]) -> list[str]:
     """Options that start so many processes on each node of the allocation, in the words of this launcher.
 
-    Open MPI hands on its own variables only (``-x``), and would bind ranks to a core each and refuse more than there
-    are; MPICH's Hydra and its relatives hand on all of them, and do neither.
+    Open MPI hands on its own variables only, the others by ``-x``; it would bind ranks to a core each and refuse more
+    than there are. MPICH's Hydra and its relatives hand on all of them, and do neither.
     """
     total = ["-n", str(nodes * procs_per_node)]
     if re.search(r"Open ?MPI|OpenRTE|PRRTE|prterun", about, re.IGNORECASE):
-        handed_on = [word for name in sorted(env) if FORWARDED.match(name) for word in ("-x", name)]
+        ours = [name for name in env if name.startswith("HPC_HYDRA_")]
+        others = [name for name in cleaned(env) if not _OF_NODE.match(name)]
+        handed_on = [word for name in sorted({*ours, *others}) for word in ("-x", name)]
         return [*total, "--map-by", f"ppr:{procs_per_node}:node:OVERSUBSCRIBE", "--bind-to", "none", *handed_on]
     return [*total, "-ppn", str(procs_per_node)]
+
+
+def needs_no_ssh(about: str, env: Mapping[str, str]) -> bool:
+    """Whether it is an Open MPI before 5.0, which refuses even one host without ssh, and there is none.
+
+    Not where the user has named another agent than ssh.
+    """
+    old = re.search(r"\((?:Open ?MPI|OpenRTE)\) [1-4]\.", about)
+    path = env.get("PATH")
+    return (
+        bool(old)
+        and not any(name in env for name in _CHOSEN)
+        and not any(shutil.which(agent, path=path) for agent in ("ssh", "rsh"))
+    )
 
 
 def prepare(env: MutableMapping[str, str], procs_per_node: int, cpus_per_proc: int | None) -> None:

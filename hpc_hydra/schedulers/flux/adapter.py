@@ -44,7 +44,8 @@ _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
 _ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 _BULK = 1000  # runs that one command puts into the queue
-_LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} ${!PMIX_@}"  # of what submitted this, or is around it
+# Of what submitted this, or is around it.
+_LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} PMIX_RANK PMIX_NAMESPACE ${!PMIX_SERVER_@}"
 
 
 class Flux(FluxAnswers):

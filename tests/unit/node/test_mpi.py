@@ -13,7 +13,7 @@ import pytest
 
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.modes.mpi import check_size, layout
-from hpc_hydra.node.modes.mpiexec import arguments, find, prepare
+from hpc_hydra.node.modes.mpiexec import arguments, find, needs_no_ssh, prepare
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import Frozen
@@ -54,11 +54,33 @@ def test_a_world_that_its_launcher_confirms_is_taken(size: int, env: dict[str, s
 
 
 def test_each_launcher_is_told_in_its_own_words() -> None:
-    env = {"HPC_HYDRA_RUN": "0", "PATH": "/bin", "HOME": "/root"}
+    own = ["HYDRA_FULL_ERROR", "I_MPI_FABRICS", "NCCL_DEBUG", "OMPI_MCA_btl", "PATH", "PMIX_MCA_gds", "PRTE_MCA_ras"]
+    of_node = ["SLURM_NODEID", "HOSTNAME", "TMPDIR", "OMPI_UNIVERSE_SIZE", "RANK", "BASH_FUNC_module%%", "_"]
+    env = dict.fromkeys(["HPC_HYDRA_RUN", *own, *of_node], "1")
     assert arguments("HYDRA build details:", 2, 3, env) == ["-n", "6", "-ppn", "3"]
     words = arguments("mpirun (Open MPI) 5.0.11", 2, 3, env)
     assert words[:2] == ["-n", "6"] and "ppr:3:node:OVERSUBSCRIBE" in words
-    assert [words[i + 1] for i, word in enumerate(words) if word == "-x"] == ["HPC_HYDRA_RUN", "PATH"]
+    assert [words[i + 1] for i, word in enumerate(words) if word == "-x"] == ["HPC_HYDRA_RUN", *own]
+
+
+@pytest.mark.parametrize(
+    ("about", "env", "set_by_us"),
+    [
+        ("mpiexec.openmpi (OpenRTE) 4.1.4", {}, True),
+        ("mpirun (Open MPI) 4.1.4", {}, True),
+        ("mpirun (Open MPI) 4.1.4", {"OMPI_MCA_plm_rsh_agent": "mine"}, False),
+        ("mpirun (Open MPI) 4.1.4", {"OMPI_MCA_plm": "isolated"}, False),
+        ("mpiexec (Open MPI) 5.0.11", {}, False),
+        ("HYDRA build details:", {}, False),
+    ],
+)
+def test_an_old_open_mpi_needs_no_ssh_for_one_host(
+    tmp_path: Path, about: str, env: dict[str, str], set_by_us: bool
+) -> None:
+    assert needs_no_ssh(about, {**env, "PATH": str(tmp_path)}) == set_by_us
+    (tmp_path / "ssh").write_text("#!/bin/sh\n")
+    (tmp_path / "ssh").chmod(0o755)
+    assert not needs_no_ssh(about, {**env, "PATH": str(tmp_path)})
 
 
 def test_the_launcher_beside_the_interpreter_comes_first(tmp_path: Path) -> None:
