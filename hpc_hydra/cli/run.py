@@ -91,13 +91,19 @@ def launch(call: Call) -> int:
     """Compose, then launch; returns the exit code. Raises `HpcHydraError`."""
     from hpc_hydra.cli import attach
     from hpc_hydra.cli.command import program
+    from hpc_hydra.records.command_template import of_hydra
+    from hpc_hydra.ui.progress import complain
 
     task = program(call.command, fill=call.fill)
     with explained():
         parsed = _check_overrides(call)
+        _check_hydra(parsed)
         hydra, master = compose(call, name=task_name(call))
         if call.fill:
             _check_fill(call, parsed, master)
+            _keep_output(call, master)
+        elif any(of_hydra(call.command)):
+            complain("note: ${hydra:...} in the command is left to the command: --fill before -- fills it")
         if master.rendezvous.get("init") == "launcher" and task.target != "python":
             raise ConfigError(
                 "only a Python program can be given its process group",
@@ -210,11 +216,14 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from hpc_hydra.config.schema import GROUPS
-    from hpc_hydra.records.command_template import RANK_KEYS, names, unknown
+    from hpc_hydra.records.command_template import RANK_KEYS, names, of_hydra, unknown
 
     wanted = list(names([*call.command, *map(str, master.launch.env.values())]))
     added = {one.key_or_group for one in parsed}
-    for name in wanted:
+    for name in dict.fromkeys([*wanted, *(f"hydra.{key}" for key in of_hydra(str(o.input_line) for o in parsed))]):
+        if name.startswith("hydra."):
+            _check_of_hydra(name, master)
+            continue
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
         if name in RANK_KEYS and name != "seed" and in_config:
             raise ConfigError(
@@ -234,6 +243,53 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
             where=unused[0],
             fix=f"{{{unused[0]}}} in the command",
         )
+
+
+def _check_hydra(parsed: Sequence[Any]) -> None:
+    """Refuse ``${hydra:key}`` in our own keys, which are read before there is a run. Raises `ConfigError`."""
+    from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.records.command_template import of_hydra
+
+    for one in parsed:
+        key, line = one.key_or_group, str(one.input_line)
+        found = next(of_hydra([line]), None)
+        if found is None or key.split(".")[0] not in GROUPS:
+            continue
+        raise ConfigError(
+            f"${{hydra:{found}}} is not known before the run starts",
+            where=key,
+            fix=f"--fill {key}=\"'{{hydra.{found}}}'\"" if key.startswith("launch.env.") else "give the value itself",
+        )
+
+
+def _check_of_hydra(name: str, master: DictConfig) -> None:
+    """Refuse a key that Hydra's configuration does not have. Raises `ConfigError`."""
+    from omegaconf import DictConfig, OmegaConf
+
+    from hpc_hydra.suggest import nearest
+
+    parent, _, key = name.rpartition(".")
+    node = OmegaConf.select(master, parent, default=None)
+    keys = [str(each) for each in node] if isinstance(node, DictConfig) else []
+    if key not in keys:
+        near = nearest(key, keys)
+        raise ConfigError(
+            "Hydra's configuration has no such key",
+            where=name,
+            fix=" or ".join(f"{parent}.{each}" for each in near) or "hydra.runtime.output_dir, hydra.job.num ...",
+        )
+
+
+def _keep_output(call: Call, master: DictConfig) -> None:
+    """A command that is told a directory of its run needs one that stays."""
+    from omegaconf import open_dict, read_write
+
+    from hpc_hydra.records.command_template import names, of_hydra
+
+    asked = {*names(call.command), *(f"hydra.{key}" for key in of_hydra(call.overrides))}
+    if master.launch.launch_dir is None and asked & {"hydra.runtime.output_dir", "hydra.sweep.dir"}:
+        with read_write(master), open_dict(master):
+            master.launch.launch_dir = "true"  # named by command and time
 
 
 def _asked_for(key: str, wanted: Sequence[str]) -> bool:

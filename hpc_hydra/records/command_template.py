@@ -1,7 +1,8 @@
 """Fill ``{key}`` in a command's arguments: keys of a run's configuration, and what a rank knows of itself. Pure.
 
-Only names in braces are filled; every other brace (JSON, shell) stays as typed, and ``{{name}}`` is a literal
-``{name}``. Must not know: which run or rank it is.
+Only names in braces and Hydra's own ``${hydra:key}`` are filled; every other brace (JSON, shell) stays as typed, and
+``{{name}}`` is a literal ``{name}``, ``${{hydra:key}}`` a literal ``${hydra:key}``.
+Must not know: which run or rank it is.
 """
 
 from __future__ import annotations
@@ -29,20 +30,34 @@ RANK_KEYS = {
 }
 _NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _ABSENT = object()
-_TOKEN = re.compile(rf"\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
+_TOKEN = re.compile(
+    rf"\{{\{{({_NAME})\}}\}}|(?<=\$)\{{\{{(hydra:{_NAME})\}}\}}|\{{({_NAME})\}}|\$\{{hydra:({_NAME})\}}"
+)
+_OF_HYDRA = re.compile(rf"\$\{{hydra:({_NAME})\}}")
 
 
 def names(texts: Iterable[str]) -> Iterator[str]:
     """All keys that these texts ask for, in order, with repetitions."""
     for text in texts:
         for match in _TOKEN.finditer(text):
-            if match[2]:
-                yield match[2]
+            if name := _key(match):
+                yield name
+
+
+def _key(match: re.Match[str]) -> str:
+    """The key that a token asks for; empty for literal text."""
+    return match[3] or (f"hydra.{match[4]}" if match[4] else "")
+
+
+def of_hydra(texts: Iterable[str]) -> Iterator[str]:
+    """Keys of ``hydra`` that ``${hydra:key}`` in these texts asks for."""
+    for text in texts:
+        yield from _OF_HYDRA.findall(text)
 
 
 def fill(text: str, value: Callable[[str], str]) -> str:
     """``text`` with every ``{key}`` replaced by ``value(key)``, which may raise."""
-    return _TOKEN.sub(lambda match: value(match[2]) if match[2] else f"{{{match[1]}}}", text)
+    return _TOKEN.sub(lambda match: value(_key(match)) if _key(match) else f"{{{match[1] or match[2]}}}", text)
 
 
 def as_text(value: object) -> str:

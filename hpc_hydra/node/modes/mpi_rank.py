@@ -145,7 +145,7 @@ def _command(part: Part) -> int:
     from hpc_hydra.node.rank.program import execute
     from hpc_hydra.node.rank.script import script
 
-    argv = ready(part.sweep, part.record)
+    argv = ready(part.sweep, part.record, job_id=part.job_id)
     program = part.record.program
     if program.target == "python" and not program.flags:
         for stream in (sys.stdout, sys.stderr):

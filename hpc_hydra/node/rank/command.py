@@ -9,14 +9,22 @@ import os
 import sys
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.command_template import RANK_KEYS, fill, from_config, names, unknown
-from hpc_hydra.records.frozen_config import RunRecord, read_plans, thaw
+from hpc_hydra.records.frozen_config import RunRecord, literal, read_plans, thaw
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
-def ready(sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.environ) -> tuple[str, ...]:
+def ready(
+    sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.environ, *, job_id: str = ""
+) -> tuple[str, ...]:
     """What a rank executes, its ``{key}`` filled; values of ``launch.env`` are filled in ``env``.
+
+    ``job_id`` is the scheduler's, for ``hydra.job.id``.
 
     Raises `ConfigError` for a key that is neither in the run's configuration nor known on a rank.
     """
@@ -25,7 +33,8 @@ def ready(sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.env
     argv = program.argv
     if program.fill:
         variables = [var for var in plan.env if var.origin.startswith("launch.env") and var.name in env]
-        value = _values(sweep, record, plan, env, [*argv, *(var.value for var in variables)])
+        texts = [*argv, *(var.value for var in variables)]
+        value = _values(sweep, record, plan, env, texts, job_id)
         for var in variables:
             env[var.name] = fill(var.value, value)
         argv = tuple(fill(word, value) for word in argv)
@@ -40,12 +49,12 @@ def ready(sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.env
 
 
 def _values(
-    sweep: Path, record: RunRecord, plan: Plan, env: MutableMapping[str, str], texts: list[str]
+    sweep: Path, record: RunRecord, plan: Plan, env: MutableMapping[str, str], texts: list[str], job_id: str
 ) -> Callable[[str], str]:
     known = {name: env.get(variable, "") for name, variable in RANK_KEYS.items()}
     known["num_nodes"] = str(plan.request.nodes)
     if any(name not in known or name == "seed" for name in names(texts)):  # the configuration is read only if needed
-        known.update(from_config(thaw(sweep, record), texts))
+        known.update(from_config(_composed(sweep, record, job_id), texts))
 
     def value(name: str) -> str:
         if name not in known:
@@ -53,3 +62,17 @@ def _values(
         return known[name]
 
     return value
+
+
+def _composed(sweep: Path, record: RunRecord, job_id: str) -> DictConfig:
+    """The run's configuration; ``${hydra:...}`` can be resolved from now on."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.core.utils import setup_globals
+    from omegaconf import read_write
+
+    setup_globals()
+    cfg = thaw(sweep, record, job_id=job_id or None)
+    with read_write(cfg.hydra):
+        cfg.hydra.runtime.output_dir = literal(str(record.dir))
+    HydraConfig.instance().set_config(cfg)
+    return cfg

@@ -36,7 +36,7 @@ def run(part: Part) -> int:
         from hpc_hydra.node.rank.command import ready
 
         try:
-            execute(ready(part.sweep, part.record))
+            execute(ready(part.sweep, part.record, job_id=part.job_id))
         except Exception as error:
             return tell(part, error)
     main = HydraMain(part)

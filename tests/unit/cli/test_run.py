@@ -111,6 +111,23 @@ def test_without_fill_braces_stay(here: Path) -> None:
 
 
 @pytest.mark.hydra
+def test_keys_of_hydra_are_filled_on_the_node(here: Path) -> None:
+    shown = ["{o}", "{p}", "{hydra.runtime.output_dir}", "${hydra:job.name}", "${{hydra:job.num}}", "{{o}}"]
+    done = hpc_hydra(
+        *LOCAL, "--fill", "+o=${hydra:runtime.output_dir}", "+p=n${hydra:job.num}", "launch.env.A='{hydra.job.num}'",
+        "--", "bash", "-c", 'printf "%s\\n" "$A" "$@"; test -d "$1"', "_", *shown, cwd=here,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [kept] = here.glob("launch-*")  # the directory that the command was told stays
+    assert done.stdout.splitlines() == ["0", str(kept), "n0", str(kept), "bash", "${hydra:job.num}", "{o}"]
+
+
+def test_without_fill_hydras_keys_are_the_commands_own(here: Path) -> None:
+    done = hpc_hydra(*LOCAL, "--", "echo", "${hydra:job.num}", cwd=here)
+    assert done.stdout == "${hydra:job.num}\n" and "--fill" in done.stderr
+
+
+@pytest.mark.hydra
 def test_a_sweep_fills_each_run_and_keeps_their_logs(here: Path) -> None:
     done = hpc_hydra(
         "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--", "echo", "lr={lr}",
@@ -147,6 +164,10 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is no key"),
         (["run", "--fill", "+rank=8", "--", "echo", "{rank}"], "filled by each rank"),
         (["run", "-m", "--fill", "+lr=1,2", "--", "echo"], "{lr} in the command"),
+        (["run", "--fill", "+o=${hydra:job.nam}", "--", "echo", "{o}"], "Try: hydra.job.name"),
+        (["run", "--fill", "--", "echo", "${hydra:nope.x}"], "hydra.nope.x: Hydra's configuration has no such key"),
+        (["run", "launch.env.A=${hydra:job.name}", "--", "x"], "--fill launch.env.A=\"'{hydra.job.name}'\""),
+        (["run", "resources.nodes=${hydra:job.num}", "--", "x"], "${hydra:job.num} is not known before"),
         (["run", "resources.nodez=2", "--", "x"], "Try: resources.nodes"),
         (["run", "scheduler=local", "--", "nope.py"], "no such file"),
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
