@@ -33,8 +33,8 @@ OPTIONS = (
 USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
 ABOUT = """Launch any command: train.py and `-m package.module` are given to Python, anything else is run as it is.
 Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. One run that is waited for is attached to the
-console and gives its exit code. {rank} {local_rank} {node_rank} {world_size} {num_nodes} {procs_per_node} {master_addr}
-{master_port} {seed} are filled on each rank with --fill; {{name}} stays {name}."""
+console and gives its exit code. {rank} {local_rank} {node_rank} {world_size} {num_nodes} {procs_per_node}
+{gpus_per_node} {master_addr} {master_port} {seed} are filled on each rank with --fill; {{name}} stays {name}."""
 PRIMARY = "hpc_hydra_command"  # the configuration of a command that brings none: the bundle alone
 
 

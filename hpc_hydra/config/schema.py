@@ -194,6 +194,7 @@ class MonitorConfig:
     name: str = "none"
     interval: Any = "15s"
     dmon: bool = True  # also a text as of `nvidia-smi dmon`
+    file: Optional[str] = None  # where that text goes, a pattern with {host}; the table is beside it, as .csv
 
 
 @dataclass

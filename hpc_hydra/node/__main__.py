@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
         from hpc_hydra.schedulers.registry import dialect
 
         return 0 if ask_ranks(dialect(argv[1]), int(argv[2])) else 1
-    if what == "monitor" and len(argv) == 5:
+    if what == "monitor" and len(argv) == 6:
         from hpc_hydra.node.monitor import main as monitor
 
         return monitor(argv[1:])

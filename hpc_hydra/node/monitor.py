@@ -1,10 +1,11 @@
 """One sampler a node: what its GPUs, CPUs, memory, network and disks do, into a file beside the logs.
 
-    python -m hpc_hydra.node monitor PREFIX SECONDS DMON GPUS
+    python -m hpc_hydra.node monitor PREFIX SECONDS DMON GPUS LINK
 
 writes PREFIX.gutil.csv, and PREFIX.gutil as `nvidia-smi dmon` would, if DMON is 1. GPUS: all, none, or identifiers with
-commas. The supervisor of the node's first rank (or of its agent) starts it and ends it; it cannot outlive that,
-whatever killed it. Each sample is one write of whole lines, so that nothing is lost then.
+commas. LINK: the prefix under which the table is found beside the logs. The supervisor of the node's first rank (or of
+its agent) starts it and ends it; it cannot outlive that, whatever killed it. Each sample is one write of whole lines,
+so that nothing is lost then.
 
 Must not know: ranks, plans, what the program does.
 """
@@ -17,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from hpc_hydra.processes import STOP, WARN, die_with_parent
 
 if TYPE_CHECKING:
     from hpc_hydra.node.rank.context import Seat
+    from hpc_hydra.planning.types import Monitor
 
 CSV, DMON = ".gutil.csv", ".gutil"
 NODE = (
@@ -46,7 +48,7 @@ def monitored(seat: Seat) -> Iterator[None]:
     wanted = seat.plan.monitor
     if wanted is not None and seat.info.local_rank == 0 and seat.agent is None and not seat.execution.attached:
         with contextlib.suppress(OSError):
-            pid = _start(seat, wanted.interval, dmon=wanted.dmon)
+            pid = _start(seat, wanted)
     try:
         yield
     finally:
@@ -56,9 +58,23 @@ def monitored(seat: Seat) -> Iterator[None]:
                 os.waitpid(pid, 0)
 
 
-def _start(seat: Seat, interval: int, *, dmon: bool) -> int:
+def _prefixes(seat: Seat, pattern: str | None) -> tuple[Path, Path]:
+    """Of the files' names: where they are, and where the report looks for them."""
     job = (seat.info.job_id or seat.execution.job_id or seat.execution.job).replace("/", "_")
-    prefix = seat.paths.attempt(seat.execution.attempt) / f"{job}.{seat.host.replace('/', '_')}"
+    usual = seat.paths.attempt(seat.execution.attempt) / f"{job}.{seat.host.replace('/', '_')}"
+    if pattern is None:
+        return usual, usual
+    from hpc_hydra.node.rank.logs import filled
+
+    name = filled(pattern, seat.record.num, replace(seat.info, job_id=job), seat.host, os.environ)
+    prefix = seat.paths.root.absolute() / name.removesuffix(CSV).removesuffix(DMON)
+    for path in (prefix, usual):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return prefix, usual
+
+
+def _start(seat: Seat, wanted: Monitor) -> int:
+    prefix, link = _prefixes(seat, wanted.file)
     gpus = which_gpus(seat, os.environ)
     parent = os.getpid()
     pid = os.fork()
@@ -73,7 +89,7 @@ def _start(seat: Seat, interval: int, *, dmon: bool) -> int:
         for number, target in ((0, nothing), (1, nothing), (2, log)):
             os.dup2(target, number)
         os.closerange(3, 1024)
-        words = [str(prefix), str(interval), str(int(dmon)), gpus]
+        words = [str(prefix), str(wanted.interval), str(int(wanted.dmon)), gpus, str(link)]
         os.execv(sys.executable, [sys.executable, "-m", "hpc_hydra.node", "monitor", *words])
     finally:
         os._exit(127)
@@ -93,7 +109,7 @@ def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
 
 def main(argv: Sequence[str]) -> int:
     """Sample until killed."""
-    prefix, interval, dmon, which = argv
+    prefix, interval, dmon, which, link = argv
     from hpc_hydra.node.rank.gpus import open_gpus
 
     with contextlib.suppress(OSError):
@@ -104,6 +120,9 @@ def main(argv: Sequence[str]) -> int:
     for file, head in ((CSV, ",".join(COLUMNS) + "\n"), (DMON, _DMON if dmon == "1" else "")):
         if head and not Path(prefix + file).exists():
             append(prefix + file, head)
+    if link != prefix:
+        with contextlib.suppress(OSError):
+            Path(link + CSV).symlink_to(prefix + CSV)
     node = node_reader()
     while True:
         now = time.time()

@@ -10,7 +10,7 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
 from hpc_hydra.planning.gpus import Gpus, gpus
-from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, rendezvous
+from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, pattern, rendezvous
 from hpc_hydra.planning.size import Hardware, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
@@ -89,7 +89,7 @@ def plan(settings: Settings) -> Plan:
         gpu_order=given.order,
         notes=(*merged.notes, *sized.notes, *given.notes, *notes),
         container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
-        monitor=_monitor(settings.monitor),
+        monitor=_monitor(settings.monitor, request.job_name),
         secrets=tuple(settings.launch.secrets),
         poll_interval=_poll_interval(settings),
         pack=packed.pack,
@@ -109,9 +109,16 @@ def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[in
     return (tasks, cpus) if helpers and fits and not by_task else None
 
 
-def _monitor(asked: MonitorConfig) -> Monitor | None:
+def _monitor(asked: MonitorConfig, job_name: str) -> Monitor | None:
     interval = period(asked.interval, "monitor.interval", 1)
-    return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon)
+    file = pattern(asked.file, "monitor.file", job_name)
+    if file is not None and ("{host}" not in file or "{rank}" in file):
+        raise ConfigError(
+            f"{asked.file!r} has to tell nodes apart, and no ranks: one sampler a node writes it",
+            where="monitor.file",
+            fix="monitor.file='slurm-{job_id}.{host}.gutil'",
+        )
+    return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon, file)
 
 
 def _poll_interval(settings: Settings) -> int | None:

@@ -255,8 +255,8 @@ def _port_range(value: str, key: str) -> tuple[int, int]:
 def logging(asked: LoggingConfig, job_name: str) -> Logging:
     """Where output goes, with the scheduler's own patterns (%j …) turned into ours. Raises `ConfigError`."""
     return Logging(
-        out=_pattern(asked.out, "logging.out", job_name),
-        err=_pattern(asked.err, "logging.err", job_name),
+        out=pattern(asked.out, "logging.out", job_name),
+        err=pattern(asked.err, "logging.err", job_name),
         verbose=asked.verbose,
         save_hostlist=asked.save_hostlist or asked.verbose,
         color_stderr=asked.color_stderr,
@@ -266,7 +266,8 @@ def logging(asked: LoggingConfig, job_name: str) -> Logging:
     )
 
 
-def _pattern(value: str | None, key: str, job_name: str) -> str | None:
+def pattern(value: str | None, key: str, job_name: str) -> str | None:
+    """The pattern of a file's name, in our own spelling. Raises `ConfigError`."""
     if value is None:
         return None
     if not value:

@@ -186,6 +186,7 @@ class Monitor:
 
     interval: int = 15  # seconds
     dmon: bool = True
+    file: str | None = None  # pattern for the text's name; None: beside the logs
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ RANK_KEYS = {
     "world_size": "WORLD_SIZE",
     "num_nodes": "HPC_HYDRA_NUM_NODES",
     "procs_per_node": "LOCAL_WORLD_SIZE",
+    "gpus_per_node": "HPC_HYDRA_GPUS_PER_NODE",
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
     "seed": "HPC_HYDRA_SEED",

@@ -80,6 +80,9 @@ def rank_environment(
     env["HPC_HYDRA_SEED"] = str(seed)
     env["HPC_HYDRA_MASTER_HOST"] = master_host
     env["HPC_HYDRA_GPUS_PER_PROC"] = str(plan.request.gpus_per_proc)
+    env["HPC_HYDRA_GPUS_PER_NODE"] = str(
+        plan.request.shared_gpus or plan.request.procs_per_node * plan.request.gpus_per_proc
+    )
     env["HPC_HYDRA_GPUS_ASKED"] = str(int(plan.gpus_asked))
     env["HPC_HYDRA_TIMEOUT"] = str(plan.rendezvous.timeout)
     env["HPC_HYDRA_NUM_NODES"] = str(info.num_nodes)

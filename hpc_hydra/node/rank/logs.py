@@ -13,9 +13,13 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc_hydra.planning.types import Logging, RankInfo
 from hpc_hydra.records.layout import RunPaths
+
+if TYPE_CHECKING:
+    from hpc_hydra.node.rank.context import Seat
 
 _TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}")
 
@@ -35,6 +39,16 @@ def log_files(
     Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
     ``attempt`` names the directory; ``first`` are the ranks of the replica groups before this one.
     """
+
+    def file(pattern: str) -> Path:
+        return paths.root / filled(pattern, num, info, host, env, first)
+
+    out = file(logging.out) if logging.out else paths.rank_log(attempt, info.rank)
+    return out, file(logging.err) if logging.err else out
+
+
+def filled(pattern: str, num: int, info: RankInfo, host: str, env: Mapping[str, str], first: int = 0) -> str:
+    """A pattern with what is known of a rank; ``first`` as in `log_files`."""
     known = {
         "job_id": info.job_id,
         "array_id": env.get("SLURM_ARRAY_JOB_ID") or info.job_id,
@@ -43,12 +57,7 @@ def log_files(
         "host": host,
         "user": _user(),
     }
-
-    def file(pattern: str) -> Path:
-        return paths.root / _TOKEN.sub(lambda match: known[match[1]].replace("/", "_"), pattern)
-
-    out = file(logging.out) if logging.out else paths.rank_log(attempt, info.rank)
-    return out, file(logging.err) if logging.err else out
+    return _TOKEN.sub(lambda match: known[match[1]].replace("/", "_"), pattern)
 
 
 def open_log(path: Path) -> int:
@@ -74,6 +83,20 @@ class Stamps:
                 os.write(log, f"{datetime.now().astimezone().isoformat(timespec='seconds')}\n".encode())
                 os.close(log)
         return self._next - now
+
+
+def stamps_of(seat: Seat) -> Stamps | None:
+    """What writes the time into the rank's log: one process for each file; nothing does at a console."""
+    logging, info = seat.plan.logging, seat.info
+    pattern = logging.err or logging.out or "{rank}"
+    replica = seat.execution.replica or 0
+    if "{rank}" in pattern:
+        is_first = True
+    elif "{host}" in pattern:
+        is_first = info.local_rank == 0 and replica % seat.plan.rendezvous.replicas_per_node == 0
+    else:
+        is_first = info.rank == replica == 0
+    return Stamps(seat.err, logging.timestamps) if logging.timestamps and seat.err is not None and is_first else None
 
 
 def _user() -> str:

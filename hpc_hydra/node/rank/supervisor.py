@@ -36,7 +36,7 @@ from hpc_hydra.node.rank.exec_program import Child, become
 from hpc_hydra.node.rank.kill_escalation import Overdue
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
-from hpc_hydra.node.rank.logs import Stamps, open_log
+from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
     GRACE,
@@ -248,12 +248,6 @@ def _monitored(seat: Seat) -> contextlib.AbstractContextManager[None]:
     from hpc_hydra.node.monitor import monitored
 
     return monitored(seat)
-
-
-def stamps_of(seat: Seat) -> Stamps | None:
-    """What writes the time into the rank's log; nothing does at a console."""
-    every = seat.plan.logging.timestamps
-    return Stamps(seat.err, every) if every and seat.err is not None else None
 
 
 def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:

@@ -100,10 +100,10 @@ def test_variables_reach_the_ranks_byte_for_byte(here: Path) -> None:
 def test_fill_takes_keys_and_what_the_rank_knows(here: Path) -> None:
     done = hpc_hydra(
         *LOCAL, "resources.procs_per_node=2", "--fill", "+optim.lr=1e-3", "launch.env.WHO='r{rank}'", "--",
-        "bash", "-c", 'echo "$WHO $1"', "_", '{rank}/{world_size}/{num_nodes} {optim.lr} {{lr}} {"a": {local_rank}}',
-        cwd=here,
+        "bash", "-c", 'echo "$WHO $1"', "_",
+        '{rank}/{world_size}/{num_nodes}/{gpus_per_node} {optim.lr} {{lr}} {"a": {local_rank}}', cwd=here,
     )  # fmt: skip
-    assert lines(done.stdout, "r") == [f'r{r} {r}/2/1 0.001 {{lr}} {{"a": {r}}}' for r in (0, 1)], done.stderr
+    assert lines(done.stdout, "r") == [f'r{r} {r}/2/1/0 0.001 {{lr}} {{"a": {r}}}' for r in (0, 1)], done.stderr
 
 
 def test_without_fill_braces_stay(here: Path) -> None:

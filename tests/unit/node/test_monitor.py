@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import types
@@ -16,8 +17,10 @@ import pytest
 
 from hpc_hydra.node import monitor
 from hpc_hydra.node.rank import gpus
+from hpc_hydra.node.rank.context import find_case, sit
 from hpc_hydra.node.rank.line_prefixer import Lines
-from hpc_hydra.planning.types import Logging, Monitor, Rendezvous
+from hpc_hydra.node.rank.logs import stamps_of
+from hpc_hydra.planning.types import Logging, Monitor, RankInfo, Rendezvous
 from tests.fakes import amdsmi
 
 from .conftest import ATTEMPT, Frozen, alive, await_true
@@ -256,6 +259,38 @@ def test_the_time_stands_in_the_log_of_a_long_run(freeze: Callable[..., Frozen])
         found = await_true(lambda: log.exists() and len(re.findall(rf"(?m)^{STAMP}$", log.read_text())) > 1, 60)
         (frozen.root.parent / "go").touch()
         assert process.wait(60) == 0 and found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stamping"),  # ranks of two nodes with two each
+    [
+        (None, [0, 1, 2, 3]),
+        ("{rank}.log", [0, 1, 2, 3]),
+        ("{host}.log", [0, 2]),
+        ("{job_id}.log", [0]),
+        ("all.log", [0]),
+    ],
+)
+def test_one_rank_stamps_each_log_file(freeze: Callable[..., Frozen], pattern: str | None, stamping: list[int]) -> None:
+    frozen = freeze(logging=Logging(timestamps=1, out=pattern))
+    found = []
+    for rank in range(4):
+        info = RankInfo(rank, rank % 2, 4, 2, rank // 2, 2, "a", ("a", "b"), "7")
+        case = find_case(frozen.environ(), f"h{rank // 2}")
+        found += [rank] if stamps_of(sit(case, info, {})) else []
+    assert found == stamping
+
+
+def test_samples_go_where_a_pattern_says_and_the_report_finds_them(freeze: Callable[..., Frozen]) -> None:
+    frozen = freeze(
+        "while not Path('go').exists(): time.sleep(0.05)", plan={"monitor": Monitor(1, file="out/s-{num}.{host}.gutil")}
+    )  # fmt: skip
+    with frozen.spawn() as process:
+        enough = await_true(lambda: rows(frozen), 60)
+        (frozen.root.parent / "go").touch()
+        assert process.wait(60) == 0 and enough
+    host = socket.gethostname()
+    assert {path.name for path in (frozen.paths.root / "out").iterdir()} >= {f"s-0.{host}.gutil.csv"}
 
 
 def test_nothing_is_measured_or_stamped_at_a_console(freeze: Callable[..., Frozen]) -> None:

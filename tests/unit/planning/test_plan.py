@@ -684,6 +684,13 @@ def test_the_schedulers_patterns_become_ours() -> None:
         assert said in str(refused(logging={"out": pattern}))
 
 
+def test_files_of_a_monitor_tell_nodes_apart() -> None:
+    got = make(monitor={"name": "gpu", "file": "s-%j.%N.gutil"}).monitor
+    assert got is not None and got.file == "s-{job_id}.{host}.gutil"
+    for pattern in ("s-%j", "{rank}.{host}", "{hst}", ""):
+        assert refused(monitor={"name": "gpu", "file": pattern}).where == "monitor.file"
+
+
 # The whole
 
 
