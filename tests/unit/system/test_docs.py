@@ -15,7 +15,12 @@ from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import machine
 
 PAGE = Path(__file__).parents[3] / "docs" / "systems.md"
-EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def example(start: str) -> str:
+    """The one example of the page that begins so."""
+    [found] = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL) if text.startswith(start)]
+    return found
 
 
 def test_the_list_is_the_list() -> None:
@@ -31,7 +36,7 @@ def test_the_list_is_the_list() -> None:
 
 
 def test_the_example_of_a_new_machine_plans() -> None:
-    data = yaml.load(EXAMPLES[2], index.Loader)
+    data = yaml.load(example("# @package _global_\n# conf/system/atlas.yaml"), index.Loader)
     settings = from_mapping(
         {
             "system": data["system"],
@@ -45,7 +50,7 @@ def test_the_example_of_a_new_machine_plans() -> None:
 
 
 def test_the_example_of_an_extended_machine_names_one_of_ours() -> None:
-    data = yaml.load(EXAMPLES[1], index.Loader)
+    data = yaml.load(example("# @package _global_\n# conf/system/my_frontier.yaml"), index.Loader)
     assert data["defaults"][0] in index.names()
     base = index.facts(data["defaults"][0])
     assert from_mapping({"system": {**base, **data["system"]}, "scheduler": {"name": "slurm"}})
@@ -53,7 +58,7 @@ def test_the_example_of_an_extended_machine_names_one_of_ours() -> None:
 
 @pytest.mark.parametrize("name", ["frontier", "lumi"])
 def test_the_example_of_a_persons_defaults_is_accepted(name: str) -> None:
-    probe = machine(env={"HPC_HYDRA_DEFAULTS": "/mine"}, files={"/mine": EXAMPLES[0]})
+    probe = machine(env={"HPC_HYDRA_DEFAULTS": "/mine"}, files={"/mine": example("frontier:\n")})
     settings = from_mapping({"system": index.facts(name), "scheduler": {"name": "slurm"}})
     done = resolve(settings, probe=probe)
     assert done.launch.env == {"WANDB_MODE": "offline"}
