@@ -139,7 +139,7 @@ class Launch:
                     return self._in_background(prepared, preparer.root)
             scripts.write(jobs, dialects, launch.output_script, self._plan_key)
         if launch.setup_only:
-            say(scripts.by_hand(jobs, dialects))
+            say(scripts.by_hand(jobs, dialects, launch.output_script))
             return self._nothing()
         with hushed(launch.quiet):
             if awaited:

@@ -207,7 +207,7 @@ def write(
         if pattern == "-":
             say(text)
         elif pattern is not None:
-            target = Path(pattern.replace("{num}", str(number))).absolute()
+            target = output(pattern, number)
             target.parent.mkdir(parents=True, exist_ok=True)
             _write(target, text)
 
@@ -283,12 +283,20 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, pla
     write_bytes(paths.pack(spec.key), text.encode())
 
 
-def by_hand(jobs: Jobs, dialects: Mapping[str, Scheduler]) -> str:
-    """What to type to start the runs of scripts that were not submitted."""
+def by_hand(jobs: Jobs, dialects: Mapping[str, Scheduler], pattern: str | None = None) -> str:
+    """What to type to start the runs of scripts that were not submitted; ``pattern`` as in `write`."""
     lines = ["scripts are written, nothing is submitted; to start them:"]
-    for group, spec, path in jobs:
+    for number, (group, spec, written) in enumerate(jobs):
+        path = written if pattern in (None, "-") else output(str(pattern), number)
         lines += [f"  {line}" for line in commands_by_hand(dialects[group.plan.request.scheduler], spec, path)]
+    if jobs and pattern not in (None, "-"):
+        lines.append(f"they read what is in {jobs[0][1].sweep} (launch.launch_dir), where their runs write, too")
     return "\n".join(lines)
+
+
+def output(pattern: str, number: int) -> Path:
+    """Where ``launch.output_script`` has the script of a job."""
+    return Path(pattern.replace("{num}", str(number))).absolute()
 
 
 def _write(path: Path, text: str) -> None:

@@ -51,6 +51,7 @@ SHELL = (  # flux-shell(1); plugins of a site add theirs
     "stop-tasks-in-exec", "nosetpgrp", "output", "input", "verbose", "rlimit", "hwloc", "taskmap", "initrc", "userrc",
     "signal", "per-resource", "stage-in", "env-expand", "batch-timeout", "cray-pals", "spindle",
 )  # fmt: skip
+ENDING = frozenset({"exit-on-error", "exit-timeout"})  # shell options by which ranks end together
 DEPENDENCIES = ("after", "afterany", "afterexcept", "afternotok", "afterok", "afterstart", "begin-time")
 _PLAIN = re.compile(r"[\w@%+=:,./\[\]{}-]*", re.ASCII)
 _TRIPLE = re.compile(r"""["']{3}""")
@@ -66,16 +67,30 @@ def check_option(name: str, value: str | None, key: str) -> None:
         raise PlanError(f"--{option} cannot be set", where=key, fix=REFUSED[option])
     if value is not None:
         one_line(value, key)
-    shell = (value or "").partition("=")[0].partition(".")[0]
+    shell = _shell_option(value)
     if option == "setopt" and shell not in SHELL and (near := get_close_matches(shell, SHELL, 1, 0.8)):
         raise PlanError(f"Flux would ignore the shell option {shell!r}", where=key, fix=f"{near[0]}: see flux-shell(1)")
 
 
 def merge(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
-    """The user's options over ours; those that may be repeated are added to ours."""
+    """The user's options over ours; those that may be repeated are added to ours.
+
+    A removed name is an option's, or a shell option's (``fastload`` for ``--setopt=fastload=on``). The end of the ranks
+    is ours, whatever ``setopt`` is taken away: `ENDING` goes by its own name only.
+    """
     theirs = [(canonical(name, ALIASES), value) for name, value in extra]
     given, gone = {name for name, _ in theirs} - REPEATED, {canonical(name, ALIASES) for name in removed}
-    return [(n, v) for n, v in ours if n not in given and n not in gone] + theirs
+
+    def stays(name: str, value: str | None) -> bool:
+        shell = _shell_option(value) if name == "setopt" else name
+        return shell not in gone and (name not in gone or shell in ENDING)
+
+    kept = [(name, value) for name, value in ours if name not in given and stays(name, value)]
+    return kept + [(n, v) for n, v in theirs if n != "setopt" or _shell_option(v) not in gone]
+
+
+def _shell_option(value: str | None) -> str:
+    return (value or "").partition("=")[0].partition(".")[0]
 
 
 def written(name: str, value: str | None) -> str:

@@ -52,6 +52,8 @@ def test_a_script_is_written_where_it_is_wanted(app: App) -> None:
     assert done.returncode == 0, done.stderr
     for num in (0, 1):
         assert f"#SBATCH --nodes={num + 1}" in (app.folder / "my" / f"{num}.sh").read_text()
+        assert f"sbatch --parsable {app.folder / 'my'}/{num}.sh\n" in done.stdout
+    assert "they read what is in " in done.stdout
     done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "launch.output_script=-")
     assert done.stdout.startswith("#!/bin/bash")
 

@@ -334,3 +334,22 @@ def test_a_question_about_certain_jobs_has_no_filters_for_all(fake_flux: Cluster
     for command in (*FLUX.status_commands(["f1"]), FLUX.which_command(["f1", "f2"], spec(runs=(0, 1))) or []):
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert FLUX.is_unknown_job(asked.stderr) and "WARNING" not in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("removed", "left"),
+    [
+        ((), {"exit-on-error", "exit-timeout=none", "gpu-affinity=per-task", "fastload=on", "mpibind=off"}),
+        (("fastload",), {"exit-on-error", "exit-timeout=none", "gpu-affinity=per-task", "mpibind=off"}),
+        (
+            ("absent",),
+            {"exit-on-error", "exit-timeout=none", "gpu-affinity=per-task", "fastload=on", "mpibind=off"},
+        ),
+        (("setopt",), {"exit-on-error", "exit-timeout=none", "fastload=on", "mpibind=off"}),
+        (("exit-on-error",), {"exit-timeout=none", "gpu-affinity=per-task", "fastload=on", "mpibind=off"}),
+    ],
+)
+def test_shell_options_are_removed_by_their_own_name(removed: tuple[str, ...], left: set[str]) -> None:
+    given = (("setopt", "fastload=on"), ("o", "mpibind=off"))
+    words = Flux().launch(Request("flux", 1, 1, gpu_bind="per-task", launch_args=given, removed_args=removed))
+    assert {word.removeprefix("--setopt=") for word in words if word.startswith("--setopt=")} == left
