@@ -57,7 +57,7 @@ OTHER_VALUES: dict[str, Any] = {
 }  # fmt: skip
 REFUSED = {
     **{name: f"scheduler.{name}" for name in ("qos", "reservation", "mail_type", "mail_user", "array_parallelism")},
-    "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name",
+    "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name", "gpu_type": "system.gpu_type",
     "step_goes_on": "rendezvous.min_nodes",
 }  # fmt: skip
 FIELDS = [

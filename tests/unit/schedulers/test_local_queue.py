@@ -187,6 +187,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "exclusive", "job_name", "comment", "array_parallelism", "gpu_request", "setup_lines",
         "hosts",  # planning refuses them
         "allocation",  # SLURM's
+        "gpu_type",  # a scheduler's word for the GPUs of the machine, of which there is no other kind here
         "no_kill",  # the one node is this machine: it cannot be lost alone
     }  # fmt: skip
     for name in Request.__dataclass_fields__.keys() - used - OWN_KEYS.keys():
