@@ -331,7 +331,7 @@ def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
 
 def test_a_warning_goes_to_the_steps_and_requeues_are_limited() -> None:
     plain = SLURM.script(spec(request()))
-    assert "--no-requeue" in plain and "--signal" not in plain and "trap" not in plain
+    assert "--no-requeue" in plain and "--signal" not in plain
     found = submitted(request(warning="USR1@120", max_requeues=2))
     assert (found["signal"], found["requeue"], "no-requeue" in found) == ("USR1@120", None, False)
     text = SLURM.script(spec(request(max_requeues=2), runs=(0, 1)))
