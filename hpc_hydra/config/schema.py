@@ -65,6 +65,7 @@ class SystemConfig:
     cpu_bind: Optional[str] = None
     flavour: Optional[str] = None  # of its scheduler; LSF: standard | csm
     denied_flags: List[str] = field(default_factory=list)  # options that the site's scheduler rejects
+    replicas_per_node: Optional[int] = None  # of torchft where neither it nor rendezvous.nodes_per_replica is given
     submit_args: Dict[str, Any] = field(default_factory=dict)  # always on the submit command
     launch_args: Dict[str, Any] = field(default_factory=dict)  # always on the launch command
     interface: Optional[str] = None  # network interface for rendezvous
@@ -142,7 +143,7 @@ class RendezvousConfig:
     max_nodes: Optional[int] = None  # torchrun: takes in so many; null: those of the job
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
     fork_server: Optional[bool] = None  # tcp: one process a node imports torch and forks the ranks; null: no
-    replicas_per_node: Optional[int] = None  # torchft; null: 1
+    replicas_per_node: Optional[int] = None  # torchft; null: the system's, else 1
     nodes_per_replica: Optional[int] = None  # torchft; null: 1
     min_replicas: Optional[int] = None  # torchft: without which nobody trains on; null: 1
     join_timeout: Any = None  # torchft: a quorum goes on without replicas that are alive and do not join; null: 60s

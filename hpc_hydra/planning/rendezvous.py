@@ -69,6 +69,9 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         )
     if asked.backend is not None:
         _check_backend(asked.backend)
+    per_node = asked.replicas_per_node
+    if per_node is None and asked.name == "torchft" and asked.nodes_per_replica is None:
+        per_node = system.replicas_per_node
     return Rendezvous(
         name=asked.name,
         port=None if asked.port is None else _port(asked.port, "rendezvous.port"),
@@ -87,7 +90,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         max_nodes=None if asked.max_nodes is None else _at_least(asked.max_nodes, 1, "max_nodes"),
         launcher=_launcher(asked, scheduler),
         fork_server=bool(asked.fork_server),
-        replicas_per_node=_at_least(asked.replicas_per_node, 1, "replicas_per_node"),
+        replicas_per_node=_at_least(per_node, 1, "replicas_per_node"),
         nodes_per_replica=_at_least(asked.nodes_per_replica, 1, "nodes_per_replica"),
         min_replicas=_at_least(asked.min_replicas, 1, "min_replicas"),
         join_timeout=_timeout(asked.join_timeout, "join_timeout"),

@@ -224,3 +224,17 @@ def test_same_sweep_of_a_trainer_that_is_not_hydras(tmp_path: Path, start: Start
     said = start(tmp_path, "-m", "hpc_hydra.cli", "run", *cluster, lr, *size, "--", *trainer, *options)
     assert "#SBATCH --array=0-2\n" in said and "#SBATCH --qos=normal\n" in said
     assert "#SBATCH --ntasks-per-node=1\n" in said  # an agent a node
+
+
+@pytest.mark.parametrize(
+    ("more", "time", "groups"),
+    [((), "1-12:00:00", 16), (("rendezvous.nodes_per_replica=2", "resources.time_limit=2h"), "02:00:00", 1)],
+)
+def test_the_cluster_has_its_own_time_limit_and_replicas(
+    tmp_path: Path, start: Start, more: tuple[str, ...], time: str, groups: int
+) -> None:
+    said = start(
+        tmp_path, EXAMPLE, *PAPER, "resources.nodes=2", "algorithm=muloco", "rendezvous=torchft", *more
+    )  # fmt: skip
+    assert f"#SBATCH --time={time}\n" in said
+    assert f"replica {groups - 1}" in said and f"replica {groups}" not in said
