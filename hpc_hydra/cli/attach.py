@@ -34,7 +34,7 @@ from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run_hosts
-from hpc_hydra.ui.dry_run import runs_table
+from hpc_hydra.ui.dry_run import runs_table, told
 from hpc_hydra.ui.progress import complain, say
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
         with on_disk(todo.spec.sweep, "launch.output_script=PATH where you may write"):
             scripts.write([job], {todo.dialect.name: todo.dialect}, prepared.settings.launch.output_script)
+        if todo.run.plan.logging.verbose:
+            complain(told([job]))
         try:
             return _execute(todo)
         finally:

@@ -71,6 +71,8 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
         return 0
     for note in notes:
         complain(f"note: {note}")
+    if plan.logging.verbose:
+        complain(f"run by:\n  {shlex.join(command)}")
     if kept:
         kept.mkdir(parents=True, exist_ok=True)
         if placed.absolute() != script.absolute():

@@ -145,6 +145,7 @@ def translate(args: Arguments) -> list[str]:
         ("system", args.system),
         ("scheduler", "local" if args.local else scheduler),
         ("rendezvous", args.rdv),
+        ("rendezvous.launcher", "mpiexec" if args.local and args.rdv == "mpi" else None),  # nobody else is there
     ]
     for key, value in parameters.items():
         if key == "scheduler":

@@ -141,6 +141,8 @@ class Launch:
         if launch.setup_only:
             say(scripts.by_hand(jobs, dialects, launch.output_script))
             return self._nothing()
+        if any(run.plan.logging.verbose for run in prepared.runs):
+            complain(dry_run.told(jobs))
         with hushed(launch.quiet):
             if awaited:
                 from hpc_hydra.launcher import after

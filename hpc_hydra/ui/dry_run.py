@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from hpc_hydra.planning.drawing import replica_groups
@@ -51,6 +52,22 @@ def show(
             parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
     parts.append("dry run: nothing was written or submitted")
     return "\n\n".join(part for part in parts if part)
+
+
+def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
+    """What is about to run: the runs, and of each job its script, rendezvous and environment."""
+    parts = [runs_table(jobs)]
+    for group, spec, path in jobs:
+        meet = group.plan.rendezvous
+        given = [
+            f"{each.name}={value}"
+            for each in fields(meet)
+            if each.name != "name" and (value := getattr(meet, each.name)) not in (None, False, each.default)
+        ]
+        parts.append(f"{spec.key}: {path}\nrendezvous: {' '.join([meet.name, *given])}")
+        if group.plan.env:
+            parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.told.env)))
+    return "\n\n".join(parts)
 
 
 def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:

@@ -155,7 +155,8 @@ def check_size(size: int, env: Mapping[str, str], library: str) -> None:
                 f"{started} processes were started ({name}={text}), and MPI is alone in each: "
                 f"mpi4py uses {library}, which does not understand what started them",
                 where="rendezvous=mpi",
-                fix="srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …); rendezvous.launcher=mpiexec "
+                fix="srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, "
+                "or -r tcp); rendezvous.launcher=mpiexec "
                 "starts the ranks by the MPI of mpi4py itself; or build mpi4py with the MPI of the launcher",
             )
 

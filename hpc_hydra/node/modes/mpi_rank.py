@@ -85,7 +85,7 @@ class _Talk:
                     f"MPI did not say within {self._timeout:g} s who this process on {self._host} is",
                     where="rendezvous.timeout",
                     fix="rendezvous.timeout=30m waits longer; rendezvous.launcher=mpiexec starts the ranks by the MPI "
-                    "of mpi4py itself",
+                    "of mpi4py itself; of torchrun: -x mpi=pmi2, or -r tcp",
                 )
         said = self.channel.hear()
         if said is None:

@@ -37,6 +37,7 @@ from hpc_hydra.node.rank.kill_escalation import Overdue
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
+from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
     GRACE,
@@ -166,6 +167,10 @@ def environment_of(seat: Seat, meeting: rendezvous.Endpoint) -> tuple[dict[str, 
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
     reverse_dns.note(env, meeting.address)
+    if seat.plan.logging.verbose:
+        at = endpoint(meeting.address, meeting.port)
+        notes.append(f"rank {seat.info.rank} of {seat.info.world_size} on {seat.host}, local rank "
+                     f"{seat.info.local_rank}; rank 0 listens at {at}")  # fmt: skip
     return env, notes
 
 

@@ -231,6 +231,15 @@ def test_only_the_files_asked_for_are_left(here: Path) -> None:
     assert (here / "hpc_launcher_hostlist.txt").read_text().strip() == os.uname().nodename
 
 
+def test_verbose_tells_what_runs_where(here: Path) -> None:
+    done = hpc_hydra("torchrun", "--local", "-v", "-n", "2", "-x", "MY_VAR=1", "-l", "made", "train.py", cwd=here)
+    assert lines(done.stdout, "out") == ["out 0/2 []", "out 1/2 []"], done.stderr
+    assert f"job0: {here}/made/.hpc_hydra/jobs/job0.sh\n" in done.stderr
+    assert "rendezvous: tcp" in done.stderr and "MY_VAR=1" in done.stderr and "1 × 2" in done.stderr
+    host = os.uname().nodename
+    assert all(f"rank {r} of 2 on {host}, local rank {r}; rank 0 listens at " in done.stderr for r in (0, 1))
+
+
 def test_setup_only_leaves_a_script_that_runs_by_hand(here: Path) -> None:
     done = hpc_hydra("torchrun", "--local", "-n", "2", "--setup-only", "-o", "job.sh", "train.py", "a b", cwd=here)
     assert done.returncode == 0, done.stderr

@@ -99,6 +99,16 @@ def test_the_production_example_says_all_it_says() -> None:
         ("--local -n 2 t.py", {"scheduler": "local", "resources.procs_per_node": 2}),
         ("--local --scheduler LocalScheduler -n 2 t.py", {"scheduler": "local", "resources.procs_per_node": 2}),
         ("-r tcp t.py", {"rendezvous": "tcp"}),
+        ("-r mpi t.py", {"rendezvous": "mpi"}),
+        (
+            "--local -r mpi -n 2 t.py",
+            {
+                "scheduler": "local",
+                "rendezvous": "mpi",
+                "rendezvous.launcher": "mpiexec",
+                "resources.procs_per_node": 2,
+            },
+        ),
         ("--comm-backend rccl t.py", {"rendezvous.backend": "nccl"}),
         ("--comm-backend '*CCL' t.py", {"rendezvous.backend": "nccl"}),
         ("--comm-backend MPI t.py", {"rendezvous.backend": "mpi"}),
