@@ -54,7 +54,7 @@ def test_one_failing_run_does_not_stop_the_others(probe: Probe) -> None:
 
 def told(result: Result, num: int, reason: str) -> bool:
     """Whether the summary gives this reason below the run."""
-    return bool(re.search(rf"^ *run {num} .*\n *failed: {reason}", result.err, re.M))
+    return bool(re.search(rf"^ *run {num} .*\n *failed[^:]*: {reason}", result.err, re.M))
 
 
 def test_the_failing_rank_is_named_with_its_reason(probe: Probe) -> None:
@@ -148,7 +148,7 @@ def ids_in_queue(probe: Probe) -> set[str]:
     return mine & set(listed.split())
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])  # a hangup leaves them: test_closed_terminals
 def test_interrupt_cancels_everything_in_one_call(slurm_probe: Probe, tmp_path: Path, sent: int) -> None:
     shim = tmp_path / "bin"
     shim.mkdir()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import hpc_hydra
-from hpc_hydra import api
 from hpc_hydra.errors import ConfigError, SweepError
+from hpc_hydra.hydra_compat.command_line import of_hydra_main
 from hpc_hydra.launcher import background
 from hpc_hydra.sweep import processes
 
@@ -70,10 +70,10 @@ def test_the_configuration_of_hydra_main_is_found(app: App) -> None:
     @hydra.main(version_base=None, config_path="conf", config_name="primary")
     def main(cfg: object) -> None: ...
 
-    function, folder, name = api._of_hydra_main(main)
+    function, folder, name = of_hydra_main(main)
     assert (folder, name) == (str(Path(__file__).parent / "conf"), "primary")
     assert function is main.__wrapped__  # type: ignore[attr-defined]
-    assert api._of_hydra_main(print) == (print, None, None)
+    assert of_hydra_main(print) == (print, None, None)
 
 
 def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
