@@ -238,7 +238,9 @@ class Preparer:
         from hpc_hydra.system.index import origin
 
         choice = OmegaConf.select(cfg, "hydra.runtime.choices.system")
-        folders = [Path(source.path) for source in self.loader.get_sources() if source.scheme() == "file"]
+        folders = [
+            Path(source.path) for source in self.loader.get_sources() if source.scheme() in ("file", "hpc_hydra")
+        ]
         if choice and (file := origin(str(choice), tuple(folders), name)):
             raise ConfigError(f"there is no group {name!r}", where=f"{file}: {name}", fix=f"{near}:")
 

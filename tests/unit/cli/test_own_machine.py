@@ -52,8 +52,8 @@ BOTH = pytest.mark.parametrize("chosen", ["system=atlas", "system=auto"])
     [
         ("schedulr: {account: a}", ("atlas.yaml", "schedulr", "scheduler")),
         ("resource: {time_limit: 1h}", ("atlas.yaml", "resource", "resources")),
-        ("scheduler: {acount: a}", ("atlas.yaml", "acount", "scheduler.account")),
-        ("launch: {envs: {A: b}}", ("atlas.yaml", "envs", "launch.env")),
+        ("scheduler: {acount: a}", ("scheduler.acount", "scheduler.account")),
+        ("launch: {envs: {A: b}}", ("launch.envs", "launch.env")),
     ],
 )
 def test_a_misspelt_word_is_an_error_with_the_nearest(

@@ -21,7 +21,11 @@ from .fakes import plan, runs
         ("max accuracy", [{"accuracy": 1}, {"accuracy": 0.5}], "best: run 0 [x=0], accuracy 1"),
         ("max", [0.1, 0.75, None], "best: run 1 [x=1], result 0.75"),
         ("min loss", [{"loss": float("nan")}, {"loss": 9.0}], "best: run 1 [x=1], loss 9"),
-        ("min loss", [{"speed": 1}, "text", True], "best: no run returned a number 'loss' (launch.best=min loss); there is speed"),
+        (
+            "min loss",
+            [{"speed": 1}, "text", True],
+            "best: no run returned a number 'loss' (launch.best=min loss); there is speed",
+        ),
         ("min", [{"loss": 1}, True], "best: no run returned a number (launch.best=min); there is loss"),
     ],
 )
