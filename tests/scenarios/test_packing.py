@@ -60,7 +60,7 @@ def test_packed_runs_have_slices_are_cancelled_alone_and_go_back_to_resume(slurm
     assert allocations(slurm_probe) == ["RUNNING"]
     hpc(slurm_probe, "cancel")
     assert await_true(lambda: states(slurm_probe) == ["cancelled"] * 4)
-    assert "before it began" in [run["reason"] for run in runs(slurm_probe)][3]
+    assert "never started" in [run["reason"] for run in runs(slurm_probe)][3]
     assert "2 of 4 runs are submitted again" in hpc(slurm_probe, "resume", "2-3", "--bg")
     assert await_true(lambda: states(slurm_probe) == ["cancelled", "cancelled", "running", "running"])
     hpc(slurm_probe, "cancel")
