@@ -92,7 +92,7 @@ def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe
 
 RETURNED = {
     "none": ("none", None), "number": ("json", 41.5), "dict": ("json", {"acc": 0.5, "list": [1, 2]}),
-    "dataclass": ("pickle", None), "big": ("pickle", None), "lambda": ("pickle", None),
+    "dataclass": ("pickle", {"value": 42}), "big": ("pickle", None), "lambda": ("pickle", None),
     "file": ("unserialisable", None), "generator": ("unserialisable", None), "unpicklable": ("unserialisable", None),
     "not_a_number": ("json", "nan"),
 }  # fmt: skip

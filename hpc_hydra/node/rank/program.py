@@ -90,9 +90,10 @@ def start(program: Program) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins)
     if program.kind == "code":
-        code = compile(
-            program.code, "<string>" if "-c" in (program.typed or ())[:1] else "<stdin>", "exec", dont_inherit=True
-        )
+        name = "<string>" if "-c" in (program.typed or ())[:1] else "<stdin>"
+        if name == "<stdin>":
+            main.__dict__.update(__file__=name)  # as Python does
+        code = compile(program.code, name, "exec", dont_inherit=True)
     elif Path(program.target).is_file() and not zipfile.is_zipfile(program.target):
         main.__dict__.update(
             __file__=program.target, __loader__=SourceFileLoader("__main__", program.target), __cached__=None
