@@ -23,7 +23,8 @@ Freeze = Any
 def test_a_warning_before_the_fork_and_one_while_the_program_is_imported_reach_dist_warned(freeze: Freeze) -> None:
     """Rank 1 waits for rank 0 when the first comes; the program never asks for anything before its task function."""
     frozen = freeze("Path(f'warned.{RANK}').write_text(str(warned.warned()))", procs=2, warning="USR1@60",
-                    outside="from hpc_hydra.node.rank import preemption_signal as warned\nif RANK == 0: os.kill(os.getpid(), 10)\n")  # fmt: skip
+                    outside="from hpc_hydra.node.rank import preemption_signal as warned\n"
+                            "if RANK == 0: os.kill(os.getpid(), 10)\n")  # fmt: skip
     with frozen.rank(1, 2) as last:
         await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=60)
         last.send_signal(signal.SIGUSR1)

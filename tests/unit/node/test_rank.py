@@ -272,7 +272,7 @@ def test_a_rank_that_does_not_listen_is_killed_after_a_failure(freeze: Freeze, t
 def test_a_supervisor_alone_kills_a_program_that_does_not_listen_once_another_failed(freeze: Freeze) -> None:
     """As under a scheduler that signals and waits: nobody but the supervisor escalates."""
     frozen = freeze("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP, procs=2)
-    with frozen.rank(0, 2, "from hpc_hydra.node import processes; processes.GRACE = 2.0") as rank:
+    with frozen.rank(0, 2, "from hpc_hydra import processes; processes.GRACE = 2.0") as rank:
         here(frozen)
         frozen.paths.rank_end(ATTEMPT, 1).write_text('{"rank": 1, "host": "x", "exit_code": 7, "told_to_stop": false}')
         rank.terminate()
