@@ -75,7 +75,7 @@ def test_ranks_ask_once_whether_names_are_told_and_torch_never(freeze, tmp_path:
 @needs_networks
 def test_the_resolver_is_afterwards_as_it_was(tmp_path: Path) -> None:
     code = f"""
-from hpc_hydra.node import names
+from hpc_hydra.node import reverse_dns as names
 import ctypes
 assert names.nobody_answers("{HERE}")
 state = ctypes.CDLL(None).__res_state
