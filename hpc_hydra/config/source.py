@@ -8,7 +8,8 @@ Light: imported where Hydra scans plugins.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, List  # noqa: UP035  (a method of Hydra's interface is called `list`)
@@ -28,6 +29,19 @@ def follow(search_path: Sequence[Any]) -> None:
     _search_path = search_path
 
 
+_shown: list[bool] = []
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Within this, an application sees our groups, whatever its configuration has."""
+    _shown.append(True)
+    try:
+        yield
+    finally:
+        _shown.pop()
+
+
 class HpcConfigSource(ConfigSource):
     """A folder of YAML files, as Hydra's own ``file://``. Applications without the bundle see only the bundle."""
 
@@ -39,13 +53,11 @@ class HpcConfigSource(ConfigSource):
     @property
     def in_use(self) -> bool:
         """Whether the application has the bundle."""
+        if _shown:
+            return True
         if self._in_use is None:
             self._in_use = in_use.has_bundle(self._search_path)
         return self._in_use
-
-    def show(self) -> None:
-        """Let the application see our groups, whatever its configuration has."""
-        self._in_use = True
 
     @staticmethod
     def scheme() -> str:

@@ -22,9 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from hpc_hydra.config import load, yaml_pitfalls
+from hpc_hydra.config import load, source, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS, Settings
-from hpc_hydra.config.source import HpcConfigSource
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.launcher import checks
@@ -247,10 +246,8 @@ class Preparer:
     @cached_property
     def _bundle(self) -> DictConfig:
         """Our groups, for an application that does not have them."""
-        for one in self.loader.get_sources():
-            if isinstance(one, HpcConfigSource):
-                one.show()
-        return self.loader.load_configuration(BUNDLE, list(self.bundle), run_mode=RunMode.RUN)
+        with source.shown():
+            return self.loader.load_configuration(BUNDLE, list(self.bundle), run_mode=RunMode.RUN)
 
     def _key(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> Any:
         """What a run's settings depend on: its base and its overrides of our groups, or their values in the end."""
