@@ -356,15 +356,3 @@ def test_a_run_whose_function_has_returned_is_completed_whatever_holds_its_proce
     outcome = frozen.outcome()
     assert (outcome["status"], outcome["result"], outcome["exit_code"]) == ("completed", 0.5, 0)
     assert "rank 0 on" in outcome["reason"] and "had returned" in outcome["reason"] and left in outcome["reason"]
-
-
-@pytest.mark.parametrize(
-    ("after", "status"),
-    [("time.sleep(1)", "completed"), ("raise ValueError('late')", "failed"), ("os._exit(3)", "failed")],
-)
-def test_what_a_rank_does_after_its_return_is_waited_for_and_counts(
-    freeze: Freeze, tmp_path: Path, after: str, status: str
-) -> None:
-    frozen = freeze("return 0.5", main=f"main(); {after}")
-    _, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.node.rank.lingering", NOTED_AFTER=0.2))
-    assert (outcome["status"], outcome["reason"] is None) == (status, status == "completed")

@@ -23,9 +23,9 @@ MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
         ({"CUDA_VISIBLE_DEVICES": MIG}, "nvidia", 1, 1, {"CUDA_VISIBLE_DEVICES": MIG.split(",")[1]}),
         ({"CUDA_VISIBLE_DEVICES": "3"}, "nvidia", 1, 1, {"CUDA_VISIBLE_DEVICES": "3"}),  # shared
         ({"ROCR_VISIBLE_DEVICES": "0,1,2,3"}, "amd", 1, 2, {"ROCR_VISIBLE_DEVICES": "2,3"}),
-        (  # HIP's entries count within what ROCR leaves
+        (  # HIP's entries count within what ROCR leaves; one list remains
             {"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "0,1,2,3"}, "amd", 1, 2,
-            {"HIP_VISIBLE_DEVICES": "2,3"},
+            {"HIP_VISIBLE_DEVICES": "6,7"},
         ),
         ({"ZE_AFFINITY_MASK": "0.0,0.1,1.0,1.1"}, "intel", 1, 2, {"ZE_AFFINITY_MASK": "1.0,1.1"}),
     ],
