@@ -103,8 +103,8 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
 
 
 STEP = """
-cd "$1"; echo {x} >>began; [ ! -e once ] || exit 0
-trap 'exit 75' USR1; touch once
+cd "$1"; echo {x} >>began; [ ! -e once.{x} ] || exit 0
+trap 'exit 75' USR1; touch once.{x}
 while :; do sleep 0.1; done
 """
 
@@ -122,7 +122,7 @@ def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_t
     argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
     argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", STEP, "sh", str(tmp_path)]
     with probe.started(argv=argv) as launcher:
-        assert await_true((tmp_path / "once").exists)
+        assert await_true(lambda: len(list(tmp_path.glob("once.*"))) == 1 + packed)
         first = runs(probe)[0]["job_id"].partition("+")[0]
         subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
         text, _ = launcher.communicate(timeout=PATIENCE)
