@@ -50,8 +50,6 @@ def register() -> None:
     """Register our configurations with Hydra; harmless when done again."""
     from hpc_hydra.config import lazy, store
 
-    # Hydra 1.4 warns of every callback that a configuration names: of ours, with each start.
-    warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
     lazy.store("hpc", _launcher, group="hydra/launcher")
     lazy.store("hpc", HpcSweeperConf, group="hydra/sweeper")
     lazy.store(BUNDLE, _bundle)
@@ -77,6 +75,8 @@ class HpcSearchPath(SearchPathPlugin):
         from hpc_hydra.config import source
         from hpc_hydra.config.store import conf_dir, own_dir
 
+        # Hydra 1.4 warns of every callback; what is set while it scans plugins is forgotten.
+        warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
         source.follow(search_path.get_path())
         own = own_dir(os.environ)
         if own.joinpath("system").is_dir():
