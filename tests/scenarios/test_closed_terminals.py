@@ -26,6 +26,7 @@ import pytest
 import hpc_hydra
 from hpc_hydra.errors import SweepError
 from tests.awaiting import await_true
+from tests.cluster.fixtures import run
 
 ROOT = Path(__file__).parents[2]
 ROUNDS, SEED = int(os.environ.get("ROUNDS", "4")), int(os.environ.get("SEED", "1"))
@@ -204,7 +205,7 @@ def test_whatever_becomes_of_the_launcher_each_run_runs_once(slurm_cluster: Any,
         for each in some:
             with contextlib.suppress(SweepError):
                 hpc_hydra.Sweep(each.sweep).wait()
-            each.judge(_jobs(slurm_cluster, each.folder))
+            each.judge(_jobs(each))
         if "SHOW" in os.environ:
             print(f"{first + len(some)} rounds, {sum(bool(r.wrong) for r in rounds)} wrong", flush=True)
             print(*(f"{each}: {each.wrong}\n" for each in some if each.wrong), sep="", end="", flush=True)
@@ -212,9 +213,19 @@ def test_whatever_becomes_of_the_launcher_each_run_runs_once(slurm_cluster: Any,
     assert not found, json.dumps({"wrong": len(found), "of": ROUNDS}) + "\n" + "\n".join(found)
 
 
-def _jobs(cluster: Any, folder: Path) -> list[tuple[str, str]]:
-    from tests.cluster.fixtures import run
+def _jobs(launched: Round) -> list[tuple[str, str]]:
+    """Id and state of all jobs of a round, once accounting, which lags, has every job of the record."""
+    known: set[str] = set()
+    with contextlib.suppress(SweepError):
+        known = {result.job_id for result in hpc_hydra.Sweep(launched.sweep).results()} - {""}
+    found: dict[str, str] = {}
 
-    done = run("sacct", "-X", "-n", "-P", "-S", "now-3hours", "-o", "JobID,State,WorkDir")
-    lines = [line.split("|") for line in done.stdout.splitlines()]
-    return [(id_, state) for id_, state, where in lines if Path(where) == folder]
+    def all_ended() -> bool:
+        done = run("sacct", "-X", "-n", "-P", "-S", "now-3hours", "-o", "JobID,State,WorkDir")
+        lines = [line.split("|") for line in done.stdout.splitlines()]
+        found.clear()
+        found.update({id_: state for id_, state, where in lines if Path(where) == launched.folder})
+        return known <= found.keys() and not {"PENDING", "RUNNING", "COMPLETING"} & set(found.values())
+
+    await_true(all_ended)
+    return list(found.items())
