@@ -29,6 +29,18 @@ def hydra_main_frame() -> FrameType | None:
     return None
 
 
+def callers_of_hydra_main(function: Callable[..., Any]) -> list[str] | None:
+    """Modules of the frames that called ``_run_hydra`` for ``function``, innermost first; None: nobody did."""
+    frame = hydra_main_frame()
+    if frame is None or frame.f_locals.get("task_function") is not function:
+        return None
+    found = []
+    while (caller := frame.f_back) is not None:
+        found.append(str(frame.f_globals.get("__name__")))
+        frame = caller
+    return found
+
+
 @contextmanager
 def declare(program: Any) -> Iterator[None]:
     """Within this context the program is this one: for command lines of our own, which are not what ranks run."""

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"  # ``_target_`` of ``hydra/sweeper=basic``
+
+
 def create_hydra(task_name: str, config_dir: str | None) -> Any:
     """A Hydra whose search path begins with ``config_dir``; it becomes the global one."""
     from hydra._internal.hydra import Hydra

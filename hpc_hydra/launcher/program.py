@@ -72,17 +72,13 @@ def _target(typed: typed_command.Typed, cwd: str) -> str:
 
 def _is_of_the_command(function: Any) -> bool:
     """Whether the command that was typed, typed once more, comes to ``function``."""
-    frame = command_line.hydra_main_frame()
-    if frame is None or frame.f_locals.get("task_function") is not function:
+    callers = command_line.callers_of_hydra_main(function)
+    if callers is None:
         return False
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         return False
-    while (caller := frame.f_back) is not None:
-        if _RUNNERS.match(str(frame.f_globals.get("__name__"))):
-            return False
-        frame = caller
-    return True
+    return not any(_RUNNERS.match(name) for name in callers)
 
 
 def _refuse_debugger(typed: typed_command.Typed) -> None:

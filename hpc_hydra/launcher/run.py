@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.hydra_compat.composition import BASIC_SWEEPER
 from hpc_hydra.launcher import checks, program, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from hpc_hydra.records.types import Outcome
 
 _ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
-_OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper")
+_OWN_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", BASIC_SWEEPER)
 
 
 @dataclass

@@ -143,15 +143,13 @@ def test_heavy_packages_are_imported_where_they_are_used() -> None:
 
 
 PRIVATE = re.compile(r"hydra\._internal|omegaconf\._\w|\._(set_parent|get_node|content)\b")
-_ON_A_RANK = {"hpc_hydra/node/rank/hydra_main.py", "hpc_hydra/node/modes/fork_server.py"}  # processes of ours
-_NAME_OF_A_CLASS = {"hpc_hydra/launcher/run.py"}  # of Hydra's own sweeper, as a configuration names it
 
 
 def test_private_names_of_hydra_and_omegaconf_stand_in_one_room() -> None:
     wrong = [
         f"{source.relative_to(ROOT)}:{number}"
         for source in SOURCES
-        if folder(source) != "hydra_compat" and str(source.relative_to(ROOT)) not in _ON_A_RANK | _NAME_OF_A_CLASS
+        if folder(source) != "hydra_compat"
         for number, line in enumerate(source.read_text().splitlines(), 1)
         if PRIVATE.search(line)
     ]

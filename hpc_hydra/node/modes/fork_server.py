@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.hydra_compat import rank_process
 from hpc_hydra.node.rank import environment, gc_tuning, gpu_visibility
 from hpc_hydra.node.rank.context import (
     Agent,
@@ -55,9 +56,8 @@ READ_AT_IMPORT = re.compile(
 )
 
 SHARED = (
-    "hydra", "hydra.core.utils", "hydra._internal.callbacks", "hydra._internal.logging_config",
-    "hydra.experimental.callback", "torch", "torch.distributed", "hpc_hydra.config.store",
-    "hydra.main", "hpc_hydra.node.rank.distributed", "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
+    *rank_process.PRELOADED, "torch", "torch.distributed", "hpc_hydra.config.store", "hpc_hydra.node.rank.distributed",
+    "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
 )  # fmt: skip
 """What every rank imports, besides the user's own program."""
 

@@ -6,7 +6,6 @@ Only a rank's own process has it. Must not know: how the program was started, th
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.hydra_compat import composition, rank_process
 from hpc_hydra.node.rank.part import Part, tell
 from hpc_hydra.records.files import is_private, keep_private
 from hpc_hydra.records.frozen_config import identity, thaw
@@ -38,20 +38,13 @@ class HydraMain:
 
     def install(self) -> None:
         """Every ``@hydra.main`` of this process, and every decorator that calls ``_run_hydra`` itself, comes here."""
-        import hydra.main  # noqa: F401  (the package's attribute of that name is the decorator)
-        from hydra._internal import utils
+        rank_process.replace_run_hydra(self._called)
 
-        signature = inspect.signature(utils._run_hydra)
-
-        def run_hydra(*args: Any, **kwargs: Any) -> None:
-            given = signature.bind(*args, **kwargs).arguments
-            if self._is_launched(given["task_function"]):
-                _initialise(given["task_function"], given["args"], given.get("config_path"))
-                self.play(given["task_function"])
-                sys.exit(self.code)  # what follows is for the process that launched
-
-        utils._run_hydra = run_hydra
-        sys.modules["hydra.main"]._run_hydra = run_hydra  # type: ignore[attr-defined]
+    def _called(self, function: TaskFunction, args: Any, config_path: str | None) -> None:
+        if self._is_launched(function):
+            rank_process.initialise(function, args, config_path)
+            self.play(function)
+            sys.exit(self.code)  # what follows is for the process that launched
 
     def _is_launched(self, function: TaskFunction) -> bool:
         wanted = self.part.record.program.task
@@ -114,7 +107,6 @@ class HydraMain:
         self.code = 0
 
     def _run(self, function: TaskFunction) -> Any:
-        from hydra._internal.callbacks import Callbacks
         from hydra.core.utils import JobRuntime, run_job, setup_globals
         from omegaconf import OmegaConf, open_dict, read_write
 
@@ -137,62 +129,12 @@ class HydraMain:
             config=cfg,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
-            hydra_context=_context(Callbacks(cfg) if part.writes else Callbacks()),
+            hydra_context=rank_process.job_context(composition.callbacks(cfg if part.writes else None)),
         )
         if done.overrides is not None:  # Hydra prints them with an error
             more = OmegaConf.select(cfg, "launch.secrets") or ()
             done.overrides = masked_words(done.overrides, list(more))
         return done
-
-
-def _initialise(function: TaskFunction, args: Any, config_path: str | None) -> None:
-    """Give `GlobalHydra` what ``_run_hydra`` gives it, for ``hydra.compose`` in the task; it is made when asked for."""
-    from hydra._internal.hydra import Hydra
-    from hydra.core.global_hydra import GlobalHydra
-
-    folder, path = args.config_dir and os.path.abspath(args.config_dir), args.config_path or config_path  # noqa: PTH100
-
-    class Later(Hydra):
-        def __init__(self) -> None:
-            pass
-
-        def __getattr__(self, name: str) -> Any:
-            if name != "config_loader":
-                raise AttributeError(name)
-            self.config_loader = _config_loader(function, path, folder)
-            return self.config_loader
-
-    GlobalHydra.instance().clear()
-    GlobalHydra.instance().initialize(Later())
-
-
-def _config_loader(function: TaskFunction, config_path: str | None, folder: str | None) -> Any:
-    """As ``_run_hydra`` makes it."""
-    from hydra._internal import utils
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.config_search_path import SearchPathQuery
-
-    file, module = utils.detect_calling_file_or_module_from_task_function(function)
-    if file is None and module is None:
-        file = getattr(sys.modules["__main__"], "__file__", None)
-    search_path = utils.create_automatic_config_search_path(file, module, config_path)
-    if folder is not None:
-        search_path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
-    return ConfigLoaderImpl(config_search_path=search_path)
-
-
-def _context(callbacks: Any) -> Any:
-    from hydra.types import HydraContext
-
-    try:  # Hydra 1.4: the whitelist of the @hydra.main that called us
-        from hydra._internal.execution_policy import _get_active_execution_whitelist  # type: ignore[import-not-found]
-    except ImportError:
-        return HydraContext(config_loader=None, callbacks=callbacks)  # type: ignore[arg-type]
-    return HydraContext(
-        config_loader=None,  # type: ignore[arg-type]
-        callbacks=callbacks,
-        execution_whitelist=_get_active_execution_whitelist(),  # type: ignore[call-arg]
-    )
 
 
 def _own_log_files(cfg: DictConfig, part: Part) -> None:
