@@ -18,9 +18,9 @@ from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.records.batching import Group, Pack, lanes
+from hpc_hydra.records.batching import Group, Pack, lanes, split
 from hpc_hydra.records.files import write_bytes
-from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.frozen_config import Program, read_plans
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import container, job_script, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Scheduler
@@ -158,16 +158,18 @@ def following(spec: JobSpec, path: Path, ids: tuple[str, ...], dialect: Schedule
 
 
 def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
-    """Write a script for each run of a group, which one script was for."""
+    """Write a script for each element of an array, a run or the allocation of several, in place of the one for all."""
+    name = group.plan.request.scheduler
     jobs = []
-    for number, run in enumerate(group.runs, start=next_key(spec.sweep)):
+    for number, part in enumerate(split([group], {name: 1}), start=next_key(spec.sweep)):
         key = f"job{number}"
-        alone = replace(spec, key=key, runs=(run.num,), tag=tag(key))
-        path = SweepPaths(spec.sweep).script(key)
-        _write(path, dialect.script(alone))
-        jobs.append((replace(group, runs=(run,)), alone, path))
-    write_secrets([alone for _, alone, _ in jobs])
-    return sharing(jobs)
+        packs = part.pack.sizes if part.pack is not None else ()
+        alone = replace(spec, key=key, runs=part.nums, packs=packs, tag=tag(key))
+        jobs.append((part, alone, SweepPaths(spec.sweep).script(key)))
+    jobs = sharing(jobs)
+    keys = {plan: key for key, plan in read_plans(spec.sweep).items()} if group.pack is not None else {}
+    write(jobs, {name: dialect}, None, keys.__getitem__)
+    return jobs
 
 
 def next_key(root: Path) -> int:

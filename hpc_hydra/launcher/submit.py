@@ -120,8 +120,9 @@ class Session:
                 self._queue.pop(0)
                 no_room_since, pause = None, RETRY[0]
                 continue
-            if error.kind == "array" and len(self._queue[0].spec.runs) > 1 and not self._queue[0].spec.packs:
-                complain(f"{error.what}: each run is a job of its own")
+            if error.kind == "array" and self._queue[0].spec.elements > 1:
+                each = "allocation" if self._queue[0].spec.packs else "run"
+                complain(f"{error.what}: each {each} is a job of its own")
                 self._queue[:1] = self._one_by_one(self._queue[0])
                 continue
             if error.kind != "limit":
@@ -174,7 +175,7 @@ class Session:
         return None
 
     def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
-        """Jobs for the runs of an array that the scheduler has refused."""
+        """Jobs for the elements of an array that the scheduler has refused."""
         dialect = self.submitters[waiting.spec.plan.request.scheduler].dialect
         jobs = scripts.one_by_one(waiting.group, waiting.spec, dialect)
         self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}

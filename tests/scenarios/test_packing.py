@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +45,35 @@ def test_many_runs_in_four_allocations(slurm_probe: Probe, tmp_path: Path) -> No
     outcome = json.loads((slurm_probe.sweep / "7" / "outcome.json").read_text())
     assert outcome["status"] == "failed" and outcome["exit_code"] == 1
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")
+
+
+def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(slurm_probe: Probe, tmp_path: Path) -> None:
+    """As where slurm.conf turns arrays off and nobody says so before; their limit holds for all of them together."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    refusing = folder / "sbatch"
+    refusing.write_text(
+        '#!/bin/bash\nif grep -q "^#SBATCH --array" "${!#}"; then\n'
+        "  echo 'sbatch: error: Batch job submission failed: Invalid job array specification' >&2\n  exit 1\nfi\n"
+        f'exec {shutil.which("sbatch")} "$@"\n'
+    )
+    refusing.chmod(0o755)
+    given = ("launch.pack=2", "launch.allocations=3", "scheduler.array_parallelism=1", *SMALL)
+    done = slurm_probe.run("note=1,2,3,4,5,6", *given, path=folder)
+    assert done.code == 0 and "each allocation is a job of its own" in done.text, done.text
+    assert states(slurm_probe) == ["completed"] * 6 and executions(slurm_probe) == [1] * 6
+    assert sorted(num for num, _ in done.probes) == list(range(6))
+    pairs = [sorted(done.probes[num, 0]["time"] for num in nums) for nums in packs(slurm_probe)]
+    assert len(pairs) == 3 and len(allocations(slurm_probe)) == 3
+    assert all(before[-1] < after[0] for before, after in itertools.pairwise(sorted(pairs)))
+
+
+def packs(probe: Probe) -> list[list[int]]:
+    """The runs that each job has carried."""
+    jobs: dict[str, list[int]] = {}
+    for run in runs(probe):
+        jobs.setdefault(run["job_id"].partition("+")[0], []).append(run["run"])
+    return list(jobs.values())
 
 
 def test_packed_runs_have_slices_are_cancelled_alone_and_go_back_to_resume(slurm_probe: Probe) -> None:

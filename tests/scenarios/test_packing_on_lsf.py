@@ -107,6 +107,20 @@ def test_runs_of_several_sizes_share_a_job_and_never_a_core_or_a_gpu(probe: Prob
     assert fake_lsf.jobs()[0].left == []
 
 
+def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(probe: Probe, fake_lsf: Cluster) -> None:
+    """Each carries its own runs, of two sizes and with their secrets; `status` knows all of them."""
+    fake_lsf.set_note("array_limit", 1)
+    fake_lsf.misbehave("bparams", code=255)  # nobody says so before
+    flavour = f"scheduler.flavour={probe.flavour}"  # type: ignore[attr-defined]
+    given = ("launch.pack=auto", "launch.allocations=2", "+launch.env.MY_TOKEN=hush", "resources.procs_per_node=1")
+    done = probe.run("note=1,2", "resources.cpus_per_proc=1,2", "resources.gpus_per_proc=0", flavour, *given, *NODE)
+    assert done.code == 0 and "each allocation is a job of its own" in done.text, done.text
+    assert sorted(num for num, _ in done.probes) == [0, 1, 2, 3]
+    assert {one["env"]["MY_TOKEN"] for one in done.probes.values()} == {"hush"}
+    assert states(probe) == ["completed"] * 4 and len(fake_lsf.jobs()) == 2
+    assert executions(probe) == [1] * 4
+
+
 def test_a_packed_run_is_cancelled_alone_and_resume_packs_what_is_left(probe: Probe, fake_lsf: Cluster) -> None:
     given = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", *SMALL)
     flavour = f"scheduler.flavour={probe.flavour}"  # type: ignore[attr-defined]

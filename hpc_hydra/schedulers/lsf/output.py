@@ -37,6 +37,7 @@ _TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"(pending|submitted|unfinished)[\w ]*(job|slot)[\w ]*(threshold|limit)|job limit", re.IGNORECASE)
+_NO_ARRAY = re.compile(r"job array index too large", re.IGNORECASE)  # MAX_JOB_ARRAY_SIZE
 _UNKNOWN = re.compile(r"is not found|no matching job found|no (unfinished )?job found", re.IGNORECASE)
 _END = re.compile(r"\d:(?:Donesuccessfully|Exited(?:withexitcode(\d+)|bysignal(\d+))?)")  # with no white space
 _BEGAN = ("Dispatched", "Started", "requeued")
@@ -89,6 +90,8 @@ def addresses(ids: Sequence[str]) -> list[str]:
 
 
 def classify(message: str) -> SubmitErrorKind:
+    if _NO_ARRAY.search(message):
+        return "array"
     if _LIMIT.search(message):
         return "limit"
     return "transient" if _TRANSIENT.search(message) else "permanent"

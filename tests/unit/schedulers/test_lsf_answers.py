@@ -165,6 +165,7 @@ def test_states(word: str, state: State) -> None:
         ("batch system daemon not responding ... still trying", "transient"),
         ("User <x>: Pending job threshold reached. Job not submitted.", "limit"),
         ("User's pending job slot limit reached. Job not submitted.", "limit"),
+        ("Job array index too large. Job not submitted.", "array"),
     ],
 )
 def test_whether_asking_again_is_any_use(text: str, kind: str) -> None:
