@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_hydra import envvars
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.errors import ConfigError, SchedulerError
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 JOB, PLAN = "job0", "plan0"
-ATTACHED = "HPC_HYDRA_ATTACHED"  # tells the ranks to leave their streams as they are
 LOOK_AFTER = 10.0  # seconds after which an allocation that is still waited for is asked about
 QUERY = 30.0  # seconds that the answer may take
 _ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of all ranks cannot have
@@ -161,7 +161,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
     spec = replace(
         spec,
-        environ={**spec.environ, **({} if per_rank else {ATTACHED: "1"})},
+        environ={**spec.environ, **({} if per_rank else {envvars.ATTACHED: "1"})},
         comment=f"command: {shlex.join(task.argv)}",
         attached=True,
     )

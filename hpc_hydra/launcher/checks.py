@@ -17,7 +17,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from hpc_hydra import suggest
+from hpc_hydra import envvars, suggest
 from hpc_hydra.config import defaults_order, secrets, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, HpcHydraError
@@ -30,8 +30,8 @@ _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
 
 def rank_of(env: Mapping[str, str]) -> str | None:
     """Why this process is a rank, in words; None where it is not."""
-    if "HPC_HYDRA_RUN" in env:
-        return f"HPC_HYDRA_RUN={env['HPC_HYDRA_RUN']} is set"
+    if envvars.RUN in env:
+        return f"{envvars.RUN}={env[envvars.RUN]} is set"
     if env.get("RANK") and env.get("WORLD_SIZE"):
         return f"RANK={env['RANK']} and WORLD_SIZE={env['WORLD_SIZE']} are set"
     for name in registry.of_ranks(env):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
@@ -312,7 +313,7 @@ def _python(sweep: Sweep) -> str:
 def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
     """Write new plans, and new lines of runs whose plan or overrides are new."""
     plan_of = {
-        run.num: spec.environ["HPC_HYDRA_PLAN"] if g.pack is None else _plan_key(sweep.plans, run.plan)
+        run.num: spec.environ[envvars.PLAN] if g.pack is None else _plan_key(sweep.plans, run.plan)
         for g, spec, _ in jobs
         for run in g.runs
     }

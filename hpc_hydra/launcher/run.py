@@ -18,6 +18,7 @@ from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from hpc_hydra import envvars
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError
@@ -284,7 +285,7 @@ class Launch:
                 self._freezer.write_task(program.task_payload(self.function))
             self._base_keys: dict[int, int] = {}
         plan_of = {
-            run.num: spec.environ["HPC_HYDRA_PLAN"] if g.pack is None else self._plan_key(run.plan)
+            run.num: spec.environ[envvars.PLAN] if g.pack is None else self._plan_key(run.plan)
             for g, spec, _ in jobs
             for run in g.runs
         }

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import hpc_hydra
+from hpc_hydra import envvars
 from hpc_hydra.config.store import conf_dir
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
@@ -44,7 +45,7 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
         log=SweepPaths(root).jobs,
         rank_command=(inside, *node, "rank"),
         finish_command=(outside, *node, "finish"),
-        environ={"HPC_HYDRA_PLAN": plan_key, **({"HPC_HYDRA_LAUNCH": program.launch} if program.launch else {})},
+        environ={envvars.PLAN: plan_key, **({envvars.LAUNCH: program.launch} if program.launch else {})},
         pythonpath=program.pythonpath,
         needs=_needs(group, root, program),
         home=str(Path.home()),
@@ -94,7 +95,7 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
                 packs=(),
                 rank_command=(inside, *node[1:], "rank"),
                 finish_command=(*node, "finish"),
-                environ={"HPC_HYDRA_PLAN": plan_key(plan)},
+                environ={envvars.PLAN: plan_key(plan)},
             )
         )
     return found
@@ -272,7 +273,7 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, pla
     paths, room = SweepPaths(spec.sweep), pack.room
     shares = {}
     for step in steps(group, spec, plan_key):
-        key = step.environ["HPC_HYDRA_PLAN"]
+        key = step.environ[envvars.PLAN]
         shares[key] = to_json(share(step.plan))
         _write(paths.step_script(spec.key, key), dialect.step_script(step))
     starts = [sum(pack.sizes[:i]) for i in range(len(pack.sizes))]

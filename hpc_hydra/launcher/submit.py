@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGHUP, SIGINT
 
+from hpc_hydra import envvars
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher import scripts
@@ -153,7 +154,7 @@ class Session:
         group, spec = waiting.group, waiting.spec
         scheduler = spec.plan.request.scheduler
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
-        job = Job(key=key, plan=spec.environ.get("HPC_HYDRA_PLAN", ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
+        job = Job(key=key, plan=spec.environ.get(envvars.PLAN, ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
         self.manifest.submitting(job, self.submitters[scheduler].label or scheduler)
         self._in_air = spec
         try:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.node.rank.rendezvous import addresses
 from hpc_hydra.records.files import write_json
 from hpc_hydra.schedulers.visible_gpus import visible
@@ -51,7 +52,7 @@ def look() -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return {
         "identity": {name: env.get(name, "") for name in IDENTITY},
-        "scheduler": env.get("HPC_HYDRA_SCHEDULER", ""),
+        "scheduler": env.get(envvars.SCHEDULER, ""),
         "host": socket.gethostname(),
         "addresses": addresses(),
         "resolves": resolved(env.get("MASTER_ADDR", "")),
@@ -59,7 +60,7 @@ def look() -> dict[str, Any]:
         "numa": numa_of(cores),
         "omp": env.get("OMP_NUM_THREADS"),
         "visible": visible(env).ids,
-        "gpus_asked": int(env.get("HPC_HYDRA_GPUS_PER_PROC", "0")),
+        "gpus_asked": int(env.get(envvars.GPUS_PER_PROC, "0")),
         "plugin": plugin(env.get("LD_LIBRARY_PATH", "")),
         "plugin_asked": env.get("NCCL_NET") or env.get("NCCL_NET_PLUGIN"),
         "python": platform.python_version(),

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import name_of, number_of
@@ -24,7 +25,6 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.job_script import INTERRUPTED
 from hpc_hydra.schedulers.registry import dialect
 
 
@@ -40,7 +40,7 @@ def finish(code: str) -> int:
         record = execution.record()
         plan = read_plans(execution.sweep).get(record.plan)
         outcome = _in_its_words(execution, gathered(execution, record, plan, launched))
-        if INTERRUPTED in os.environ:
+        if envvars.INTERRUPTED in os.environ:
             outcome = _interrupted(outcome)
         signum = number_of(plan.request.warn_signal) if plan is not None else None
         early = is_warned_early(outcome, launched, signum)
@@ -76,7 +76,7 @@ def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: i
         exit_code=code,
         world_size=plan.world_size if plan else None,
         job_id=execution.job_id,
-        reason=os.environ.get("HPC_HYDRA_REASON"),
+        reason=os.environ.get(envvars.REASON),
     )
 
 

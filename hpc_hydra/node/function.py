@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.schedulers.registry import dialect
 
 _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
@@ -53,14 +54,14 @@ def function() -> int:
 
 def _environment() -> Any:
     from hpc_hydra.schedulers.executor import DialectJobEnvironment
-    from hpc_hydra.schedulers.functions import FIRST_ID, again
+    from hpc_hydra.schedulers.functions import again
 
     class FunctionEnvironment(DialectJobEnvironment):
         """submitit's view of this task."""
 
         @property
         def job_id(self) -> str:
-            return os.environ.get(FIRST_ID) or self.info.job_id
+            return os.environ.get(envvars.FUNCTION_JOB) or self.info.job_id
 
         def _handle_signals(self, paths: Any, submission: Any) -> None:
             super()._handle_signals(paths, submission)

@@ -16,10 +16,9 @@ from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.planning.addresses import is_loopback
 
-SILENT = "HPC_HYDRA_NAMES_SILENT"
-"""1: nobody answers when a rank of this node asks for a host name; 0: somebody does."""
 QUICK = "timeout:1 attempts:1"  # of resolv.conf(5), for programs that make their process group themselves
 _NOWHERE = "127.99.1.2"  # this host, by an address that has no name
 
@@ -73,15 +72,15 @@ def nobody_answers(address: str) -> bool:
 
 def note(env: MutableMapping[str, str], address: str) -> None:
     """Say in the environment of a rank whether names are told here, so that it and what it starts need not wait."""
-    if SILENT not in env:
-        env[SILENT] = str(int(nobody_answers(address)))
-    if env[SILENT] == "1":
+    if envvars.NAMES_SILENT not in env:
+        env[envvars.NAMES_SILENT] = str(int(nobody_answers(address)))
+    if env[envvars.NAMES_SILENT] == "1":
         env.setdefault("RES_OPTIONS", QUICK)
 
 
 def spare_torch(address: str | None = None) -> None:
     """Keep torch in this process from asking for names, where nobody answers."""
-    silent = os.environ.get(SILENT)
+    silent = os.environ.get(envvars.NAMES_SILENT)
     if silent == "0" or (silent is None and (address is None or not nobody_answers(address))):
         return
     from torch.distributed import TCPStore

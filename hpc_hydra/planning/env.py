@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from hpc_hydra import envvars
 from hpc_hydra.config.load import NAME_OF_VARIABLE
 from hpc_hydra.config.schema import LoggingConfig, Settings
 from hpc_hydra.errors import ConfigError
@@ -93,8 +94,8 @@ def environment(settings: Settings, at: Situation, cpus_per_proc: int | None, ex
 
 def _check_identity(var: EnvVar) -> None:
     fix = IDENTITY.get(var.name)
-    if var.name.startswith("HPC_HYDRA_"):
-        fix = "another name: those that begin with HPC_HYDRA_ are set for each run"
+    if var.name.startswith(envvars.PREFIX):
+        fix = "another name: those that begin with {envvars.PREFIX} are set for each run"
     if fix is not None:
         raise ConfigError(
             "is set on each rank, and what is given here would be lost", where=var.origin or var.name, fix=fix

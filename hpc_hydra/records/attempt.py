@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.records.collect import first_cause, read_ends
 from hpc_hydra.records.frozen_config import RunRecord, check_launch, read_run
 from hpc_hydra.records.layout import RunPaths
-
-REPLICA, AGAIN = "HPC_HYDRA_REPLICA", "HPC_HYDRA_REPLICA_RESTARTS"
-"""Set for the processes of a replica group."""
 
 
 @dataclass(frozen=True)
@@ -38,28 +36,28 @@ class Execution:
         """From the environment. Raises `SweepError` naming the variable that is missing or no use."""
 
         def value(name: str) -> str:
-            found = env.get(f"HPC_HYDRA_{name}")
+            found = env.get(name)
             if not found:
                 raise SweepError(
                     "is not set",
-                    where=f"HPC_HYDRA_{name}",
+                    where=name,
                     fix="start the job script, which sets it and starts the ranks",
                 )
             return found
 
-        run = value("RUN")
+        run = value(envvars.RUN)
         if not run.isdigit():
-            raise SweepError(f"{run!r} is not the number of a run", where="HPC_HYDRA_RUN")
+            raise SweepError(f"{run!r} is not the number of a run", where=envvars.RUN)
         return cls(
-            sweep=Path(value("SWEEP")),
+            sweep=Path(value(envvars.SWEEP)),
             run=int(run),
-            job=value("JOB"),
-            attempt=value("ATTEMPT"),
-            scheduler=value("SCHEDULER"),
-            launch=env.get("HPC_HYDRA_LAUNCH"),
-            attached=bool(env.get("HPC_HYDRA_ATTACHED")),
-            replica=int(env[REPLICA]) if env.get(REPLICA, "").isdigit() else None,
-            again=int(env[AGAIN]) if env.get(AGAIN, "").isdigit() else 0,
+            job=value(envvars.JOB),
+            attempt=value(envvars.ATTEMPT),
+            scheduler=value(envvars.SCHEDULER),
+            launch=env.get(envvars.LAUNCH),
+            attached=bool(env.get(envvars.ATTACHED)),
+            replica=int(env[envvars.REPLICA]) if env.get(envvars.REPLICA, "").isdigit() else None,
+            again=int(env[envvars.REPLICA_RESTARTS]) if env.get(envvars.REPLICA_RESTARTS, "").isdigit() else 0,
         )
 
     @property

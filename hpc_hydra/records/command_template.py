@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError
 
 # Known on the rank only: name → variable that holds it there.
@@ -20,12 +21,12 @@ RANK_KEYS = {
     "local_rank": "LOCAL_RANK",
     "node_rank": "NODE_RANK",
     "world_size": "WORLD_SIZE",
-    "num_nodes": "HPC_HYDRA_NUM_NODES",
+    "num_nodes": envvars.NUM_NODES,
     "procs_per_node": "LOCAL_WORLD_SIZE",
-    "gpus_per_node": "HPC_HYDRA_GPUS_PER_NODE",
+    "gpus_per_node": envvars.GPUS_PER_NODE,
     "master_addr": "MASTER_ADDR",
     "master_port": "MASTER_PORT",
-    "seed": "HPC_HYDRA_SEED",
+    "seed": envvars.SEED,
     "replica_group_id": "REPLICA_GROUP_ID",
     "num_replica_groups": "NUM_REPLICA_GROUPS",
 }

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.planning.container import check_path
 from hpc_hydra.planning.types import Container, Mount
 from hpc_hydra.records.layout import SweepPaths
@@ -29,14 +30,14 @@ ENTER_SCRIPT = f"""\
 #!/bin/sh
 # Inside the container: values that are the host's go, those of the image stay. Then the command, with hpc_hydra.
 for name in {" ".join(HOST_ONLY)}; do
-  eval "here=\\${{$name-}} host=\\${{HPC_HYDRA_HOST_$name-}}"
+  eval "here=\\${{$name-}} host=\\${{{envvars.HOST}$name-}}"
   if [ -n "$here" ] && [ "$here" = "$host" ]; then unset "$name"; fi
-  unset "HPC_HYDRA_HOST_$name"
+  unset "{envvars.HOST}$name"
 done
-HPC_HYDRA_LIB=$(dirname -- "$0")
-PYTHONPATH=$HPC_HYDRA_LIB${{PYTHONPATH:+:$PYTHONPATH}}
+{envvars.LIB}=$(dirname -- "$0")
+PYTHONPATH=${envvars.LIB}${{PYTHONPATH:+:$PYTHONPATH}}
 PYTHONDONTWRITEBYTECODE=${{PYTHONDONTWRITEBYTECODE-1}}
-export HPC_HYDRA_LIB PYTHONPATH PYTHONDONTWRITEBYTECODE
+export {envvars.LIB} PYTHONPATH PYTHONDONTWRITEBYTECODE
 exec "$@"
 """
 
@@ -65,7 +66,7 @@ def exports(spec: JobSpec) -> Iterator[str]:
     if box is None:
         return
     yield ""
-    yield f'for name in {" ".join(HOST_ONLY)}; do export "HPC_HYDRA_HOST_$name=${{!name-}}"; done'
+    yield f'for name in {" ".join(HOST_ONLY)}; do export "{envvars.HOST}$name=${{!name-}}"; done'
     if box.runtime in ("pyxis", "edf"):  # enroot's hook reads them
         if not box.gpu:
             yield "export NVIDIA_VISIBLE_DEVICES=void"
@@ -83,7 +84,7 @@ def files(spec: JobSpec) -> dict[Path, str]:
 
 
 def edf_path(spec: JobSpec) -> Path:
-    plan = spec.environ.get("HPC_HYDRA_PLAN", "")  # runs of several may share a job
+    plan = spec.environ.get(envvars.PLAN, "")  # runs of several may share a job
     return SweepPaths(spec.sweep).jobs / f"{spec.key}{f'.{plan}' if plan else ''}.toml"
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
+from hpc_hydra import envvars
 from hpc_hydra.schedulers import visible_gpus
-
-LINGER = "HPC_HYDRA_LINGER"
-"""Seconds that a rank which failed waits before it is gone, where the scheduler would lose its last words."""
 
 RANK_VARIABLES = (
     "RANK",
@@ -62,8 +60,8 @@ _LEFTOVER = re.compile(
     | OMPI_MCA_(PREFIXES | ess$ | ess_base_ | pmix$ | initial_ | num_procs | cpu_type | shmem_RUNTIME)
     | OMPI_MCA_orte_(ess_|app_|num_|launch$|bound_|precondition_|hnp_|local_daemon_|parent_|top_session|jobfam_session)
     | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID
-    | TORCHELASTIC_ | SUBMITIT_ | HPC_HYDRA_
-    """,
+    | TORCHELASTIC_ | SUBMITIT_ | """
+    + envvars.PREFIX,
     re.VERBOSE,
 )
 

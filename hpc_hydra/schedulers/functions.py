@@ -24,6 +24,7 @@ from typing import Any
 
 from submitit.core import core, utils
 
+from hpc_hydra import envvars
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.schedulers import commands
@@ -33,8 +34,6 @@ from hpc_hydra.schedulers.executor import DialectExecutor
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, DialectWatcher
 
-FIRST_ID = "HPC_HYDRA_FUNCTION_JOB"  # id of the first job of several that took over from each other
-SUBMISSION = "HPC_HYDRA_FUNCTION"  # the file that tells how to submit it again
 ROOT = Path(__file__).parents[2]
 
 _TEXTS = (
@@ -205,7 +204,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
                 **{str(name): str(value) for name, value in self.parameters["env"].items()},
                 "SUBMITIT_EXECUTOR": self.scheduler,
                 "SUBMITIT_FOLDER": str(self.folder),
-                SUBMISSION: str(self.folder / f"{key}.submission.pkl"),
+                envvars.FUNCTION: str(self.folder / f"{key}.submission.pkl"),
             },
             pythonpath=() if ROOT.name == "site-packages" else (str(ROOT),),
         )
@@ -220,12 +219,12 @@ def submit(scheduler: Any, spec: JobSpec, folder: Path) -> tuple[str, ...]:
 
 def again(env: Mapping[str, str], job_id: str) -> str:
     """Submit the function of this job once more; returns the new id, which the handle of ``job_id`` follows."""
-    known: Submission = pickle.loads(Path(env[SUBMISSION]).read_bytes())
+    known: Submission = pickle.loads(Path(env[envvars.FUNCTION]).read_bytes())
     path = successors(known.folder, job_id)
     before = read_json(path) or []
-    key = f"{known.spec.key}-{env['HPC_HYDRA_RUN']}-{len(before) + 1}"
-    environ = {**known.spec.environ, FIRST_ID: job_id}
-    spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env["HPC_HYDRA_RUN"]),), environ=environ)
+    key = f"{known.spec.key}-{env[envvars.RUN]}-{len(before) + 1}"
+    environ = {**known.spec.environ, envvars.FUNCTION_JOB: job_id}
+    spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env[envvars.RUN]),), environ=environ)
     scheduler = dialect(known.scheduler)
     if outer := scheduler.outer_queue():
         name, command = outer

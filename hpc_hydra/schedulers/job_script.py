@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.processes import DEAF_TO
@@ -20,9 +21,7 @@ from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import RANK_VARIABLES
 
-INTERRUPTED = "HPC_HYDRA_INTERRUPTED"
-"""Set once Ctrl-C has reached the script of a run that is attached to a console."""
-
+_UNSET = " ".join(("unset", *RANK_VARIABLES, "${!TORCHELASTIC_@}", f"${{!{envvars.PREFIX}@}}"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
@@ -100,11 +99,11 @@ def job_script(
     lines += [comment(text) for text in (spec.comment, *notes) if text]
     if spec.plan.logging.trace:
         lines += ["", "PS4='+ line $LINENO: '", "set -x"]
-    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += ["", _UNSET]
     lines += head
     if spec.attached:
         lines.append("trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
-        lines.append(f"trap 'export {INTERRUPTED}=1' INT  # Ctrl-C")
+        lines.append(f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C")
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_run(spec, scheduler, select, job_id), *before]
@@ -129,10 +128,10 @@ def step_script(
     """
     lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
     lines += [comment(text) for text in (spec.comment,) if text]
-    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += ["", _UNSET]
     lines.append("trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them")
     lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
-    lines += ['[ -z "${3-}" ] || HPC_HYDRA_ATTEMPT="$3"', *before, *_exports(spec), *container.exports(spec)]
+    lines += [f'[ -z "${{3-}}" ] || {envvars.ATTEMPT}="$3"', *before, *_exports(spec), *container.exports(spec)]
     options, enter = container.around(spec)
     lines += [
         "",
@@ -164,12 +163,12 @@ def pack_script(
     lines = ["#!/bin/bash", *directives, comment(f"{spec.key} of the sweep {spec.sweep}")]
     lines += [comment(f"{len(spec.runs)} runs in {len(spec.packs)} allocations")]
     lines += [comment(text) for text in (spec.comment,) if text]
-    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += ["", _UNSET]
     lines += head
     if workdir:
         lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     lines += ["", *_own(spec, scheduler)]
-    lines += [f'export HPC_HYDRA_PACK="{index}"', f'export HPC_HYDRA_PACK_JOB="{job_id}"', *before]
+    lines += [f'export {envvars.PACK}="{index}"', f'export {envvars.PACK_JOB}="{job_id}"', *before]
     if spec.plan.request.setup_lines:
         lines += ["", *_setup(spec, other_nodes)]
     lines += _exports(spec)
@@ -210,9 +209,9 @@ def _starter(
 
 def _own(spec: JobSpec, scheduler: str) -> Iterator[str]:
     own = {
-        "HPC_HYDRA_SWEEP": str(spec.sweep),
-        "HPC_HYDRA_JOB": spec.key,
-        "HPC_HYDRA_SCHEDULER": scheduler,
+        envvars.SWEEP: str(spec.sweep),
+        envvars.JOB: spec.key,
+        envvars.SCHEDULER: scheduler,
     }
     for name, value in {**spec.environ, **own}.items():
         yield f"export {_checked(name)}={quote(value)}"
@@ -221,12 +220,12 @@ def _own(spec: JobSpec, scheduler: str) -> Iterator[str]:
 def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
     yield from _own(spec, scheduler)
     yield f"runs=({' '.join(map(str, spec.runs))})"
-    yield f"export HPC_HYDRA_RUN={select}"
+    yield f"export {envvars.RUN}={select}"
     yield 'case " ${runs[*]} " in'
-    yield '  *" ${HPC_HYDRA_RUN//[!0-9]/x} "*) ;;'
-    yield "  *) echo \"hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${runs[*]}\" >&2; exit 2 ;;"
+    yield f'  *" ${{{envvars.RUN}//[!0-9]/x}} "*) ;;'
+    yield f"  *) echo \"hpc_hydra: no run '${envvars.RUN}' in this job; it has: ${{runs[*]}}\" >&2; exit 2 ;;"
     yield "esac"
-    yield f'export HPC_HYDRA_ATTEMPT="$(date -u +{ATTEMPT_TIME})-{job_id}"'
+    yield f'export {envvars.ATTEMPT}="$(date -u +{ATTEMPT_TIME})-{job_id}"'
 
 
 _EACH_LINE = """\
@@ -248,7 +247,7 @@ SETUP_THEN = (
     "hpc_hydra_num=0; hpc_hydra_code=0; set --\n"
     f"{_LOGIN}{_EACH_LINE}\n"
     'set +eu; [ "$hpc_hydra_code" = 0 ] || '
-    '{ echo "$hpc_hydra_line" >&"$HPC_HYDRA_SETUP_FD"; exit "$hpc_hydra_code"; }\n'
+    f'{{ echo "$hpc_hydra_line" >&"${envvars.SETUP_FD}"; exit "$hpc_hydra_code"; }}\n'
     'exec "${hpc_hydra_command[@]}"'
 )
 """For ``bash -c``: runs setup lines and then a command, given as: how many lines there are, the lines, the command."""
@@ -275,7 +274,7 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
         yield "fi"
     yield 'if [ "$hpc_hydra_code" != 0 ]; then'
     yield '  echo "hpc_hydra: the run is not started" >&2'
-    yield '  export HPC_HYDRA_REASON="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
+    yield f'  export {envvars.REASON}="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
     yield f"  {_DEAF}"
     yield f'  {command(spec.finish_command)} "$hpc_hydra_code"'
     yield '  exit "$hpc_hydra_code"'
@@ -285,7 +284,7 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
 def interactive_script(spec: JobSpec) -> str:
     """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
     lines = ["#!/bin/bash", comment(f"an interactive shell of {spec.plan.system}")]
-    lines += ["", "unset " + " ".join((*RANK_VARIABLES, "${!TORCHELASTIC_@}", "${!HPC_HYDRA_@}"))]
+    lines += ["", _UNSET]
     lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
     for line in spec.plan.request.setup_lines:
         lines += ["", f"eval {quote(line)} || exit"]
@@ -299,7 +298,7 @@ def secrets_file(spec: JobSpec) -> tuple[Path, str] | None:
     """The file that sets the variables with secrets, beside the script that reads it, and its text; None: no such."""
     if not spec.plan.hidden:
         return None
-    plan = spec.environ.get("HPC_HYDRA_PLAN", "")  # runs of several may share a job
+    plan = spec.environ.get(envvars.PLAN, "")  # runs of several may share a job
     lines = [line for var in spec.plan.hidden for line in export(var) if not line.startswith("#")]
     name = f"{spec.key}{f'.{plan}' if plan else ''}.secrets"
     return SweepPaths(spec.sweep).jobs / name, "\n".join([*lines, ""])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, SchedulerError
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ STEP = "/step"  # behind the name, where runs are steps of an allocation that th
 
 # Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
 _PREFIXES = {
-    "local": ("HPC_HYDRA_",),
-    "ssh": ("HPC_HYDRA_",),
+    "local": (envvars.PREFIX,),
+    "ssh": (envvars.PREFIX,),
     "flux": ("FLUX_",),
     "slurm": ("SLURM_",),
-    "lsf": ("HPC_HYDRA_", "LSB_"),
+    "lsf": (envvars.PREFIX, "LSB_"),
 }
 
 

@@ -13,13 +13,12 @@ import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.schedulers.devices import gpus
 from hpc_hydra.schedulers.hostlist import numbers, ranges
 
-SLICE = "HPC_HYDRA_SLICE"
-"""What of this host the ranks get: a `Slice` as a word. Not for the ranks themselves."""
 WHOLE = "whole"  # the run's job has the host for itself
 
 _RANGES = r"((?:\d+(?:-\d+)?(?:,|(?=/)))*)"  # as `ranges` writes them
@@ -44,7 +43,7 @@ class Slice:
         """Raises `RendezvousError`."""
         found = _WORD.fullmatch(word)
         if found is None:
-            raise RendezvousError(f"{word!r} is no part of a host", where=SLICE, fix="start the job script")
+            raise RendezvousError(f"{word!r} is no part of a host", where=envvars.SLICE, fix="start the job script")
         return cls(tuple(numbers(found[1])), int(found[2]), tuple(numbers(found[3])), int(found[4]), found[5] == WHOLE)
 
 
@@ -82,11 +81,11 @@ class Host:
 
 
 def confine(env: MutableMapping[str, str]) -> None:
-    """Keep this process, and what it starts, to what `SLICE` in ``env`` says, if it is there; it is taken out.
+    """Keep this process, and what it starts, to what `envvars.SLICE` in ``env`` says, if it is there; it is taken out.
 
     Raises `PlanError` where the host has less than the allocation counts on, or does not say which GPUs are the job's.
     """
-    word = env.pop(SLICE, "")
+    word = env.pop(envvars.SLICE, "")
     if not word:
         return
     part = Slice.read(word)

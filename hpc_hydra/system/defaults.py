@@ -19,6 +19,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
@@ -36,8 +37,8 @@ Section = Mapping[str, Mapping[str, Any]]
 
 def path(env: Mapping[str, str]) -> Path:
     """Where the file is looked for."""
-    if env.get("HPC_HYDRA_DEFAULTS"):
-        return Path(env["HPC_HYDRA_DEFAULTS"]).expanduser()
+    if env.get(envvars.DEFAULTS):
+        return Path(env[envvars.DEFAULTS]).expanduser()
     return own_dir(env) / "defaults.yaml"
 
 
@@ -187,8 +188,8 @@ def _read(file: Path, probe: Probe) -> dict[str, Section]:
 
     text = probe.read(str(file))
     if text is None:
-        if probe.env.get("HPC_HYDRA_DEFAULTS"):
-            raise ConfigError("cannot be read", where=f"HPC_HYDRA_DEFAULTS={file}", fix="unset HPC_HYDRA_DEFAULTS")
+        if probe.env.get(envvars.DEFAULTS):
+            raise ConfigError("cannot be read", where=f"{envvars.DEFAULTS}={file}", fix=f"unset {envvars.DEFAULTS}")
         return {}
     try:
         data = yaml.load(text, Loader)

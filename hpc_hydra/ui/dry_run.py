@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.planning.drawing import replica_groups
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
@@ -47,7 +48,7 @@ def show(
         if program is not None and group.pack is None:
             parts.append(dry_run_hosts.show(dialect, spec, group.runs[0], program, hydra))
         for step in steps(group, spec):
-            name = SweepPaths(spec.sweep).step_script(spec.key, step.environ["HPC_HYDRA_PLAN"])
+            name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
             parts.append(f"# {name}\n{dialect.step_script(step).rstrip()}")
             parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
     parts.append("dry run: nothing was written or submitted")

@@ -23,12 +23,13 @@ ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])
 
 # A room may import itself and these; nothing else (imports run one way).
-_CONFIG = ["config", "hydra_compat", "processes", "suggest", "errors"]
+_CONFIG = ["config", "hydra_compat", "processes", "suggest", "errors", "envvars"]
 _RECORDS = ["records", "planning", *_CONFIG]
 _SWEEP = ["sweep", "schedulers", *_RECORDS]
 _LAUNCHER = ["launcher", "ui", "system", *_SWEEP]
 ARROWS = {
     "errors": [],
+    "envvars": [],
     "processes": [],
     "suggest": [],
     "hydra_compat": ["config", "suggest", "errors"],
@@ -152,6 +153,26 @@ def test_private_names_of_hydra_and_omegaconf_stand_in_one_room() -> None:
         if folder(source) != "hydra_compat"
         for number, line in enumerate(source.read_text().splitlines(), 1)
         if PRIVATE.search(line)
+    ]
+    assert wrong == []
+
+
+def strings(source: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every string in the code; docstrings are none."""
+    tree = ast.parse(source.read_text())
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.lineno, node.value
+
+
+def test_our_environment_variables_are_named_in_one_module() -> None:
+    wrong = [
+        f"{source.relative_to(ROOT)}:{number}: {text}"
+        for source in SOURCES
+        if source.name != "envvars.py"
+        for number, text in strings(source)
+        if "HPC_HYDRA_" in text
     ]
     assert wrong == []
 

@@ -20,6 +20,7 @@ import threading
 import time
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat import rank_process
 from hpc_hydra.node.rank import environment, gc_tuning, gpu_visibility
@@ -161,7 +162,7 @@ def _warm_up() -> None:
     """Read one interpolation: the tables of OmegaConf's parser, which it fills as it goes, are then all ranks'."""
     from omegaconf import OmegaConf
 
-    OmegaConf.create({"a": {"b": "x"}, "c": "${a.b}/${oc.env:HPC_HYDRA_RUN,null}"})["c"]
+    OmegaConf.create({"a": {"b": "x"}, "c": f"${{a.b}}/${{oc.env:{envvars.RUN},null}}"})["c"]
 
 
 def _become(case: Case, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool) -> int | Child:

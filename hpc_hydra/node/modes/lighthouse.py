@@ -25,8 +25,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.replica_resources import JOB_HOSTS
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.context import find_case, told_of_nobody
 from hpc_hydra.node.rank.logs import open_log
@@ -55,7 +55,7 @@ def lighthouse(argv: Sequence[str]) -> int:
     with told_of_nobody(case):
         check_installed()
         settings = case.plan.rendezvous
-        hosts = tuple(os.environ.get(JOB_HOSTS, host).split(","))
+        hosts = tuple(os.environ.get(envvars.JOB_HOSTS, host).split(","))
         info = RankInfo(0, 0, 1, 1, 0, len(hosts), hosts[0], hosts)
         fixed = Rendezvous(port=options.port) if options.port else settings
         with rendezvous.hold(fixed) as held:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
 from hpc_hydra.records.attempt import failures
@@ -120,7 +121,7 @@ def arguments(about: str, nodes: int, procs_per_node: int, env: Mapping[str, str
     """
     total = ["-n", str(nodes * procs_per_node)]
     if re.search(r"Open ?MPI|OpenRTE|PRRTE|prterun", about, re.IGNORECASE):
-        ours = [name for name in env if name.startswith("HPC_HYDRA_")]
+        ours = [name for name in env if name.startswith(envvars.PREFIX)]
         others = [name for name in cleaned(env) if not _OF_NODE.match(name)]
         handed_on = [word for name in sorted({*ours, *others}) for word in ("-x", name)]
         return [*total, "--map-by", f"ppr:{procs_per_node}:node:OVERSUBSCRIBE", "--bind-to", "none", *handed_on]

@@ -13,9 +13,6 @@ from hpc_hydra.node.rank.binding import shares, topology
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.schedulers.visible_gpus import ROCR, show, visible
 
-JOB_HOSTS = "HPC_HYDRA_JOB_HOSTS"
-"""All nodes of a job, told to the processes of a replica group, which a step of some of them holds."""
-
 
 def take_share(plan: Plan, replica: int) -> None:
     """Confine this process, and what it starts, to its replica group's part of the node."""

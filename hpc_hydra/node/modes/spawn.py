@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.processes import (
@@ -48,7 +49,7 @@ def spawn(argv: Sequence[str]) -> int:
         return error.exit_code
     adopt_orphans()
     running: dict[int, int] = {}  # pid → rank
-    attached = bool(os.environ.get("HPC_HYDRA_ATTACHED"))
+    attached = bool(os.environ.get(envvars.ATTACHED))
     if attached:
         die_with_parent(os.getppid(), signal.SIGTERM)  # the job script, which goes with the console
     consoles: list[Lines] = []
@@ -78,9 +79,9 @@ def rank_variables(base: Mapping[str, str], rank: int, procs: int, host: str, cp
     """The environment of one rank: who it is; as many threads as it has cores, unless that is set."""
     env = {
         **base,
-        "HPC_HYDRA_SPAWN_RANK": str(rank),
-        "HPC_HYDRA_SPAWN_SIZE": str(procs),
-        "HPC_HYDRA_SPAWN_HOST": host,
+        envvars.SPAWN_RANK: str(rank),
+        envvars.SPAWN_SIZE: str(procs),
+        envvars.SPAWN_HOST: host,
     }
     if cpus:
         env.setdefault("OMP_NUM_THREADS", str(cpus))
@@ -115,7 +116,7 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, con
         # SIGTERM, not SIGKILL: a rank's supervisor notices that we are gone and ends its whole group.
         die_with_parent(parent, signal.SIGTERM)
         signals.restore()
-        if env.get("HPC_HYDRA_ATTACHED") and env["HPC_HYDRA_SPAWN_RANK"] == "0":
+        if env.get(envvars.ATTACHED) and env[envvars.SPAWN_RANK] == "0":
             _take_terminal()
         else:
             no_input()

@@ -22,9 +22,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.modes.lighthouse import check_installed, url
-from hpc_hydra.node.modes.replica_resources import JOB_HOSTS
 from hpc_hydra.node.rank.context import Case, find_case, told_of_nobody
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import Plan, from_json, to_json
@@ -39,7 +39,6 @@ from hpc_hydra.processes import (
     kill_children,
     no_input,
 )
-from hpc_hydra.records.attempt import AGAIN, REPLICA
 from hpc_hydra.records.collect import first_cause, how, read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
@@ -109,9 +108,9 @@ def environment(
         "TORCHFT_QUORUM_RETRIES": str(QUORUM_RETRIES),
         "JOB_ID": job_id,
         **base,
-        REPLICA: str(number),
-        AGAIN: str(again),
-        JOB_HOSTS: ",".join(hosts),
+        envvars.REPLICA: str(number),
+        envvars.REPLICA_RESTARTS: str(again),
+        envvars.JOB_HOSTS: ",".join(hosts),
         "REPLICA_GROUP_ID": str(number),
         "NUM_REPLICA_GROUPS": str(plan.replicas),
         "TORCHFT_LIGHTHOUSE": lighthouse,
@@ -340,7 +339,7 @@ class Job:
         else:
             argv = [sys.executable, "-m", "hpc_hydra.node", "lighthouse", *port]
         self.lit += 1
-        self.lighthouse = self._fork(argv, {**os.environ, JOB_HOSTS: ",".join(self.hosts)})
+        self.lighthouse = self._fork(argv, {**os.environ, envvars.JOB_HOSTS: ",".join(self.hosts)})
         end = time.monotonic() + self.plan.rendezvous.timeout
         while self.meeting is None:
             data = read_json(published)

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.modes.replica_resources import JOB_HOSTS, take_share
-from hpc_hydra.node.modes.torchrun_worker import AGENT, HOSTS, SUPERVISOR
+from hpc_hydra.node.modes.replica_resources import take_share
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.rank import gc_tuning, rendezvous
 from hpc_hydra.node.rank.context import Case, Seat, identify, meeting_of, prepare_run, told_of_nobody
@@ -106,7 +106,7 @@ def settled(plan: Plan) -> Plan:
 
 def among(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
     """An agent of a replica group has to be reached from all nodes of the job, not of its step only."""
-    hosts = tuple(host for host in env.get(JOB_HOSTS, "").split(",") if host) or info.hosts
+    hosts = tuple(host for host in env.get(envvars.JOB_HOSTS, "").split(",") if host) or info.hosts
     return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
 
 
@@ -145,7 +145,9 @@ def _become(seat: Seat, node: Node, supervisor: int) -> Child:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
-    os.environ.update({AGENT: str(os.getpid()), SUPERVISOR: str(supervisor), HOSTS: ",".join(seat.info.hosts)})
+    os.environ[envvars.AGENT_PID] = str(os.getpid())
+    os.environ[envvars.AGENT_SUPERVISOR_PID] = str(supervisor)
+    os.environ[envvars.HOSTS] = ",".join(seat.info.hosts)
     reverse_dns.note(os.environ, node.address)
     if seat.execution.replica is not None:
         take_share(seat.plan, seat.execution.replica)

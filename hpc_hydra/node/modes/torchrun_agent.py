@@ -11,9 +11,9 @@ import signal
 import sys
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.modes.torchrun import STOP_BY, Node
-from hpc_hydra.node.rank.environment import ROUND
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import STOP, name_of
@@ -66,7 +66,7 @@ def run_agent(node: Node) -> int:
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "86400"
     )  # the workers' supervisors and the scheduler decide
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, without its warning
-    os.environ[ROUND] = "0"
+    os.environ[envvars.ROUND] = "0"
     node.log_dir.mkdir(parents=True, exist_ok=True)
     reverse_dns.spare_torch()
     _register(_Rounds(node))
@@ -111,7 +111,7 @@ class _Rounds:
                 store, rank, nodes = found
             else:
                 store, rank, nodes = found.store, found.rank, found.world_size
-            os.environ[ROUND] = str(self.agree(store, rank, nodes))
+            os.environ[envvars.ROUND] = str(self.agree(store, rank, nodes))
             return found
 
         handler.next_rendezvous = next_rendezvous

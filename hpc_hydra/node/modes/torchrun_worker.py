@@ -11,18 +11,15 @@ import signal
 import socket
 from collections.abc import Mapping
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.rank.context import Agent, Seat, find_case, sit
-from hpc_hydra.node.rank.environment import ROUND
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.node.rank.supervisor import ended_early, start
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.processes import Signals, Stopped, die_with_parent
 from hpc_hydra.records.files import write_json
-
-AGENT, SUPERVISOR, HOSTS = "HPC_HYDRA_AGENT_PID", "HPC_HYDRA_AGENT_SUPERVISOR_PID", "HPC_HYDRA_HOSTS"
-"""What the agent sets for its workers; `ROUND` comes on top."""
 
 
 def supervise_worker(signals: Signals) -> int | Child:
@@ -31,12 +28,12 @@ def supervise_worker(signals: Signals) -> int | Child:
     host = socket.gethostname()
     seat: Seat | None = None
     try:
-        agent = Agent(_number(os.environ, AGENT), _number(os.environ, SUPERVISOR))
+        agent = Agent(_number(os.environ, envvars.AGENT_PID), _number(os.environ, envvars.AGENT_SUPERVISOR_PID))
         die_with_parent(agent.pid, signal.SIGTERM)
         case = find_case(os.environ, host)
         info = dataclasses.replace(worker_info(os.environ), job_id=case.execution.job_id)
         seat = sit(case, info, os.environ)
-        seat = dataclasses.replace(seat, agent=agent, round=_number(os.environ, ROUND))
+        seat = dataclasses.replace(seat, agent=agent, round=_number(os.environ, envvars.ROUND))
         if case.execution.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
             store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
             write_json(case.paths.attempt(case.execution.place) / "store.json", store)
@@ -63,7 +60,7 @@ def worker_info(env: Mapping[str, str]) -> RankInfo:
         node_rank=_number(env, "GROUP_RANK"),
         num_nodes=_number(env, "GROUP_WORLD_SIZE"),
         master_host=env.get("MASTER_ADDR", ""),
-        hosts=tuple(host for host in env.get(HOSTS, "").split(",") if host),
+        hosts=tuple(host for host in env.get(envvars.HOSTS, "").split(",") if host),
         source="torchrun",
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import SweepError
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, from_json
@@ -54,7 +55,7 @@ def chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
         found = [p for p in packs if p[0] == int(number)] if first else packs[int(number) : int(number) + 1]
         if found:
             return found[0]
-    raise SweepError(f"there is no pack {which!r}", where="HPC_HYDRA_PACK", fix=f"0 to {len(packs) - 1}")
+    raise SweepError(f"there is no pack {which!r}", where=envvars.PACK, fix=f"0 to {len(packs) - 1}")
 
 
 def tasks_of(paths: SweepPaths, job: str, data: Mapping[str, Any], numbers: Sequence[int]) -> list[Task]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.finalize import gathered, in_words, write
 from hpc_hydra.node.packing.manifest import Task, chosen, tasks_of
@@ -79,28 +80,29 @@ class Pack:
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Pack:
         """From what the job script exports. Raises `SweepError`."""
-        names = ("SWEEP", "JOB", "SCHEDULER", "PACK", "PACK_JOB")
-        values = {name: env.get(f"HPC_HYDRA_{name}", "") for name in names}
+        names = (envvars.SWEEP, envvars.JOB, envvars.SCHEDULER, envvars.PACK, envvars.PACK_JOB)
+        values = {name: env.get(name, "") for name in names}
         for name, value in values.items():
             if not value:
-                raise SweepError("is not set", where=f"HPC_HYDRA_{name}", fix="start the job script, which sets it")
-        sweep, job = Path(values["SWEEP"]), values["JOB"]
+                raise SweepError("is not set", where=name, fix="start the job script, which sets it")
+        sweep, job = Path(values[envvars.SWEEP]), values[envvars.JOB]
+        scheduler, job_id = values[envvars.SCHEDULER], values[envvars.PACK_JOB]
         paths = SweepPaths(sweep)
         data = read_json(paths.pack(job))
         if data is None:
             raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
-        numbers = chosen(data["packs"], values["PACK"])
-        hosts = dialect(values["SCHEDULER"]).hosts(env)
+        numbers = chosen(data["packs"], values[envvars.PACK])
+        hosts = dialect(scheduler).hosts(env)
         room = (data["cpus"], data["gpus"], data["mem"])
         nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
         tasks = tasks_of(paths, job, data, numbers)
-        restarts = dialect(values["SCHEDULER"]).restarts(env)
+        restarts = dialect(scheduler).restarts(env)
         plans = [task.plan for task in tasks]
-        again = Again.of(sweep, job, values["PACK_JOB"], values["SCHEDULER"], plans, restarts)
+        again = Again.of(sweep, job, job_id, scheduler, plans, restarts)
         pack = cls(
-            sweep, job, values["SCHEDULER"], values["PACK_JOB"], data["at_a_time"], nodes, tasks, again, numbers[0],
+            sweep, job, scheduler, job_id, data["at_a_time"], nodes, tasks, again, numbers[0],
             counts_memory=bool(data["mem"]), lifeline=bool(env.get(LIFELINE)),
-            patience=dialect(values["SCHEDULER"]).packed_patience,
+            patience=dialect(scheduler).packed_patience,
         )  # fmt: skip
         if again.count:
             pack._leave_out_the_final()
@@ -399,7 +401,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _none_started(pack: Pack, code: int) -> int:
-    reason = os.environ.get("HPC_HYDRA_REASON", f"the job script failed with exit code {code}")
+    reason = os.environ.get(envvars.REASON, f"the job script failed with exit code {code}")
     for task in pack.waiting:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
         pack._write(task.record, outcome)

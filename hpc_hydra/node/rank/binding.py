@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.planning.types import Plan, RankInfo
 from hpc_hydra.schedulers.hostlist import numbers
 from hpc_hydra.schedulers.visible_gpus import visible
 
-STARTED_BY_US = "HPC_HYDRA_SPAWN_RANK"
 _CPU_BIND = ("cpu-bind", "cpu_bind", "bind")
 
 
@@ -140,7 +140,7 @@ def is_ours_to_bind(plan: Plan, info: RankInfo, cpus: Sequence[int], here: Topol
     request, ranks = plan.request, info.local_world_size
     if not plan.bind_cores or ranks < 2 or here.cores(cpus) < ranks:
         return False
-    own_start = plan.rendezvous.by_agents or STARTED_BY_US in env
+    own_start = plan.rendezvous.by_agents or envvars.SPAWN_RANK in env
     given = [name for name, _ in request.launch_args if name in _CPU_BIND]
     if not own_start and (request.cpu_bind is not None or given or plan.rendezvous.name == "mpi"):
         return False

@@ -21,10 +21,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import gc_tuning, preemption_signal, rendezvous
-from hpc_hydra.node.rank.environment import ROUND, device_index, identity_variables
+from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.start import Start, meeting_place, run_directory, start_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
@@ -230,7 +231,7 @@ def _store(start: Start, seconds: float, count: int, stack: contextlib.ExitStack
     if start.how == "environment":
         serves = start.info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         store = _tcp_store(start, start.address, start.port, serves, seconds)
-        again = os.environ.get(ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        again = os.environ.get(envvars.ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         name = f"hpc_hydra/{again}/{count}"
         return _prefixed(name, store), start
     store, meeting = _meet(start, seconds, count, stack)

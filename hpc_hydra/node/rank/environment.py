@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.node.rank import gpu_visibility
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
 
 # What the job script says about a run. Its presence marks a rank's process: nothing may be launched from there.
-MARK = "HPC_HYDRA_RANK_PROCESS"
 
 # How often torchrun's agents had started the ranks before: the same on all nodes, unlike TORCHELASTIC_RESTART_COUNT.
-ROUND = "HPC_HYDRA_ROUND"
 WARNING_NOTE = gpu_visibility.WARNING  # a note that begins so is for its own rank to print
-WARNING = "HPC_HYDRA_WARNING"  # the name of the signal that warns of the end: USR1, USR2
 
 # Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
@@ -75,21 +73,21 @@ def rank_environment(
         apply_variable(env, variable, here)
     here.notes += gpu_visibility.settle(env, plan) + gpu_visibility.choose(env, plan, info)
     env.update(identity_variables(info, address, port))
-    env[MARK] = "1"
+    env[envvars.RANK_PROCESS] = "1"
     _keep_library(env)
-    env["HPC_HYDRA_SEED"] = str(seed)
-    env["HPC_HYDRA_MASTER_HOST"] = master_host
-    env["HPC_HYDRA_GPUS_PER_PROC"] = str(plan.request.gpus_per_proc)
-    env["HPC_HYDRA_GPUS_PER_NODE"] = str(
+    env[envvars.SEED] = str(seed)
+    env[envvars.MASTER_HOST] = master_host
+    env[envvars.GPUS_PER_PROC] = str(plan.request.gpus_per_proc)
+    env[envvars.GPUS_PER_NODE] = str(
         plan.request.shared_gpus or plan.request.procs_per_node * plan.request.gpus_per_proc
     )
-    env["HPC_HYDRA_GPUS_ASKED"] = str(int(plan.gpus_asked))
-    env["HPC_HYDRA_TIMEOUT"] = str(plan.rendezvous.timeout)
-    env["HPC_HYDRA_NUM_NODES"] = str(info.num_nodes)
+    env[envvars.GPUS_ASKED] = str(int(plan.gpus_asked))
+    env[envvars.TIMEOUT] = str(plan.rendezvous.timeout)
+    env[envvars.NUM_NODES] = str(info.num_nodes)
     optional = {
-        WARNING: plan.request.warn_signal,
-        "HPC_HYDRA_BACKEND": plan.rendezvous.backend,
-        "HPC_HYDRA_FRACTION_MAX_GPU_MEM": plan.rendezvous.fraction_max_gpu_mem,
+        envvars.WARNING: plan.request.warn_signal,
+        envvars.BACKEND: plan.rendezvous.backend,
+        envvars.FRACTION_MAX_GPU_MEM: plan.rendezvous.fraction_max_gpu_mem,
     }
     for name, value in optional.items():
         env.pop(name, None)
@@ -100,7 +98,7 @@ def rank_environment(
 
 def _keep_library(env: MutableMapping[str, str]) -> None:
     """In a container this package is where the sweep is, whatever somebody set PYTHONPATH to."""
-    lib, path = env.get("HPC_HYDRA_LIB"), env.get("PYTHONPATH", "")
+    lib, path = env.get(envvars.LIB), env.get("PYTHONPATH", "")
     if lib and lib not in path.split(":"):
         env["PYTHONPATH"] = f"{lib}:{path}" if path else lib
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from hpc_hydra import envvars
 from hpc_hydra.node.rank import environment
 from hpc_hydra.node.rank.context import Seat
 from hpc_hydra.node.rank.part import Part
 from hpc_hydra.records.attempt import Execution
 
-REPORT = "HPC_HYDRA_REPORT_FD"
 Child = Callable[[], int]
 
 
@@ -84,7 +84,7 @@ def play(part: Part) -> int:
 def resume() -> int:
     """The second half of a rank whose variables need a new process image: the supervisor waits already."""
     execution = Execution.read(os.environ)
-    writer = os.environ.pop(REPORT, None)
+    writer = os.environ.pop(envvars.REPORT_FD, None)
     report = None
     if writer is not None:
         os.set_inheritable(int(writer), False)
@@ -117,7 +117,7 @@ def _start_again(writer: int) -> NoReturn:
     import subprocess
 
     os.set_inheritable(writer, True)
-    os.environ[REPORT] = str(writer)
+    os.environ[envvars.REPORT_FD] = str(writer)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     os.execv(sys.executable, [sys.executable, *flags, "-m", "hpc_hydra.node", "program"])
 

@@ -10,7 +10,7 @@ import signal
 import threading
 from types import FrameType
 
-from hpc_hydra.node.rank.environment import WARNING
+from hpc_hydra import envvars
 from hpc_hydra.processes import number_of
 
 _came = False
@@ -23,7 +23,7 @@ def listen() -> None:
     Without `launch.signal` nothing is touched: the signal keeps its meaning. Handlers belong to the main thread:
     elsewhere nothing is heard.
     """
-    number = number_of(os.environ.get(WARNING) or None)
+    number = number_of(os.environ.get(envvars.WARNING) or None)
     if number is None or threading.current_thread() is not threading.main_thread():
         return
     before = signal.getsignal(number)
@@ -35,7 +35,7 @@ def listen() -> None:
 def begin() -> None:
     """`listen`, and let come what was held back until now: once, before the program that may be warned."""
     listen()
-    number = number_of(os.environ.get(WARNING) or None)
+    number = number_of(os.environ.get(envvars.WARNING) or None)
     if number is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
 

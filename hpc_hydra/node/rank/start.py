@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, PlanError, RendezvousError
-from hpc_hydra.node.rank.environment import MARK
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
 
     Raises `RendezvousError` naming the variable, `HpcHydraError` for a plain start of several.
     """
-    if MARK in env or "RANK" in env or "WORLD_SIZE" in env:
+    if envvars.RANK_PROCESS in env or "RANK" in env or "WORLD_SIZE" in env:
         return _by_environment(env, cfg)
     tasks = _task_of_a_scheduler(env)
     if tasks is not None:
@@ -85,26 +85,26 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
         raise RendezvousError(f"is {rank}, not below WORLD_SIZE={size}", where="RANK")
     local = _number(env, "LOCAL_RANK") if size > 1 or "LOCAL_RANK" in env else 0
     local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
-    nodes = int(env.get("HPC_HYDRA_NUM_NODES") or env.get("GROUP_WORLD_SIZE") or -(-size // max(local_size, 1)))
+    nodes = int(env.get(envvars.NUM_NODES) or env.get("GROUP_WORLD_SIZE") or -(-size // max(local_size, 1)))
     node = int(env.get("NODE_RANK") or env.get("GROUP_RANK") or rank // max(local_size, 1))
     address, port = _value(env, "MASTER_ADDR"), _number(env, "MASTER_PORT")
-    host = env.get("HPC_HYDRA_MASTER_HOST") or address
+    host = env.get(envvars.MASTER_HOST) or address
     read = " ".join(
         f"{n}={env[n]}" for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if n in env
     )
     info = RankInfo(rank, local, size, local_size, node, nodes, host, source=read)
-    if MARK in env:
+    if envvars.RANK_PROCESS in env:
         wishes = GroupRequest(
             Rendezvous(
-                timeout=int(env.get("HPC_HYDRA_TIMEOUT", Rendezvous.timeout)),
-                backend=env.get("HPC_HYDRA_BACKEND"),
-                fraction_max_gpu_mem=_float(env.get("HPC_HYDRA_FRACTION_MAX_GPU_MEM")),
+                timeout=int(env.get(envvars.TIMEOUT, Rendezvous.timeout)),
+                backend=env.get(envvars.BACKEND),
+                fraction_max_gpu_mem=_float(env.get(envvars.FRACTION_MAX_GPU_MEM)),
             ),
-            int(env.get("HPC_HYDRA_GPUS_PER_PROC", 0)),
-            env.get("HPC_HYDRA_GPUS_ASKED") != "0",
-            int(env.get("HPC_HYDRA_SEED", 0)),
+            int(env.get(envvars.GPUS_PER_PROC, 0)),
+            env.get(envvars.GPUS_ASKED) != "0",
+            int(env.get(envvars.SEED, 0)),
         )
-        token = env.get("HPC_HYDRA_ATTEMPT", "")
+        token = env.get(envvars.ATTEMPT, "")
     else:
         wishes = wishes_of(cfg)
         token = env.get("TORCHELASTIC_RUN_ID", "")
@@ -184,9 +184,8 @@ def meeting_place(start: Start, count: int) -> Path:
 def _value(env: Mapping[str, str], name: str) -> str:
     found = env.get(name)
     if not found:
-        seen = (
-            " ".join(f"{n}={env[n]}" for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if n in env) or MARK
-        )
+        variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+        seen = " ".join(f"{n}={env[n]}" for n in variables if n in env) or envvars.RANK_PROCESS
         raise RendezvousError(
             f"is not set on {socket.gethostname()}, although {seen} says that this is a rank",
             where=name,

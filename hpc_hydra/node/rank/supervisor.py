@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import binding, environment, rendezvous, trackers
@@ -54,7 +55,6 @@ from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
-from hpc_hydra.schedulers.environment import LINGER
 
 
 def supervise(signals: Signals) -> int | Child:
@@ -176,7 +176,7 @@ def environment_of(seat: Seat, meeting: rendezvous.Endpoint) -> tuple[dict[str, 
 
 def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
-    guardian = seat.agent.pid if seat.agent else os.getppid() if "HPC_HYDRA_SPAWN_RANK" in os.environ else None
+    guardian = seat.agent.pid if seat.agent else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = seat.agent.relay(child) if seat.agent else _relay_of_jsrun(child)
     overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
     report, left = Report(reader), ""
@@ -243,7 +243,7 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
         return IO_ERROR
     if code and seat.execution.attached:
         with contextlib.suppress(Stopped):
-            signals.pause(float(os.environ.get(LINGER) or 0))
+            signals.pause(float(os.environ.get(envvars.LINGER) or 0))
     return code
 
 
@@ -275,7 +275,7 @@ def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
 
 def _relay_of_jsrun(child: int) -> Callable[[int, int], None] | None:
     """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
-    if "JSM_NAMESPACE_RANK" not in os.environ or "HPC_HYDRA_SPAWN_RANK" in os.environ:
+    if "JSM_NAMESPACE_RANK" not in os.environ or envvars.SPAWN_RANK in os.environ:
         return None
 
     def relay(signum: int, sender: int) -> None:

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
-from hpc_hydra.schedulers.environment import LINGER
 from hpc_hydra.schedulers.flux import options as options_of
 from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
@@ -37,7 +37,7 @@ _NO_WORD = {
     "gpu_type": ("system.gpu_type", "scheduler.constraint=PROPERTY of the nodes that have such GPUs"),
     "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
 }
-_PARENT, _AGAIN, _NAME = "HPC_HYDRA_FLUX_PARENT", "HPC_HYDRA_FLUX_AGAIN", "HPC_HYDRA_FLUX_NAME"
+_PARENT, _AGAIN, _NAME = f"{envvars.PREFIX}FLUX_PARENT", f"{envvars.PREFIX}FLUX_AGAIN", f"{envvars.PREFIX}FLUX_NAME"
 _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
@@ -180,11 +180,11 @@ class Flux(FluxAnswers):
             f'export {_PARENT}="$(flux getattr parent-uri 2>/dev/null)"',
         ]
         if spec.attached:
-            before.append(f"export {LINGER}=1  # exit-on-error drops what the ranks have said last")
+            before.append(f"export {envvars.LINGER}=1  # exit-on-error drops what the ranks have said last")
         else:
             before.append("exec </dev/null  # else who reads it waits for ever")
         if request.max_requeues and not spec.attached:
-            name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else "$HPC_HYDRA_RUN"
+            name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else f"${envvars.RUN}"
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
             next_ = f"{quote(f'{spec.log}/{spec.key}.')}${{3-}}.next"
             before.append(f"""! grep -qs '"next": null' {next_} || exit 0  # it came too late: nobody knows of it""")
@@ -227,7 +227,7 @@ class Flux(FluxAnswers):
         if request.gpu_request != "none" and not request.gpus_per_proc:
             argv.append("--setopt=gpu-affinity=on")
         return step_script(
-            spec, scheduler=self.name, launch=argv, last=f'--job-name="{_STEP}$HPC_HYDRA_RUN"', job_id=_JOB
+            spec, scheduler=self.name, launch=argv, last=f'--job-name="{_STEP}${envvars.RUN}"', job_id=_JOB
         )  # fmt: skip
 
     def end_step_command(self, run: int) -> list[str]:

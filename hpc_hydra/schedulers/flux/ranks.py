@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 
-HOSTS = "HPC_HYDRA_FLUX_HOSTS"  # hosts of the job, comma-separated; our script asks for them
-NODE = "HPC_HYDRA_FLUX_NODE"  # number of the task's node in the job; our `flux run` has it filled in (since 0.70)
+HOSTS = f"{envvars.PREFIX}FLUX_HOSTS"  # hosts of the job, comma-separated; our script asks for them
+NODE = f"{envvars.PREFIX}FLUX_NODE"  # number of the task's node in the job; `flux run` fills it in (since 0.70)
 
 
 def identity(env: Mapping[str, str]) -> RankInfo | None:
@@ -27,7 +28,7 @@ def identity(env: Mapping[str, str]) -> RankInfo | None:
         return None
     rank, size = _number(env, "FLUX_TASK_RANK"), _number(env, "FLUX_JOB_SIZE")
     nodes, local = _number(env, "FLUX_JOB_NNODES"), _number(env, "FLUX_TASK_LOCAL_ID")
-    if size == 1 and "HPC_HYDRA_RUN" not in env:
+    if size == 1 and envvars.RUN not in env:
         return None
     if not nodes or size % nodes:
         raise RendezvousError(

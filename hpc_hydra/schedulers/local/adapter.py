@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
@@ -18,7 +19,7 @@ from hpc_hydra.schedulers.job_script import job_script
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 from hpc_hydra.schedulers.options import Option
 
-RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SPAWN_HOST"
+RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
 """What ``spawn`` sets for each rank."""
 
 
@@ -105,7 +106,7 @@ class Local(Unqueued):
             num_nodes=1,
             master_host=host,
             hosts=(host,),
-            job_id=run_id(env.get("HPC_HYDRA_JOB", ""), env.get("HPC_HYDRA_RUN", "")),
+            job_id=run_id(env.get(envvars.JOB, ""), env.get(envvars.RUN, "")),
             source=f"{RANK}={rank} {SIZE}={size} {HOST}={host}",
         )
 

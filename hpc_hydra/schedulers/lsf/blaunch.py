@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code, no_input
 from hpc_hydra.records.attempt import failures
@@ -32,7 +33,7 @@ from hpc_hydra.schedulers.environment import DEVICE_VARIABLES
 from hpc_hydra.schedulers.job_script import command as shell_command
 from hpc_hydra.schedulers.job_script import quote
 from hpc_hydra.schedulers.lsf.ranks import HOSTS, JOB, NODE, allocation
-from hpc_hydra.schedulers.resource_slice import SLICE, WHOLE
+from hpc_hydra.schedulers.resource_slice import WHOLE
 
 _LOOK = 1.0  # seconds between two looks at how ranks ended
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
@@ -109,7 +110,7 @@ def _script(held: Allocation, options: argparse.Namespace, command: Sequence[str
     """A file that every host sees, while it is needed. It holds the environment: nobody else may read it."""
     name = f".hpc_hydra-{held.job_id.replace('[', '_').rstrip(']')}-{secrets.token_hex(4)}.sh"
     tried = []
-    sweep = os.environ.get("HPC_HYDRA_SWEEP")
+    sweep = os.environ.get(envvars.SWEEP)
     for folder in (*([Path(sweep, ".hpc_hydra", "jobs")] if sweep else []), Path.cwd(), Path.home()):
         path = folder / name
         if not _PLAIN.fullmatch(str(path)):
@@ -147,7 +148,7 @@ def text(env: Mapping[str, str], held: Allocation, cwd: str, command: Sequence[s
         if _NAME.fullmatch(name) and not _OF_THE_HOST.match(name) and name not in DEVICE_VARIABLES:
             lines.append(f"export {name}={quote(value)}")
     if slices:
-        lines += [f"slices=({shell_command(slices)})", f'export {SLICE}="${{slices[$1]}}"']
+        lines += [f"slices=({shell_command(slices)})", f'export {envvars.SLICE}="${{slices[$1]}}"']
     lines += [f"export {NODE}=$1", f"cd -- {quote(cwd)} || exit 1", f"exec {shell_command(command)}", ""]
     return "\n".join(lines)
 

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.schedulers.base import Allocation
 
-RANK, SIZE, HOST = "HPC_HYDRA_SPAWN_RANK", "HPC_HYDRA_SPAWN_SIZE", "HPC_HYDRA_SPAWN_HOST"
+RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
 """What ``spawn`` sets for each rank of a host."""
-NODE, HOSTS, JOB = "HPC_HYDRA_LSF_NODE", "HPC_HYDRA_LSF_HOSTS", "HPC_HYDRA_LSF_JOB"
+NODE, HOSTS, JOB = f"{envvars.PREFIX}LSF_NODE", f"{envvars.PREFIX}LSF_HOSTS", f"{envvars.PREFIX}LSF_JOB"
 """What ``blaunch`` sets on each host: its number, all hosts, the job."""
-FLAVOUR = "HPC_HYDRA_LSF_FLAVOUR"
-STEP = "HPC_HYDRA_LSF_STEP"
+FLAVOUR = f"{envvars.PREFIX}LSF_FLAVOUR"
+STEP = f"{envvars.PREFIX}LSF_STEP"
 """Set where several jsruns share the job: which of its hosts one has, jsrun does not say."""
 
 _TASKS = (  # families of per-task variables, the most specific first

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.schedulers.hostlist import counts, expand
@@ -34,7 +35,7 @@ def identity(env: Mapping[str, str]) -> RankInfo | None:
     """
     if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
         return None
-    ours = "HPC_HYDRA_RUN" in env
+    ours = envvars.RUN in env
     if not ours and env.get("SLURM_PTY_PORT") and has_terminal():
         return None
     task = _Task(env)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
@@ -22,7 +23,7 @@ from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step
 from hpc_hydra.schedulers.local.adapter import RANK, SIZE
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 
-NODE, HOSTS, LIFELINE = "HPC_HYDRA_SSH_NODE", "HPC_HYDRA_SSH_HOSTS", "HPC_HYDRA_SSH_LIFELINE"
+NODE, HOSTS, LIFELINE = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS", f"{envvars.PREFIX}SSH_LIFELINE"
 """What tells a rank its node and the hosts of its run; and that the end of standard input is the launcher's end."""
 
 FIRST = ("-T", "-x", "-o", "BatchMode=yes")
@@ -162,7 +163,7 @@ class Ssh(Unqueued):
             num_nodes=len(hosts),
             master_host=hosts[0],
             hosts=hosts,
-            job_id=run_id(env.get("HPC_HYDRA_JOB", ""), env.get("HPC_HYDRA_RUN", "")),
+            job_id=run_id(env.get(envvars.JOB, ""), env.get(envvars.RUN, "")),
             source=f"{NODE}={node} {HOSTS}={env[HOSTS]} {RANK}={local} {SIZE}={size}",
         )
 

@@ -22,6 +22,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.processes import (
     GRACE,
     STOP,
@@ -37,7 +38,6 @@ from hpc_hydra.processes import (
 
 MARK = b"\x1e"  # begins what is told, followed by the order's word
 SILENCE = 120.0  # seconds without a word, after which the launcher's machine is taken for gone
-SETUP_FD = "HPC_HYDRA_SETUP_FD"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _carry_out(order: Order, rest: bytes, signals: Signals) -> tuple[int, str | 
 
 def _start(order: Order, signals: Signals, writer: int) -> int:
     parent = os.getpid()
-    env = {**os.environ, **order.env, SETUP_FD: str(writer)}
+    env = {**os.environ, **order.env, envvars.SETUP_FD: str(writer)}
     os.chdir(order.cwd)
     child = os.fork()
     if child:

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import GRACE, STOP, WARN, die_with_parent
@@ -33,7 +34,7 @@ from hpc_hydra.records.files import write_json
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.job_script import SETUP_THEN
-from hpc_hydra.schedulers.resource_slice import SLICE, WHOLE
+from hpc_hydra.schedulers.resource_slice import WHOLE
 from hpc_hydra.schedulers.ssh.adapter import HOSTS, LIFELINE, NODE, agent_command, explain, plain, ssh_command
 from hpc_hydra.schedulers.ssh.agent import Order
 from hpc_hydra.schedulers.ssh.connection import Link
@@ -100,7 +101,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def forwarded(env: Mapping[str, str]) -> dict[str, str]:
     """What of the job script's environment the ranks get: all but what belongs to this machine, or to another job."""
-    ours = {name: value for name, value in env.items() if name.startswith("HPC_HYDRA_") and name != LIFELINE}
+    ours = {name: value for name, value in env.items() if name.startswith(envvars.PREFIX) and name != LIFELINE}
     return ours | {
         name: value
         for name, value in cleaned(env).items()
@@ -158,7 +159,7 @@ class _Session:
             self.selector.register(0, selectors.EVENT_READ, self._from_the_launcher)
         names = [real_name(host, self.options.option) for host in self.hosts]
         env = {**forwarded(os.environ), HOSTS: ",".join(names)}
-        needed = [path for path in (os.environ.get("HPC_HYDRA_SWEEP"),) if path]
+        needed = [path for path in (os.environ.get(envvars.SWEEP),) if path]
         variables: dict[str, str] = {name: env[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in env}
         remote = agent_command(sys.executable, variables)
         umask = os.umask(0o077)
@@ -167,7 +168,7 @@ class _Session:
         base = Order("", [], cwd, env, [cwd, *needed], umask)
         parts = self.options.slices.split()
         for node, host in enumerate(self.hosts):
-            own = {NODE: str(node), **({SLICE: f"{parts[node]}:{WHOLE}"} if parts else {})}
+            own = {NODE: str(node), **({envvars.SLICE: f"{parts[node]}:{WHOLE}"} if parts else {})}
             order = replace(
                 base,
                 word=secrets.token_hex(8),

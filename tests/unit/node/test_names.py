@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra import envvars
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.planning.types import Rendezvous
 
@@ -95,9 +96,9 @@ def test_loopback_and_what_has_no_address_are_not_asked_for() -> None:
 
 
 def test_what_is_known_or_set_is_kept() -> None:
-    env = {reverse_dns.SILENT: "1", "RES_OPTIONS": "rotate"}
+    env = {envvars.NAMES_SILENT: "1", "RES_OPTIONS": "rotate"}
     reverse_dns.note(env, "127.0.0.1")
-    assert env == {reverse_dns.SILENT: "1", "RES_OPTIONS": "rotate"}
+    assert env == {envvars.NAMES_SILENT: "1", "RES_OPTIONS": "rotate"}
     env = {}
     reverse_dns.note(env, "127.0.0.1")
-    assert env == {reverse_dns.SILENT: "0"}
+    assert env == {envvars.NAMES_SILENT: "0"}

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.envvars import SLICE
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.packing import Share
-from hpc_hydra.schedulers.resource_slice import SLICE, Host, Slice, confine
+from hpc_hydra.schedulers.resource_slice import Host, Slice, confine
 
 ROOT = Path(__file__).parents[3]
 
