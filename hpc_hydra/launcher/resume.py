@@ -36,7 +36,7 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
-from hpc_hydra.sweep.status import UNREADABLE, RunView, look
+from hpc_hydra.sweep.status import UNREADABLE, RunView, in_queues, look
 from hpc_hydra.sweep.store import Sweep, command, open_sweep
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost
@@ -96,7 +96,8 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
-        jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside)
+        there = in_queues(views)
+        jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside, there)
         _tell_notes(jobs, sweep)
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
@@ -121,7 +122,9 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         if awaited:
             manifest.waiting(awaited)
             after.wait(awaited, Path(sweep.program.cwd))
-        session = _Resumed(root, jobs, submitters, manifest, launch, release, _adopted(sweep, others, submitters))
+        session = _Resumed(
+            root, jobs, submitters, manifest, launch, release, there, _adopted(sweep, others, submitters)
+        )
         session.reporter.common = common
         outcomes = session.run()
     if outcomes is None:
@@ -140,9 +143,10 @@ class _Resumed(Session):
         manifest: Manifest,
         launch: LaunchConfig,
         release: Callable[[], None],
+        there: Mapping[str, Sequence[str]],
         others: Mapping[str, Sequence[RunView]],
     ) -> None:
-        super().__init__(root, jobs, submitters, manifest, launch)
+        super().__init__(root, jobs, submitters, manifest, launch, there)
         self._release = release
         for scheduler, views in others.items():
             for view in views:
@@ -250,7 +254,11 @@ def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[R
 
 
 def _jobs(
-    sweep: Sweep, groups: Sequence[Group], submitters: dict[str, Submitter], inside: str | None
+    sweep: Sweep,
+    groups: Sequence[Group],
+    submitters: dict[str, Submitter],
+    inside: str | None,
+    there: Mapping[str, Sequence[str]],
 ) -> list[tuple[Group, JobSpec, Path]]:
     """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
     held: dict[str, Allocation | None] = {}
@@ -278,7 +286,7 @@ def _jobs(
         spec = scripts.inside(spec, held[g.plan.request.scheduler])
         spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
         jobs.append((g, spec, sweep.paths.script(key)))
-    return scripts.sharing(jobs)
+    return scripts.sharing(jobs, there)
 
 
 def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:

@@ -62,6 +62,7 @@ class Launch:
     _plans: dict[str, Plan] = field(default_factory=dict)
     _keys: dict[Plan, str] = field(default_factory=dict)
     _jobs: int = 0
+    _there: Mapping[str, Sequence[str]] = field(default_factory=dict)  # in the queue, of earlier batches
     _submitters: dict[str, Submitter] = field(default_factory=dict)
     _inside: str | None = None  # launch.inside
 
@@ -229,7 +230,18 @@ class Launch:
 
                 spec = after.applied(spec, dialects[g.plan.request.scheduler])
             jobs.append((g, spec, SweepPaths(root).script(key)))
-        return scripts.sharing(jobs)
+        self._there = self._in_queues(jobs, root)
+        return scripts.sharing(jobs, self._there)
+
+    def _in_queues(self, jobs: scripts.Jobs, root: Path) -> dict[str, list[str]]:
+        """What of earlier batches nobody has waited for: it counts for ``scheduler.array_parallelism``."""
+        limited = any(spec.plan.request.array_parallelism is not None for _, spec, _ in jobs)
+        if self._freezer is None or not limited:  # the first batch
+            return {}
+        from hpc_hydra.sweep.status import in_queues, look
+        from hpc_hydra.sweep.store import open_sweep
+
+        return in_queues(look(open_sweep(root)))
 
     def _steps(self, group: Group, spec: JobSpec) -> list[JobSpec]:
         return [] if group.pack is None else scripts.steps(group, spec, self._plan_key)
@@ -340,7 +352,7 @@ class Launch:
             pid=os.getpid(),
             runs=len(prepared.runs),
         )
-        session = Session(root, jobs, self._submitters, manifest, launch)
+        session = Session(root, jobs, self._submitters, manifest, launch, self._there)
         outcomes = session.run()
         if outcomes is None:
             return []

@@ -29,6 +29,7 @@ from hpc_hydra.ui.dry_run import by_hand as commands_by_hand
 from hpc_hydra.ui.progress import say
 
 Jobs = Sequence[tuple[Group, JobSpec, Path]]
+EARLIER = "earlier"  # in place of a job's key: what its sweep has had in the queue before
 
 
 def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
@@ -125,8 +126,13 @@ def retag(path: Path, old: str, new: str) -> None:
         _write(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
-def sharing(jobs: Jobs) -> list[tuple[Group, JobSpec, Path]]:
-    """The same jobs, of which no more than ``scheduler.array_parallelism`` elements run at once on each scheduler."""
+def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> list[tuple[Group, JobSpec, Path]]:
+    """The same jobs, of which no more than ``scheduler.array_parallelism`` elements run at once on each scheduler.
+
+    Args:
+        there: by scheduler, ids of what is in its queue of the same sweep and counts, too. The jobs share the room that
+            this leaves; where it leaves none, they begin after its end.
+    """
     done = list(jobs)
     for name in {spec.plan.request.scheduler for _, spec, _ in jobs if spec.held is None}:
         at = [
@@ -134,24 +140,23 @@ def sharing(jobs: Jobs) -> list[tuple[Group, JobSpec, Path]]:
             for i, (_, spec, _) in enumerate(jobs)
             if spec.plan.request.scheduler == name and spec.plan.request.array_parallelism is not None
         ]
-        if len(at) < 2 or not registry.has_queue(name):
+        others = len((there or {}).get(name, ()))
+        if not at or (len(at) < 2 and not others) or not registry.has_queue(name):
             continue
         most = min(jobs[i][1].plan.request.array_parallelism or 1 for i in at)
-        for i, (width, before) in zip(at, lanes([jobs[i][1].elements for i in at], most), strict=True):
+        room, first = (most - others, "") if others < most else (most, EARLIER)
+        for i, (width, before) in zip(at, lanes([jobs[i][1].elements for i in at], room), strict=True):
             group, spec, path = jobs[i]
             plan = replace(spec.plan, request=replace(spec.plan.request, array_parallelism=width))
-            done[i] = (
-                group,
-                replace(spec, plan=plan, follows=jobs[at[before]][1].key if before is not None else ""),
-                path,
-            )
+            follows = jobs[at[before]][1].key if before is not None else first
+            done[i] = (group, replace(spec, plan=plan, follows=follows), path)
     return done
 
 
-def following(spec: JobSpec, path: Path, ids: tuple[str, ...], dialect: Scheduler) -> JobSpec:
-    """``spec``, and its script, to begin after the end of the job with these ids, however that ends."""
+def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], dialect: Scheduler) -> JobSpec:
+    """``spec``, and its script, to begin after the end of the jobs with these ids, however they end."""
     request = spec.plan.request
-    dependency = dialect.after([ids])[0].replace("afterok:", "afterany:", 1)
+    dependency = dialect.after(jobs)[0].replace("afterok:", "afterany:", 1)
     dependency = dialect.all_of([*([request.dependency] if request.dependency else []), dependency])
     spec = replace(spec, plan=replace(spec.plan, request=replace(request, dependency=dependency)))
     _write(path, dialect.script(spec))

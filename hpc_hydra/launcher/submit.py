@@ -55,7 +55,12 @@ class Session:
         submitters: Mapping[str, Submitter],
         manifest: Manifest,
         launch: LaunchConfig,
+        there: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        """
+        Args:
+            there: by scheduler, ids of what is in its queue of the same sweep: jobs may have to begin after its end.
+        """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.total = sum(len(group.runs) for group, _, _ in jobs)
         self.reporter = Reporter(self.total, common_overrides([r for group, _, _ in jobs for r in group.runs]))
@@ -67,7 +72,9 @@ class Session:
         self._hopeless: set[str] = set()  # what is in the queue and was said never to start
         self._stopping = False
         self._follows = {spec.key: spec.follows for _, spec, _ in jobs}
-        self._ids: dict[str, tuple[str, ...]] = {}  # of submitted jobs, in the queue
+        self._ids: dict[str, list[tuple[str, ...]]] = {}  # of submitted jobs, in the queue
+        self._there = {name: [(id_,) for id_ in ids] for name, ids in (there or {}).items()}
+        self._parts: dict[str, str] = {}  # key of a job → that of the array that it was a part of
         self._in_air: JobSpec | None = None  # its submit command is at work
         self._interrupts = Interrupts(self._leave_at_once)
 
@@ -180,17 +187,18 @@ class Session:
         dialect = self.submitters[waiting.spec.plan.request.scheduler].dialect
         jobs = scripts.one_by_one(waiting.group, waiting.spec, dialect)
         self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}
-        self._follows[waiting.spec.key] = jobs[-1][1].key  # for those that follow the array
+        self._parts |= {spec.key: waiting.spec.key for _, spec, _ in jobs}
         return [_Waiting(*job) for job in jobs]
 
     def _let_follow(self, waiting: _Waiting) -> None:
         """Let it begin after the end of the job that it follows, or the one before that where that is not queued."""
         spec, key = waiting.spec, waiting.spec.follows
-        while key and key not in self._ids:
+        while key and key != scripts.EARLIER and key not in self._ids:
             key = self._follows.get(key, "")
         if key:
-            dialect = self.submitters[spec.plan.request.scheduler].dialect
-            spec = scripts.following(spec, waiting.script, self._ids[key], dialect)
+            scheduler = spec.plan.request.scheduler
+            before = self._there[scheduler] if key == scripts.EARLIER else self._ids[key]
+            spec = scripts.following(spec, waiting.script, before, self.submitters[scheduler].dialect)
         waiting.spec = replace(spec, follows="")
 
     def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
@@ -201,7 +209,8 @@ class Session:
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)
         base = job.key.partition(".")[0]
-        self._ids[base] = self._ids.get(base, ()) + tuple(dict.fromkeys(map(in_queue, job.ids)))
+        for key in filter(None, (base, self._parts.get(base))):
+            self._ids.setdefault(key, []).append(tuple(dict.fromkeys(map(in_queue, job.ids))))
         self._in_air = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)

@@ -113,6 +113,15 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bo
     return _by_whom(sweep.state, [views[num] for num in sorted(views)])
 
 
+def in_queues(views: Iterable[RunView]) -> dict[str, list[str]]:
+    """Ids, by scheduler, of what these runs have in its queue: jobs, elements of arrays, allocations of several."""
+    found: dict[str, dict[str, None]] = {}
+    for view in views:
+        if view.is_active and view.id and view.scheduler and registry.has_queue(view.scheduler):
+            found.setdefault(view.scheduler, {})[in_queue(view.id)] = None
+    return {name: list(ids) for name, ids in found.items()}
+
+
 def _by_whom(state: SweepState, views: list[RunView]) -> list[RunView]:
     """The views, where one of our commands has cancelled runs with when it did."""
     asked = {id_: event["time"] for event in state.events if event["event"] == "cancelled" for id_ in event["ids"]}

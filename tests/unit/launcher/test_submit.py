@@ -190,6 +190,23 @@ def test_jobs_that_share_a_limit_follow_each_other(tmp_path: Path, refused: bool
     assert "--dependency=afterany:" in jobs[2][2].read_text()
 
 
+def test_what_follows_an_array_that_is_refused_follows_all_of_its_parts(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "sweep")
+    last = runs(bench.root, 1, first=5, nodes=3)
+    jobs = [bench.jobs[0], job(bench.root, "job1", last)]
+    for (i, (group, spec, path)), follows in zip(enumerate(jobs), ("", "job0"), strict=True):
+        jobs[i] = (group, replace(spec, follows=follows), path)
+    SweepPaths(bench.root).jobs.mkdir()
+    for _, spec, _ in jobs:
+        SweepPaths(bench.root).script(spec.key).touch()
+    bench.small += last
+    bench.submitter.errors = [SubmitError("Invalid job array specification", kind="array")]
+    bench.session = Session(bench.root, jobs, {"slurm": bench.submitter}, Manifest(bench.root), LaunchConfig())
+    bench.run()
+    said = [spec.plan.request.dependency for spec in bench.submitter.submitted]
+    assert said == [None, None, None, "afterany:1_0:2_0:3_0"]
+
+
 def test_runs_of_an_array_that_is_refused_are_submitted_one_by_one(bench: Bench) -> None:
     bench.submitter.errors = [SubmitError("Invalid job array specification", kind="array")]
     SweepPaths(bench.root).jobs.mkdir()
