@@ -1,14 +1,14 @@
 #!/bin/sh
-# scripts/test.sh PYTHON: the whole suite, in two processes side by side, because the tests of the real SLURM mostly wait
-# for it. What those print comes at the end.
+# scripts/test.sh PYTHON: the whole suite, in two sessions side by side: the tests of the real SLURM mostly wait for it.
+# What that session prints comes at the end. Each has several workers, more than cores, because most tests wait.
 set -u
 python=$1
 log='' slurm=''
 
 half() { # NAME ARGUMENT...: in place of this shell
-  name=$1
-  shift
-  exec "$python" -m pytest --half "$name" -o cache_dir=".pytest_cache/$name" "$@"
+  name=$1 workers=$2
+  shift 2
+  exec "$python" -m pytest --half "$name" -q -n "$workers" --dist worksteal -o cache_dir=".pytest_cache/$name" "$@"
 }
 passed() { [ "$1" -eq 0 ] || [ "$1" -eq 5 ]; } # 5: none of these tests is here
 stop() {
@@ -21,9 +21,9 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 log=$(mktemp)
-half slurm >"$log" 2>&1 &
+half slurm 3 >"$log" 2>&1 &
 slurm=$!
-(half other)
+(half other "$((2 * $(nproc)))")
 other=$?
 wait "$slurm"
 code=$?

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -29,8 +31,11 @@ Plugins.instance()  # before hydra's own fixtures save and restore its state, wh
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts commands in the background with these ignored, and children inherit that: tests send them."""
+    if config.getoption("numprocesses", None) and needs.SHARED not in os.environ:  # workers inherit it
+        os.environ[needs.SHARED] = folder = tempfile.mkdtemp()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for ignored in (signal.SIGHUP, signal.SIGQUIT):
@@ -75,6 +80,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _needs_sshd(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return "ssh_hosts" in getattr(item, "fixturenames", ()) or parameters.get("scheduler") == "ssh"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist tells what it left out, which is the same in all."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash.get(LEFT_OUT, {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker left out into the report."""
+    if told := getattr(node, "workeroutput", {}).get("left_out"):
+        node.config.stash[LEFT_OUT] = told
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

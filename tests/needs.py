@@ -4,7 +4,9 @@ the end of the report says how many and why.
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from tests import browser
 
@@ -100,9 +103,25 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
 }
 
 
+SHARED = "HPC_HYDRA_TESTS_NEEDS"  # a folder in which the workers of pytest-xdist share their answers
+
+
+def _once(name: str, why: Callable[[], str | None]) -> str | None:
+    """The answer of the first worker that asks: all workers must choose the same tests."""
+    if not (folder := os.environ.get(SHARED)):
+        return why()
+    with open(Path(folder) / name, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if not (text := file.read()):
+            text = json.dumps(why())
+            file.write(text)
+    return cast("str | None", json.loads(text))
+
+
 @cache
 def missing(name: str) -> str | None:
     """Why tests that need this are left out here, with what they are of; None where they run."""
     about, why = WAYS[name]
-    found = why()
+    found = _once(name, why)
     return f"tests {about}: {found}" if found else None
