@@ -58,9 +58,9 @@ def signals() -> Any:
 
 
 def test_what_came_before_a_child_is_handed_on_to_it_and_waits_there(signals: Signals) -> None:
-    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
     signals.pause(0)  # notes it
-    os.kill(os.getpid(), signal.SIGUSR2)  # not noted yet
+    signal.raise_signal(signal.SIGUSR2)  # not noted yet
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

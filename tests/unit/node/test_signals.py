@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 
@@ -19,7 +18,7 @@ def told() -> Iterator[tuple[Signals, Callable[[int, float], int | None]]]:
 
     def tell(signum: int, at: float) -> int | None:
         now[0] = at
-        os.kill(os.getpid(), signum)
+        signal.raise_signal(signum)
         return made.wait(0)
 
     yield made, tell
