@@ -4,6 +4,8 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
+# of pytest: more than cores, because most tests wait
+WORKERS := $(shell echo $$((2 * $$(nproc))))
 ARGS ?=
 .PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
@@ -31,7 +33,7 @@ test-cluster: .venv/.ready ## only what needs the real SLURM (root on Debian: br
 	$(PY) -m pytest -m cluster $(ARGS)
 
 test-hydra14: .venv14/.ready ## what Hydra can change (marked hydra), on Hydra 1.4 in its own .venv14
-	$(PY14) -m pytest -m "hydra and not cluster" $(ARGS)
+	$(PY14) -m pytest -m "hydra and not cluster" -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 demo: .venv/.ready ## a sweep of distributed training on this machine: 2 world sizes × 2 learning rates
 	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1 \

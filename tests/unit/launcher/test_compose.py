@@ -87,7 +87,7 @@ def cases(count: int) -> list[list[str]]:
     return sets
 
 
-CASES = cases(260)
+CASES = cases(160)
 
 
 @pytest.fixture(scope="module")
