@@ -52,6 +52,7 @@ waitfor() {  # SECONDS WHAT CMD...
 start_node() {  # INDEX
   local i=$1 n ns; n=$(nodename "$i"); ns=slurm-$n
   alive "$n" && return 0
+  [ -n "$(ip netns pids "$ns" 2>/dev/null)" ] || drop_node_net "$i"   # of an earlier cluster, maybe with another NET
   if ! ip netns list | grep -qw "$ns"; then ip netns add "$ns"; fi
   if ! ip link show "sv$i" >/dev/null 2>&1; then
     ip link add "sv$i" type veth peer name eth0 netns "$ns"
@@ -78,3 +79,31 @@ stop_node() {  # INDEX [SIGNAL]
   stop "$n" "${2:-TERM}" 8; stop "$n-outer" TERM 2
 }
 drop_node_net() { ip link del "sv$1" 2>/dev/null; ip netns del "slurm-$(nodename "$1")" 2>/dev/null; return 0; }
+
+# ---- what a cluster with these settings cannot be beside: one line each; nothing is changed
+in_the_way() {
+  local other ns pids p what
+  other=$(readlink "$CONF"); other=${other%/etc/slurm.conf}
+  if [ -n "$other" ] && [ "$other" != "$STATE" ] && [ -e "$other/etc/node-init" ] && runs_any "$other/run"; then
+    echo "another test cluster runs here, from $other. Try: TEST_SLURM_DIR=$other bash $HERE/down"
+    return
+  fi
+  for ns in $(ip netns list 2>/dev/null | grep -o '^slurm-node[0-9]*'); do
+    alive "${ns#slurm-}" && continue
+    pids=$(echo $(ip netns pids "$ns" 2>/dev/null))
+    [ -z "$pids" ] || echo "processes of another test cluster run in the network namespace $ns. Try: kill $pids"
+  done
+  while read -r p what hint; do
+    ! alive "$what" && listens "$p" || continue
+    pids=$(ss -Hltnp "sport = :$p" 2>/dev/null | grep -o '"[^"]*",pid=[0-9]*' | head -1 | tr -d '"' | sed 's/,pid=/, pid /')
+    echo "port $p, which $what needs, is taken${pids:+ by $pids}. Try: $hint"
+  done <<P
+$DBPORT mariadbd TEST_SLURM_DBPORT=$((DBPORT+1))
+6819 slurmdbd end it
+6817 slurmctld end it
+P
+  what=$(ip -o addr show 2>/dev/null | grep -F " $CTL_IP/" | awk -v br=$BR '$2 != br {print $2}')
+  [ -z "$what" ] || echo "the address $CTL_IP belongs to the interface $what. Try: TEST_SLURM_NET=10.78.0"
+}
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+runs_any() (RUN=$1; for f in "$RUN"/*.pid; do f=${f##*/}; alive "${f%.pid}" && exit 0; done; exit 1)
