@@ -325,4 +325,8 @@ def results(argv: Sequence[str]) -> int:
         print(sweep_tables.as_csv(columns, rows), end="")
     else:
         sweep_tables.draw(sweep_tables.as_table(columns, rows))
+    from hpc_hydra.ui.progress import complain
+
+    for note in sweep_tables.notes_on_good_ends(views):
+        complain(f"note: {note}")
     return 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from hpc_hydra.planning.types import to_json
 from hpc_hydra.records.codec import checked
 from hpc_hydra.records.files import append_line, read_bytes
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.types import Outcome, consecutive
 
 LARGEST = 8192  # characters of a line; a run with more to say is looked up
 _EMPTY: tuple[object, ...] = (None, [], "")
@@ -75,12 +75,21 @@ class _Again:
     again: str  # the attempt
 
 
+@dataclass(frozen=True)
+class _Final:
+    """A line that says: the scheduler has said all that it will of the ends of these runs of a job."""
+
+    job: str
+    final: tuple[tuple[int, int], ...]  # first and last of consecutive ones
+
+
 class Index:
     """What has been noted so far in the directory of a sweep; `read` takes in what has been added since."""
 
     def __init__(self, sweep: Path) -> None:
         self.sweep = sweep
         self._found: dict[int, dict[str, tuple[str, Outcome]]] = {}  # run → attempt → job, outcome
+        self._final: dict[str, list[tuple[int, int]]] = {}  # job → first and last of consecutive runs
         self._again: dict[int, str] = {}  # run → its newest attempt that put an earlier outcome away
         self._read: dict[str, int] = {}  # name of a file → bytes
         self._turn = 0
@@ -123,9 +132,20 @@ class Index:
     def learn(self, job: str, outcome: Outcome) -> None:
         """Note what was found in an `outcome.json` that is not noted so."""
         known = self.of(outcome.num, job)
-        if known is None or (known.attempt, known.status) != (outcome.attempt, outcome.status):
+        told = (outcome.attempt, outcome.status, outcome.reason)
+        if known is None or (known.attempt, known.status, known.reason) != told:
             self._keep(_base(job), outcome)
             note_end(self.sweep, job, outcome)
+
+    def is_final(self, num: int, job: str) -> bool:
+        """Whether the scheduler need not be asked any more how this run of a job ended."""
+        return any(first <= num <= last for first, last in self._final.get(_base(job), ()))
+
+    def note_final(self, job: str, nums: Iterable[int]) -> None:
+        """Note that it need not be asked any more about these runs. Fails silently."""
+        pairs = consecutive(sorted(nums))
+        self._final.setdefault(_base(job), []).extend((first, last) for first, last in pairs)
+        _append(self.sweep, {"job": _base(job), "final": pairs})
 
     def _take_in(self, name: str) -> None:
         try:
@@ -140,14 +160,20 @@ class Index:
                 if "again" in told:
                     again = checked(_Again, told)
                     self._again[again.run] = max(self._again.get(again.run, ""), again.again)
+                elif "final" in told:
+                    final = checked(_Final, told)
+                    self._final.setdefault(final.job, []).extend(final.final)
                 else:
                     self._keep(str(told["job"]), checked(Outcome, told["outcome"]))
 
     def _keep(self, job: str, outcome: Outcome) -> None:
-        """Of two that speak of the same attempt, the one that knows why it was stopped."""
+        """Of two that speak of the same attempt, the one that knows why it was stopped, or more of its good end."""
         from hpc_hydra.records.collect import is_doubtful  # the start of a rank does without
 
         known = self._found.setdefault(outcome.num, {})
-        if outcome.attempt in known and is_doubtful(outcome) and not is_doubtful(known[outcome.attempt][1]):
-            return
+        if outcome.attempt in known:
+            old = known[outcome.attempt][1]
+            less = outcome.status == old.status == "completed" and outcome.reason is None
+            if less or (is_doubtful(outcome) and not is_doubtful(old)):
+                return
         known[outcome.attempt] = job, outcome

@@ -6,9 +6,11 @@ all are opened: its index, or the scheduler, says which runs have ended. Must no
 
 from __future__ import annotations
 
+import logging
+import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +33,7 @@ from hpc_hydra.sweep.succession import settled, with_why
 from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
 
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
+FORGOTTEN = 600.0  # seconds after its end for which a scheduler may still say how a job ended that it does not know
 UNREADABLE = "unreadable"  # its directory gives nothing to this user
 WORDS = ("pending", "running", *ENDED, "unsubmitted", "unknown", UNREADABLE)
 
@@ -104,9 +107,9 @@ def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bo
             asked.setdefault(view.scheduler, {})[view.run.num] = found
         elif found.word != UNREADABLE:
             views[view.run.num] = _not_queued(sweep, found)
-    views.update(_corrected(sweep, views.values()))
     for scheduler, several in asked.items():
         views.update(_ask(sweep, scheduler, several))
+    views.update(_corrected(sweep, views.values(), index))
     for view in views.values():
         if view.written and view.outcome is not None:
             index.learn(view.job, view.outcome)
@@ -139,28 +142,58 @@ def _by_whom(state: SweepState, views: list[RunView]) -> list[RunView]:
     return done
 
 
-def _corrected(sweep: Sweep, views: Iterable[RunView]) -> dict[int, RunView]:
-    """Runs that were stopped, with the scheduler's word on why, while it still knows them."""
-    doubtful: dict[str, list[RunView]] = {}
+def _corrected(sweep: Sweep, views: Iterable[RunView], index: Index) -> dict[int, RunView]:
+    """Runs of whose end the scheduler knows more than they do: why they were stopped, that memory was short.
+
+    It is asked until it has said how their jobs ended, which is noted, and not where that cannot be.
+    """
+    asked: dict[str, list[RunView]] = {}
+    notes = os.access(sweep.paths.meta, os.W_OK)
     for view in views:
         known = view.id and view.id not in sweep.state.cancelled
         known = known and bool(view.scheduler) and registry.has_queue(view.scheduler)
-        if known and view.written and view.outcome is not None and is_doubtful(view.outcome):
-            doubtful.setdefault(view.scheduler, []).append(view)
+        if not known or not view.written or view.outcome is None or index.is_final(view.run.num, view.job):
+            continue
+        well = view.outcome.status == "completed" and not is_packed(view.id)
+        if is_doubtful(view.outcome) or (well and notes):
+            asked.setdefault(view.scheduler, []).append(view)
     found = {}
-    for scheduler, several in doubtful.items():
+    for scheduler, several in asked.items():
+        needed = any(view.outcome is not None and is_doubtful(view.outcome) for view in several)
         try:
-            said = sweep.submitter(scheduler).poll([view.id for view in several])
+            submitter = sweep.submitter(scheduler)
+            with nullcontext() if needed else _without_warnings():
+                said = submitter.poll([view.id for view in several])
+            silent = submitter.unanswered()
         except HpcHydraError:
             continue
+        final: dict[str, list[int]] = {}
         for view in several:
             assert view.outcome is not None
-            told = corrected(view.outcome, said.get(view.id))
+            status = said.get(view.id, JobStatus(State.UNKNOWN))
+            told = corrected(view.outcome, status)
             if told != view.outcome:
                 with suppress(OSError):  # somebody else's sweep may be looked at
                     write_json(view.paths.outcome, to_json(told))
                 found[view.run.num] = replace(concluded(view, told), written=True)
+            forgotten = status.state is State.UNKNOWN and not silent
+            if status.state.is_finished or (forgotten and time.time() - (told.ended or 0) > FORGOTTEN):
+                final.setdefault(view.job, []).append(view.run.num)
+        for job, nums in final.items():
+            index.note_final(job, nums)
     return found
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Nobody is told that a scheduler does not answer what may as well stay unknown."""
+    log = logging.getLogger("hpc_hydra.schedulers")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _newest_jobs(state: SweepState) -> dict[int, tuple[str, str]]:

@@ -139,6 +139,16 @@ def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
     return ["run", *keys, "state", *shown], rows
 
 
+def notes_on_good_ends(views: Sequence[RunView]) -> list[str]:
+    """What is to be known of runs that ended well, a line for each thing."""
+    runs: dict[str, list[int]] = {}
+    for view in views:
+        if view.word == "completed" and view.reason:
+            runs.setdefault(view.reason, []).append(view.run.num)
+    shown = {why: " ".join(map(str, nums[:10])) + " …" * (len(nums) > 10) for why, nums in runs.items()}
+    return [f"run{'s' * (len(runs[why]) > 1)} {nums}: {printable(why)}" for why, nums in shown.items()]
+
+
 def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
     """The same for machines, with whole values."""
     return [
@@ -146,6 +156,7 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
             "run": view.run.num,
             "overrides": _given(view.run.told),
             "state": view.word,
+            "reason": view.reason or None,
             "result": view.outcome.result if view.outcome else None,
             "result_kind": view.outcome.result_kind if view.outcome else "none",
             "result_file": str(view.paths.result) if view.outcome and view.outcome.result_kind == "pickle" else None,

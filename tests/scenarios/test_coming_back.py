@@ -222,6 +222,32 @@ def without_sacct(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("first", ["status", "results", "report"])
+def test_a_job_without_memory_whose_runs_ended_well_is_told_and_asked_about_once(
+    slurm_probe: Probe, tmp_path: Path, first: str
+) -> None:
+    """No launcher saw the end of the job: whoever looks first asks, and what was answered is kept."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("squeue", "sacct"):
+        shim = folder / name
+        asks = f'echo {name} >> {folder}/asked\n{shutil.which(name)} "$@" | sed s/COMPLETED/OUT_OF_MEMORY/g\n'
+        shim.write_text(f"#!/bin/bash\n{asks}")
+        shim.chmod(0o755)
+    assert slurm_probe.run("note=1,2", "ret=number", "launch.bg=true", *SMALL).code == 0
+    assert await_true(lambda: len(list(slurm_probe.sweep.glob("*/outcome.json"))) == 2)
+    assert await_true(lambda: not subprocess.run(["squeue", "--me", "-h"], capture_output=True).stdout)
+    said = hpc(slurm_probe, first, path=folder)
+    notes = [run["reason"] for run in json.loads(hpc(slurm_probe, "status", "--json", path=folder))["runs"]]
+    assert all("its job reads OUT_OF_MEMORY" in note for note in notes) and len(notes) == 2, notes
+    assert first == "report" or "its job reads OUT_OF_MEMORY" in said
+    asked = (folder / "asked").read_text()
+    for verb in ("status", "results", "report"):
+        hpc(slurm_probe, verb, path=folder)
+    assert (folder / "asked").read_text() == asked
+    assert states(slurm_probe) == ["completed"] * 2
+
+
 def ended(probe: Probe, path: Path | None, out: str, code: int) -> dict[str, Any]:
     """All that a user, and a program, see of a sweep that has ended."""
     after = json.loads(hpc(probe, "status", "--json", path=path))["runs"]

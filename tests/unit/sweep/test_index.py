@@ -46,6 +46,26 @@ def test_what_is_noted_is_what_was_written(sweep: Path, result: object) -> None:
     assert json.dumps(found.result) == json.dumps(result)
 
 
+def test_a_note_on_a_good_end_is_kept_whoever_wrote_it(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for host, reason in (("a", "its job reads OUT_OF_MEMORY"), ("b", None)):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        note_end(sweep, "job0", outcome(reason=reason))
+    found = read(sweep).of(0, "job0")
+    assert found is not None and found.reason == "its job reads OUT_OF_MEMORY"
+
+
+def test_runs_of_whose_end_all_is_known(sweep: Path) -> None:
+    index = read(sweep)
+    index.note_final("job0.1", [3, 0, 1])
+    for known in (index, read(sweep)):
+        assert [known.is_final(num, "job0") for num in range(5)] == [True, True, False, True, False]
+        assert not known.is_final(0, "job1")
+    damaged = [b'{"job": "job0", "final": [[2]]}', b'{"job": 1, "final": [[2, 2]]}', b'{"job": "job0", "final": 2}']
+    with files(sweep)[0].open("ab") as file:
+        file.write(b"\n".join([*damaged, b""]))
+    assert not read(sweep).is_final(2, "job0")
+
+
 def test_one_file_a_machine(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for num, host in enumerate(["n1", "n2", "n1", "a/b"]):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
