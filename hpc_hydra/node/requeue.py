@@ -76,11 +76,15 @@ def _requeued(
     file = paths.closed(execution.attempt)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
-    print(f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}", flush=True)
+    told = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
+    if not scheduler.resubmits:  # the scheduler may end this job at once
+        print(told, flush=True)
     if scheduler.requeue_exit is not None or (preempted and not standing.is_running):  # the scheduler itself does it
         return None
     failed = queue_again(execution, scheduler, count + 1)
     if failed is None:
+        if scheduler.resubmits:
+            print(told, flush=True)
         return None
     file.unlink(missing_ok=True)
     return with_more(outcome, f"it could not be queued again: {failed}")

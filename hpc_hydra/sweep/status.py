@@ -29,7 +29,7 @@ from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobStatus, State, in_queue, is_packed
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.store import Sweep
-from hpc_hydra.sweep.succession import settled, with_why
+from hpc_hydra.sweep.succession import left_open, settled, with_why
 from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
 
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
@@ -341,7 +341,7 @@ def _as_said(sweep: Sweep, view: RunView, status: JobStatus, silent: str | None)
     outcome = collect(
         view.paths,
         view.run.num,
-        None,
+        left_open(sweep.root, view.job, view.id, view.paths),
         status=status,
         world_size=view.run.plan.world_size,
         job_id=in_queue(view.id),

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.collect import read_ends
+from hpc_hydra.records.collect import latest_attempt, read_ends
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import current, intended, is_denied, took_over
 from hpc_hydra.records.requeue_policy import is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.base import Submitter
+from hpc_hydra.schedulers.base import Submitter, in_queue
 
 
 def settled(submitter: Submitter, sweep: Path, job: str, id_: str) -> str:
@@ -47,6 +47,15 @@ def late(submitter: Submitter, sweep: Path, jobs: Iterable[tuple[str, str]]) -> 
         if (now := settled(submitter, sweep, job, id_)) != id_:
             found.append(now)
     return found
+
+
+def left_open(sweep: Path, job: str, id_: str, paths: RunPaths) -> str | None:
+    """The attempt of job ``id_`` that was closed for a successor which does not come; None: there is no such.
+
+    Its outcome is the run's.
+    """
+    attempt = latest_attempt(paths) if is_denied(sweep, job, id_) else None
+    return attempt if attempt is not None and attempt.endswith(f"-{in_queue(id_)}") else None
 
 
 def with_why(sweep: Path, job: str, id_: str, run: Run, outcome: Outcome) -> Outcome:

@@ -26,7 +26,7 @@ from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State, Submitter, in_queue, is_packed
 from hpc_hydra.sweep.packing_journal import Journals, never_began
-from hpc_hydra.sweep.succession import settled, with_why
+from hpc_hydra.sweep.succession import left_open, settled, with_why
 
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
 PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
@@ -273,7 +273,7 @@ class Watcher:
         found = collect(
             watched.paths,
             watched.run.num,
-            None,
+            left_open(self.jobs.parents[1], watched.job, watched.id, watched.paths),
             status=watched.status,
             world_size=watched.run.plan.world_size,
             job_id=in_queue(watched.id),

@@ -131,7 +131,44 @@ def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_t
         assert launcher.returncode == 0 and outcome(probe.sweep / "0")["job_id"] != first, text
     else:
         assert launcher.returncode == 1 and "ended before it was queued again" in found[0]["reason"], text
+        assert all("never started" not in run["reason"] and run["attempt_name"] for run in found)
         hpc(probe, "resume")
         found = runs(probe)
     assert {run["state"] for run in found} == {"completed"}
     assert (tmp_path / "began").read_text().split().count("0") == 2
+
+
+def test_a_successor_that_begins_while_it_is_given_up_is_the_one_that_goes_on(
+    fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue takes it, and it begins, between the answer that there is none and the decision."""
+    asked, begun = tmp_path / "asked", tmp_path / "begun"
+    until = "until [ -e {} ]; do sleep 0.1; done"
+    late = f'(set -m; ({until.format(asked)}; "$REAL" "$@") >/dev/null 2>&1 &); kill -KILL 0'
+    slow = f'"$REAL" "$@"; [ -e {asked} ] || {{ touch {asked}; {until.format(begun)}; }}; exit'
+    cases = f'case "$1$#" in batch6) {late} ;; jobs6) {slow} ;; esac; exec "$REAL" "$@"'
+    Fakes(tmp_path / "wrapped", monkeypatch).put("flux", cases)
+    probe = Probe(tmp_path, "flux")
+    given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
+    argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", ONCE, "sh", str(tmp_path)]
+    subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
+    assert await_true((tmp_path / "once").exists)
+    first = runs(probe)[0]["job_id"]
+    subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
+    ended = ["flux", "job", "wait-event", first, "clean"]
+    subprocess.run(ended, check=True, capture_output=True, timeout=PATIENCE)
+    assert "nothing to resume: run 0 is in the queue" in hpc(probe, "resume", "--bg")
+    (tmp_path / "ends").touch()
+    assert await_true((probe.sweep / "0" / "outcome.json").exists)
+    (run,) = runs(probe)
+    assert (run["state"], run["job_id"] != first) == ("completed", True)
+    assert len(list((probe.sweep / "0" / "logs").glob("2*"))) == 2
+
+
+ONCE = """
+cd "$1"
+if [ -e once ]; then touch begun; until [ -e ends ]; do sleep 0.1; done; exit 0; fi
+trap 'exit 75' USR1; touch once
+while :; do sleep 0.1; done
+"""

@@ -44,6 +44,14 @@ _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
 _ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 _BULK = 1000  # runs that one command puts into the queue
+# As `manifest.took_over`: who links first decides.
+_TAKES_OVER = """\
+if [ -n "${{3-}}" ]; then  # goes on with the run of that job, unless it has been decided that nobody does
+  next={prefix}$3.next mine="$next.$FLUX_ENCLOSING_ID"
+  printf '{{"job": "%s", "id": "%s", "next": "%s"}}\\n' {job} "$3" "$FLUX_ENCLOSING_ID" >"$mine"
+  ln "$mine" "$next" 2>/dev/null; rm -f "$mine"
+  [ ! -e "$next" ] || grep -qF "\\"next\\": \\"$FLUX_ENCLOSING_ID\\"" "$next" || exit 0
+fi"""
 # Of what submitted this, or is around it.
 _LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} PMIX_RANK PMIX_NAMESPACE ${!PMIX_SERVER_@}"
 
@@ -186,8 +194,7 @@ class Flux(FluxAnswers):
         if request.max_requeues and not spec.attached:
             name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else f"${envvars.RUN}"
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
-            next_ = f"{quote(f'{spec.log}/{spec.key}.')}${{3-}}.next"
-            before.append(f"""! grep -qs '"next": null' {next_} || exit 0  # it came too late: nobody knows of it""")
+            before += _TAKES_OVER.format(prefix=quote(f"{spec.log}/{spec.key}."), job=quote(spec.key)).splitlines()
         directives = [f"#flux: {directive(name, value)}" for name, value in options]
         if spec.packs:
             return pack_script(
