@@ -142,11 +142,10 @@ def test_a_successor_that_begins_while_it_is_given_up_is_the_one_that_goes_on(
     fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue takes it, and it begins, between the answer that there is none and the decision."""
-    asked, begun = tmp_path / "asked", tmp_path / "begun"
-    until = "until [ -e {} ]; do sleep 0.1; done"
-    late = f'(set -m; ({until.format(asked)}; "$REAL" "$@") >/dev/null 2>&1 &); kill -KILL 0'
-    slow = f'"$REAL" "$@"; [ -e {asked} ] || {{ touch {asked}; {until.format(begun)}; }}; exit'
-    cases = f'case "$1$#" in batch6) {late} ;; jobs6) {slow} ;; esac; exec "$REAL" "$@"'
+    late, begun = tmp_path / "late", tmp_path / "begun"
+    asks = f"""printf '%q ' "$REAL" "$@" >{late}; kill -KILL 0"""
+    slow = f'"$REAL" "$@"; . {late}; rm {late}; until [ -e {begun} ]; do sleep 0.1; done; exit'
+    cases = f'case "$1$#" in batch6) {asks} ;; jobs6) [ ! -e {late} ] || {{ {slow}; }} ;; esac; exec "$REAL" "$@"'
     Fakes(tmp_path / "wrapped", monkeypatch).put("flux", cases)
     probe = Probe(tmp_path, "flux")
     given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.envvars import WARNING
 from hpc_hydra.node import finalize, requeue
 from hpc_hydra.node.rank import preemption_signal
-from hpc_hydra.node.rank.environment import WARNING
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.attempt import Execution
