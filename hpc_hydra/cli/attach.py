@@ -30,8 +30,9 @@ from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.schedulers import commands, container, registry
+from hpc_hydra.schedulers import commands, container, generic, registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run_hosts
@@ -151,8 +152,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     [run] = prepared.runs
     plan = run.plan
     dialect = registry.dialect(plan.request.scheduler)
-    dialect.check(plan.tasks)
-    dialect.check_warning(plan.request)
+    generic.check(dialect, plan.tasks)
     if plan.request.max_requeues:
         raise ConfigError(
             "a run that is attached to this console ends with it", where="launch.max_requeues", fix="launch.bg=true"
@@ -168,20 +168,19 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     script = SweepPaths(root).script(JOB)
     held = allocation.held(dialect, prepared.settings.launch.inside)
     spec = replace(spec, held=held)
-    env = cleaned(os.environ, keep=dialect.keeps(plan.request))
-    command: list[str] | None
-    if held is not None:
+    env = cleaned(os.environ, keep=generic.inherited_variables(dialect, plan.request))
+    if held is not None and isinstance(dialect, JobSteps):
         from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 
         StepSubmitter(dialect, held).check(plan.tasks)
         command, env = ["bash", str(script)], dialect.step_environment(os.environ, plan.tasks, held)
     else:
-        around = os.environ if dialect.submits_into_allocation else env
+        if not isinstance(dialect, Attach):
+            return None
+        around = os.environ if isinstance(dialect, NestedQueue) else env
         command = dialect.attach_command(script, spec, around)
-        if command and command[:1] == ["bash"] and dialect.submits_into_allocation:
+        if command[:1] == ["bash"] and isinstance(dialect, NestedQueue):
             env = dict(os.environ)
-    if command is None:
-        return None
     notes = (*prepared.notes, *dialect.notes(plan.request), *allocation.notes(prepared.settings, held))
     if plan.request.time_limit is not None and (held is not None or not dialect.has_queue):
         notes += ("resources.time_limit: nobody ends a run at this console (under -m its launcher does)",)
@@ -253,8 +252,9 @@ def _execute(todo: Attached) -> int:
 @contextlib.contextmanager
 def _hopeless_told(todo: Attached) -> Iterator[None]:
     """Meanwhile, say it once where the scheduler has taken a request that can never start: it waits for ever."""
-    command = None if todo.spec.held is not None else todo.dialect.waiting_command()
-    if command is None:
+    dialect = todo.dialect
+    command = dialect.pending_command() if isinstance(dialect, Attach) and todo.spec.held is None else None
+    if command is None or not isinstance(dialect, Attach):
         yield
         return
     from threading import Timer
@@ -262,7 +262,7 @@ def _hopeless_told(todo: Attached) -> Iterator[None]:
     def look() -> None:
         with contextlib.suppress(SchedulerError):
             answer = commands.run(command, env=cleaned(os.environ), timeout=QUERY)
-            if why := todo.dialect.parse_waiting(answer.out, os.getsid(0)):
+            if why := dialect.parse_pending(answer.out, os.getsid(0)):
                 complain(f"hpc_hydra: this will never start as it is: {why}\n  Try: Ctrl-C, and another request")
 
     timer = Timer(LOOK_AFTER, look)

@@ -21,8 +21,9 @@ from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.records.frozen_config import parse_override
-from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers import generic, registry
 from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.typed_options import typed_options, typed_request
 from hpc_hydra.ui.progress import complain, hushed, say
@@ -52,14 +53,15 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     kept = preparer.root if settings.launch_dir is not None else None
     placed = kept / script.name if kept else script.absolute()
     dialect = registry.dialect(plan.request.scheduler)
-    dialect.check(plan.request)
-    dialect.check_warning(plan.request)
+    generic.check(dialect, plan.request)
     fields, names = typed(overrides)
     request = typed_request(plan.request, fields, names)
-    options = typed_options(dialect, request, fields)
     name = plan.request.job_name if "job_name" in fields else None
-    command = dialect.batch_command(placed, args, options, name=name, attached=not settings.bg)
-    if command is None:
+    command = None
+    if isinstance(dialect, BatchScripts):
+        options = typed_options(dialect, request, fields)
+        command = dialect.batch_command(placed, args, options, name=name, attached=not settings.bg)
+    if command is None or not isinstance(dialect, BatchScripts):
         raise PlanError(
             f"{dialect.name} cannot {'submit' if settings.bg else 'wait for'} a batch script of your own",
             where="launch.batch_script",
@@ -80,7 +82,8 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if settings.setup_only:
         say(f"nothing is submitted; to start it:\n  {shlex.join(command)}")
         return 0
-    env = {**with_variables(cleaned(os.environ, keep=dialect.keeps(request)), plan.env), **dialect.variables}
+    kept_variables = generic.inherited_variables(dialect, request)
+    env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **dialect.command_env}
     logging, here = plan.logging, Path.cwd()
     streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=dialect.has_queue)
     spec = JobSpec("batch", plan, (0,), here, here, "", here, (), ())
@@ -89,7 +92,9 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
             with hushed(settings.quiet):
                 return _submit(command, env, here)
         if dialect.output_command("") is not None:
-            return follow.run(dialect, command, lambda text: dialect.parse_ids(text, spec)[0], env=env, streams=streams)
+            return follow.run(
+                dialect, command, lambda text: dialect.parse_job_ids(text, spec)[0], env=env, streams=streams
+            )
         return run_attached(command, env=env, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(

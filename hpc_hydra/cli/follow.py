@@ -23,7 +23,7 @@ from typing import IO
 from hpc_hydra.cli.console import Streams, colored, write_all
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers import commands
-from hpc_hydra.schedulers.base import Scheduler
+from hpc_hydra.schedulers.capabilities import BatchScripts, SubmitAdvice
 from hpc_hydra.ui.progress import complain
 
 _TICK = 0.2  # seconds between two looks at the output
@@ -34,7 +34,7 @@ _LAST = 60.0  # seconds for a cancelled job to end
 
 
 def run(
-    dialect: Scheduler,
+    dialect: BatchScripts,
     argv: Sequence[str],
     parse_id: Callable[[str], str],
     *,
@@ -60,7 +60,8 @@ def run(
             process.wait()
             said.seek(0)
             message = said.read().decode("utf-8", "replace").strip()
-            raise SchedulerError(dialect.refusal(message) or text.strip() or "no answer", where=argv[0]) from None
+            message = dialect.refusal(message) if isinstance(dialect, SubmitAdvice) else message
+            raise SchedulerError(message or text.strip() or "no answer", where=argv[0]) from None
         complain(f"job {id_}")
         waiting = dialect.wait_command(id_)
         if waiting is not None:
@@ -119,7 +120,7 @@ def _told() -> Iterator[list[int]]:
 
 
 def _leave(
-    dialect: Scheduler,
+    dialect: BatchScripts,
     id_: str,
     signum: int,
     process: subprocess.Popen[bytes],
@@ -171,7 +172,7 @@ class _Follower:
     """Finds out where the job writes, and passes it on."""
 
     def __init__(
-        self, dialect: Scheduler, id_: str, env: Mapping[str, str], streams: Streams, files: contextlib.ExitStack
+        self, dialect: BatchScripts, id_: str, env: Mapping[str, str], streams: Streams, files: contextlib.ExitStack
     ) -> None:
         self._dialect, self._id, self._env, self._streams, self._files = dialect, id_, env, streams, files
         self._outputs: list[_Output] = []

@@ -37,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.launcher.prepare import Preparer
     from hpc_hydra.planning.types import Rendezvous
     from hpc_hydra.records.batching import Group
-    from hpc_hydra.schedulers import container, registry
+    from hpc_hydra.schedulers import container, generic, registry
+    from hpc_hydra.schedulers.capabilities import InteractiveShell
     from hpc_hydra.schedulers.environment import cleaned
     from hpc_hydra.schedulers.job_script import interactive_script
     from hpc_hydra.ui.progress import complain, say
@@ -58,17 +59,17 @@ def main(argv: Sequence[str]) -> int:
     asked = replace(plan.request, warning=None, max_requeues=0)  # they would end the shell
     plan = replace(plan, request=asked)
     dialect = registry.dialect(plan.request.scheduler)
-    dialect.check(plan.tasks)
+    generic.check(dialect, plan.tasks)
     root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(dialect.name)
     try:
         group = Group(plan, (replace(prepared.runs[0], plan=plan, dir=root),))
         spec = replace(scripts.spec(group, "shell", "plan0", root, program(("bash",))), attached=True)
         script = root / "shell.sh"
-        command = dialect.shell_command(script, spec, os.environ)
-        if command is None:
+        if not isinstance(dialect, InteractiveShell):
             raise PlanError(
                 f"{dialect.name} has no interactive allocation", where="scheduler.name", fix="ssh to the machine"
             )
+        command = dialect.shell_command(script, spec, os.environ)
         text = interactive_script(spec)
         notes = [f"note: {note}" for note in (*prepared.notes, *dialect.notes(plan.request))]
         if dry:
@@ -83,7 +84,9 @@ def main(argv: Sequence[str]) -> int:
         if plan.container is not None:
             scripts.write_container([spec])
         inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))
-        env = dict(os.environ) if inside else cleaned(os.environ, keep=dialect.keeps(plan.request))
+        env = (
+            dict(os.environ) if inside else cleaned(os.environ, keep=generic.inherited_variables(dialect, plan.request))
+        )
         return _interactive(command, env, dialect.name)
     finally:
         if not dry:

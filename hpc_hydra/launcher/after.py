@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler, in_queue, is_packed
+from hpc_hydra.schedulers.capabilities import Dependencies, Resubmission
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import is_selection, select
 from hpc_hydra.sweep.status import RunView, look
@@ -66,7 +67,9 @@ class Awaited:
         moving = {
             in_queue(view.id)
             for view in self.views
-            if view.scheduler and view.run.plan.request.max_requeues and registry.dialect(view.scheduler).resubmits
+            if view.scheduler
+            and view.run.plan.request.max_requeues
+            and isinstance(registry.dialect(view.scheduler), Resubmission)
         }
         ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
         return moving | {in_queue(id_) for id_ in ids if id_ not in mine}
@@ -113,6 +116,8 @@ def applied(spec: JobSpec, dialect: Scheduler) -> JobSpec:
     if not jobs:
         return spec
     request = spec.plan.request
+    if not isinstance(dialect, Dependencies):
+        raise PlanError(f"scheduler={dialect.name} has no dependencies between jobs", where=KEY, fix=f"{KEY}=null")
     dependency, options = dialect.after(jobs)
     given = {name for name, _ in request.submit_args}
     request = replace(

@@ -16,6 +16,7 @@ from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec
 
 Jobs = list[tuple[Group, JobSpec, Path]]
@@ -25,14 +26,11 @@ def groups(runs: Sequence[Run], adapters: Adapters) -> list[Group]:
     """Runs with equal requests together. Raises `HpcHydraError` for what their scheduler cannot express."""
     equal = group(runs)
     for each in equal:
-        adapter = adapters[each.plan.request.scheduler]
-        adapter.check(each.plan.tasks)
-        adapter.check_warning(each.plan.request)
+        generic.check(adapters[each.plan.request.scheduler], each.plan.tasks)
     together = packed(equal)
     for each in together:
         if each.pack is not None:
-            adapters[each.plan.request.scheduler].check_packing()
-            adapters[each.plan.request.scheduler].check_requeued_packs(each.plan.request)
+            generic.check_packing(adapters[each.plan.request.scheduler], each.plan.request)
     return together
 
 

@@ -31,7 +31,7 @@ from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers import generic, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.recover import recover
@@ -267,11 +267,9 @@ def _jobs(
         if scheduler not in submitters:
             held[scheduler] = allocation.held(registry.dialect(scheduler), inside)
             submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
-        submitters[scheduler].dialect.check(g.plan.tasks)
-        submitters[scheduler].dialect.check_warning(g.plan.request)
+        generic.check(submitters[scheduler].dialect, g.plan.tasks)
         if g.pack is not None:
-            submitters[scheduler].dialect.check_packing()
-            submitters[scheduler].dialect.check_requeued_packs(g.plan.request)
+            generic.check_packing(submitters[scheduler].dialect, g.plan.request)
         submitters[scheduler].check(g.plan.request)
     python = _python(sweep)
     jobs = []

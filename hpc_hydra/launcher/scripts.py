@@ -25,6 +25,7 @@ from hpc_hydra.records.frozen_config import Program, read_plans
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import container, job_script, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Scheduler
+from hpc_hydra.schedulers.capabilities import Dependencies, Packing
 from hpc_hydra.ui.dry_run import by_hand as commands_by_hand
 from hpc_hydra.ui.progress import say
 
@@ -84,7 +85,8 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
     """A spec for each plan of packed runs; its script starts one of them."""
     node = made.rank_command[:-1]
     found = []
-    sets_up = registry.dialect(group.plan.request.scheduler).packed_setup
+    scheduler = registry.dialect(group.plan.request.scheduler)
+    sets_up = isinstance(scheduler, Packing) and scheduler.setup_per_run
     for plan in dict.fromkeys(run.plan for run in group.runs):
         _, inside = _pythons(plan)
         bare = plan if sets_up else replace(plan, request=replace(plan.request, setup_lines=()))  # the job has run them
@@ -156,6 +158,7 @@ def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> lis
 def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], dialect: Scheduler) -> JobSpec:
     """``spec``, and its script, to begin after the end of the jobs with these ids, however they end."""
     request = spec.plan.request
+    assert isinstance(dialect, Dependencies)  # `throttled` asks
     dependency = dialect.after(jobs)[0].replace("afterok:", "afterany:", 1)
     dependency = dialect.all_of([*([request.dependency] if request.dependency else []), dependency])
     spec = replace(spec, plan=replace(spec.plan, request=replace(request, dependency=dependency)))
@@ -275,6 +278,7 @@ def write_library(lib: Path) -> None:
 
 
 def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, plan_key: Callable[[Plan], str]) -> None:
+    assert isinstance(dialect, Packing)  # `check_packing` was called
     paths, room = SweepPaths(spec.sweep), pack.room
     shares = {}
     for step in steps(group, spec, plan_key):

@@ -25,6 +25,8 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.capabilities import JobEndQuery
+from hpc_hydra.schedulers.generic import requeue_exit_code
 from hpc_hydra.schedulers.registry import dialect
 
 
@@ -49,7 +51,7 @@ def finish(code: str) -> int:
         if plan is not None and plan.request.max_requeues and not execution.attached:
             from hpc_hydra.node.requeue import requeued
 
-            by_exit = dialect(execution.scheduler).requeue_exit
+            by_exit = requeue_exit_code(dialect(execution.scheduler))
             told = requeued(execution, record, plan.request.max_requeues, outcome, early=early)
             if told is None:
                 return by_exit or outcome.exit_code
@@ -99,7 +101,7 @@ def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
     """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
     scheduler = dialect(execution.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
-    if of_itself or execution.attached or not scheduler.tells_the_end:
+    if of_itself or execution.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
         return outcome
     from hpc_hydra.node.requeue import standing_of
 

@@ -22,7 +22,9 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import intends, took_over, withdraws
 from hpc_hydra.records.requeue_policy import is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
+from hpc_hydra.schedulers.capabilities import JobEndQuery, RequeueCommand, RequeueExitCode, Resubmission
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.registry import dialect
 
@@ -77,13 +79,14 @@ def _requeued(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
     told = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
-    if not scheduler.resubmits:  # the scheduler may end this job at once
+    if not isinstance(scheduler, Resubmission):  # the scheduler may end this job at once
         print(told, flush=True)
-    if scheduler.requeue_exit is not None or (preempted and not standing.is_running):  # the scheduler itself does it
+    by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not standing.is_running)
+    if by_scheduler:
         return None
     failed = queue_again(execution, scheduler, count + 1)
     if failed is None:
-        if scheduler.resubmits:
+        if isinstance(scheduler, Resubmission):
             print(told, flush=True)
         return None
     file.unlink(missing_ok=True)
@@ -96,9 +99,10 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
     Args:
         ends: how its ranks ended, where nobody but they know whether a person wanted it.
     """
-    command = scheduler.standing_command(os.environ)
-    if command is None:
-        return None if scheduler.requeue_exit is None else JobEndState(not is_told_to_end(ends))
+    if isinstance(scheduler, RequeueExitCode):
+        return JobEndState(not is_told_to_end(ends))
+    if not isinstance(scheduler, JobEndQuery) or (command := scheduler.job_end_command(os.environ)) is None:
+        return None
     try:
         done = subprocess.run(
             command,
@@ -112,12 +116,12 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
     except (OSError, subprocess.SubprocessError) as error:
         print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
         return None
-    return scheduler.parse_standing(done.stdout)
+    return scheduler.parse_job_end(done.stdout)
 
 
 def _count(execution: Execution, record: RunRecord, scheduler: Scheduler) -> int:
     """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
-    known = scheduler.restarts(os.environ)
+    known = generic.restarts(scheduler, os.environ)
     if known is not None:
         return known
     paths = execution.paths(record)
@@ -130,7 +134,7 @@ def intend(execution: Execution, scheduler: Scheduler, count: int) -> None:
 
     So whoever cancels this one, or finds it ended, knows what to look for (`succession`).
     """
-    name = scheduler.successor_name(os.environ, count)
+    name = generic.successor_of(scheduler, os.environ, count)
     if name is not None:
         intends(execution.sweep, execution.job, execution.job_id, name)
 
@@ -144,10 +148,12 @@ def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str |
         execution: of the run, or of the one that names a pack.
         count: how often it is queued again then.
     """
+    if isinstance(scheduler, RequeueCommand):
+        return _run(scheduler.requeue_command(os.environ), os.environ)[1]
+    if not isinstance(scheduler, Resubmission):
+        return f"scheduler={scheduler.name} cannot requeue a run"
     script = SweepPaths(execution.sweep).script(execution.job)
     command = scheduler.resubmit_command(os.environ, script, execution.run, count, execution.job_id)
-    if command is None:
-        return _run(scheduler.requeue_command(os.environ), os.environ)[1]
     env = _reaching(scheduler, cleaned(os.environ))
     said, failed = _run(command, env, _SUBMIT)
     new: str | None = None
@@ -171,7 +177,7 @@ def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str |
 
 def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
     """``env`` with what makes commands speak to the queue that this job came from."""
-    return {**env, **scheduler.variables, **scheduler.outside(os.environ)}
+    return {**env, **generic.command_environment(scheduler, os.environ)}
 
 
 def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> tuple[str, str | None]:

@@ -17,6 +17,7 @@ from hpc_hydra.errors import HpcHydraError, PlanError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import commands
 from hpc_hydra.schedulers.base import Allocation, Scheduler
+from hpc_hydra.schedulers.capabilities import JobSteps, StepSignals
 from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
 from hpc_hydra.schedulers.registry import STEP
 
@@ -31,7 +32,9 @@ constraint …), which the allocation was made by, nothing is asked again."""
 class StepSubmitter(LocalSubmitter):
     """Starts runs in the order of submission, as many at once as the allocation has room for."""
 
-    def __init__(self, dialect: Scheduler, held: Allocation) -> None:
+    dialect: JobSteps
+
+    def __init__(self, dialect: JobSteps, held: Allocation) -> None:
         super().__init__(dialect)
         self.held = held
         self.label = f"{dialect.name}{STEP}"
@@ -65,7 +68,7 @@ class StepSubmitter(LocalSubmitter):
 
     def _share(self, request: Request) -> Share:
         """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
-        alone = request.exclusive or not self.dialect.steps_side_by_side
+        alone = request.exclusive or not self.dialect.steps_share_nodes
         share = Share(gpus_of(request), cores_of(request), alone=alone)
         for key, needed, there, what in (
             ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
@@ -91,7 +94,7 @@ class StepSubmitter(LocalSubmitter):
         return all(node not in nodes for nodes in self._nodes.values())
 
     def _fits(self, run: Run) -> bool:
-        if any(other.share.alone for other in self._running) and not self.dialect.steps_side_by_side:
+        if any(other.share.alone for other in self._running) and not self.dialect.steps_share_nodes:
             return False
         return len(self._room(run)) >= run.spec.plan.request.nodes
 
@@ -127,7 +130,8 @@ def ask(dialect: Scheduler, group: int) -> None:
         _tell(group, signal.SIGTERM)
         return
     members = _members(group)
-    launching = [pid for pid, name in members.items() if name == dialect.kills_ranks]
+    launcher = dialect.launch_executable if isinstance(dialect, StepSignals) else None
+    launching = [pid for pid, name in members.items() if name == launcher]
     if launching and not told:  # a step that has not begun, or that nobody can reach
         force(dialect, group)
         return
@@ -144,7 +148,7 @@ def ask_ranks(dialect: Scheduler, group: int) -> bool | None:
     Args:
         group: of the processes of the run's script, which leads it.
     """
-    if dialect.kills_ranks is None:
+    if not isinstance(dialect, StepSignals):
         return None
     try:
         data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
@@ -160,14 +164,14 @@ def ask_ranks(dialect: Scheduler, group: int) -> bool | None:
             with suppress(ProcessLookupError):
                 if host == here and os.getpgid(pid) == group:
                     steps.append(step)
-        if steps and not commands.run(dialect.warn_steps_command(steps), env=env, timeout=_ASK).ok:
+        if steps and not commands.run(dialect.terminate_steps_command(steps), env=env, timeout=_ASK).ok:
             steps = []
     return bool(steps)
 
 
 def force(dialect: Scheduler, group: int) -> None:
     """End what was asked to in vain. The launch command kills its ranks; the script does not say that they failed."""
-    if dialect.kills_ranks is None:
+    if not isinstance(dialect, StepSignals):
         _tell(group, signal.SIGKILL)
         return
     with suppress(ProcessLookupError, PermissionError):

@@ -23,8 +23,17 @@ from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request, from_json
 from hpc_hydra.records.files import read_json
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers.capabilities import (
+    ArrayCheck,
+    BulkSubmission,
+    FindJobs,
+    GracefulCancel,
+    JobArrays,
+    Resubmission,
+    SubmitAdvice,
+)
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, DialectWatcher, environment
 
@@ -88,7 +97,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             SubmitError: not all could be queued; its ids are those that are.
         """
         ids: tuple[str, ...] = ()
-        for part, argv in self.dialect.submissions(script, spec):
+        for part, argv in generic.submissions(self.dialect, script, spec):
             try:
                 ids += part.ids_of_runs(self._submit(part, script, argv))
             except SubmitError as error:
@@ -104,10 +113,12 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             if answer.ok:
                 return self._queued(spec, script, answer)
             kind = "transient" if answer.code is None else self.dialect.classify(said)
-            if advice := self.dialect.nobody_there(said):
+            advises = self.dialect if isinstance(self.dialect, SubmitAdvice) else None
+            if advises and (advice := advises.unreachable_advice(said)):
                 raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=advice)
             if kind != "transient":
-                taken, what = self._taken(spec, script), self.dialect.refusal(answer.message)
+                taken = self._taken(spec, script)
+                what = advises.refusal(answer.message) if advises else answer.message
                 raise SubmitError(what, where=argv[0], fix=self._advice(said), kind=kind, ids=taken)
             if pause is None:
                 break
@@ -123,8 +134,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         )
 
     def _advice(self, said: str) -> str | None:
-        argv = self.dialect.advice_command(said)
-        if argv is None:
+        if not isinstance(self.dialect, SubmitAdvice) or (argv := self.dialect.advice_command(said)) is None:
             return None
         with contextlib.suppress(SchedulerError):
             answer = commands.run(argv, env=environment(self.dialect), timeout=ADVICE_TIMEOUT)
@@ -133,9 +143,9 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
         if answer.err.strip():
-            self._warn(f"{self.dialect.program}: {answer.err.strip()}")
+            self._warn(f"{self.dialect.executable}: {answer.err.strip()}")
         try:
-            ids = self._in_order(self.dialect.parse_ids(answer.out, spec), spec)
+            ids = self._in_order(self.dialect.parse_job_ids(answer.out, spec), spec)
         except SchedulerError as error:
             if found := self.find(spec, script):
                 return found
@@ -146,17 +156,20 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def _check_elements(self, ids: tuple[str, ...]) -> None:
         """Raises `SubmitError` where the scheduler made no array: its runs would be awaited for ever."""
-        said = self.watcher.of_queue(ids) if len(ids) > 1 and self.dialect.checks_arrays else None
+        if len(ids) < 2 or not isinstance(self.dialect, ArrayCheck):
+            return
+        said = self.watcher.of_queue(ids)
         if said and (lost := self.dialect.lost_elements(ids, said)):
             what = f"an array of {len(ids)} runs was submitted, and {len(lost)} of them are not there ({lost[0]} …)"
             there = " ".join(sorted(said))
             cancel = " ".join(self.dialect.cancel_command(sorted(said)))
-            raise SubmitError(f"{what}; in the queue: {there}", where=self.dialect.program, fix=f"{cancel} ends that")
+            raise SubmitError(
+                f"{what}; in the queue: {there}", where=self.dialect.executable, fix=f"{cancel} ends that"
+            )
 
     def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:
         """``ids`` in the order of the runs, where the submit command gives them in another."""
-        argv = self.dialect.which_command(ids, spec)
-        if argv is None:
+        if not isinstance(self.dialect, BulkSubmission) or (argv := self.dialect.order_command(ids, spec)) is None:
             return ids
         answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
         runs = self.dialect.parse_runs(answer.out, spec)
@@ -167,10 +180,9 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def _taken(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         """Ids of the first runs of ``spec``, of which one command that failed queued several. None stays besides."""
-        argv = self.dialect.find_command(spec)
-        if argv is None or self.dialect.has_arrays or len(spec.runs) < 2:
+        if not isinstance(self.dialect, FindJobs) or not isinstance(self.dialect, BulkSubmission) or len(spec.runs) < 2:
             return ()
-        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        answer = commands.run(self.dialect.find_command(spec), env=environment(self.dialect), timeout=ASK_TIMEOUT)
         found = self.dialect.parse_runs(answer.out, spec) if answer.ok else {}
         first = tuple(found[run] for run in takewhile(found.__contains__, spec.runs))
         self.cancel([job for job in found.values() if job not in first])
@@ -182,7 +194,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         if spec.packs:  # one thing in the queue
             return ()
         left = replace(spec, runs=spec.runs[len(found) :])
-        for part, argv in self.dialect.submissions(script, left) if left.runs else ():
+        for part, argv in generic.submissions(self.dialect, script, left) if left.runs else ():
             try:
                 ids += self._submit(part, script, argv)
             except SubmitError as error:
@@ -193,7 +205,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
     def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
         return commands.run(
             argv,
-            env=environment(self.dialect, keep=self.dialect.keeps(spec.plan.request)),
+            env=environment(self.dialect, keep=generic.inherited_variables(self.dialect, spec.plan.request)),
             timeout=SUBMIT_TIMEOUT,
             cwd=spec.workdir,
             stdin=script if self.dialect.reads_stdin else None,
@@ -210,9 +222,9 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         Raises:
             SubmitError: the queue cannot be read, and so nobody knows; submitting again might run all twice.
         """
-        argv = self.dialect.find_command(spec)
-        if argv is None:
+        if not isinstance(self.dialect, FindJobs):
             return ()
+        argv = self.dialect.find_command(spec)
         answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
         if not answer.ok:
             raise SubmitError(
@@ -226,11 +238,11 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel all in one command. Raises `SchedulerError` naming those that are still there if it failed."""
         running: list[str] = []
-        if ids and self.dialect.warning_command(ids) is not None:
+        if ids and isinstance(self.dialect, GracefulCancel):
             running = [job for job, status in self.watcher.ask(ids).items() if status.state is State.RUNNING]
         self._kill([job for job in ids if job not in running])  # at first those that would take the others' place
-        if running and (warning := self.dialect.warning_command(running)):
-            commands.run(warning, env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
+        if running and isinstance(self.dialect, GracefulCancel):
+            commands.run(self.dialect.terminate_command(running), env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
             self.watcher.cancelled.update(running)
             self._kill(self._left(running))
 
@@ -278,7 +290,7 @@ class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[mis
 
     @property
     def info(self) -> RankInfo:
-        info = self.dialect.identity(os.environ)
+        info = self.dialect.rank_info(os.environ)
         if info is None:
             raise RendezvousError(f"this process is no task of {self.dialect.name}")
         return info
@@ -302,10 +314,11 @@ class BatchSubmitter(Submitter):
         self._array_limit: list[int | None] = []  # once it is known
 
     def check(self, request: Request) -> None:
-        self.dialect.check(request)
-        if shutil.which(self.dialect.program) is None:
-            raise commands.not_here(self.dialect.program)
-        for key, argv in self.dialect.trial_commands(request):
+        generic.check(self.dialect, request)
+        if shutil.which(self.dialect.executable) is None:
+            raise commands.not_here(self.dialect.executable)
+        trials = self.dialect.trial_commands(request) if isinstance(self.dialect, SubmitAdvice) else []
+        for key, argv in trials:
             if (trial := tuple(argv)) not in self._tried:
                 answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
                 if answer.code:
@@ -319,6 +332,8 @@ class BatchSubmitter(Submitter):
         return spec.ids_of_runs(self.executor.find(spec, script))
 
     def successor(self, name: str) -> str | None:
+        if not isinstance(self.dialect, Resubmission):
+            return None
         argv = self.dialect.successor_command()
         answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
         if not answer.ok:
@@ -331,11 +346,12 @@ class BatchSubmitter(Submitter):
         return self._array_limit[0]
 
     def _ask_array_limit(self) -> int | None:
-        argv = self.dialect.array_limit_command()
-        if argv is None:
+        if not isinstance(self.dialect, JobArrays):
             return None
         try:
-            answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+            answer = commands.run(
+                self.dialect.array_limit_command(), env=environment(self.dialect), timeout=ASK_TIMEOUT
+            )
         except commands.NotHere:
             return None
         return self.dialect.parse_array_limit(answer.out) if answer.ok else None

@@ -27,8 +27,9 @@ from submitit.core import core, utils
 from hpc_hydra import envvars
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.files import read_json, write_json
-from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, SubmitError
+from hpc_hydra.schedulers.capabilities import NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.executor import DialectExecutor
 from hpc_hydra.schedulers.registry import dialect
@@ -135,7 +136,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
             valid = "\n  - ".join(f"{name} (default: {value!r})" for name, value in DEFAULTS.items())
             raise ValueError(f"Unavailable parameter(s): {unknown}\nValid parameters are:\n  - {valid}")
         wanted = {**self.parameters, **kwargs}
-        self.dialect.check(self._request(wanted))
+        generic.check(self.dialect, self._request(wanted))
         self.parameters = wanted
 
     def _request(self, wanted: Mapping[str, Any]) -> Request:
@@ -226,8 +227,8 @@ def again(env: Mapping[str, str], job_id: str) -> str:
     environ = {**known.spec.environ, envvars.FUNCTION_JOB: job_id}
     spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env[envvars.RUN]),), environ=environ)
     scheduler = dialect(known.scheduler)
-    if outer := scheduler.outer_queue():
-        name, command = outer
+    if isinstance(scheduler, NestedQueue):
+        name, command = scheduler.outer_queue_command()
         answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
         if answer.ok and answer.out.strip():
             os.environ[name] = answer.out.strip()

@@ -92,7 +92,7 @@ def job_script(
         notes: said in the script's head.
         before: lines of shell of the dialect's own, run before the setup lines.
         head: the same, run before everything else.
-        replica: `Scheduler.launch_replica`, for a plan with replica groups.
+        replica: `ReplicaLaunch.replica_command`, for a plan with replica groups.
     """
     lines = ["#!/bin/bash", *directives]
     lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]

@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
+from hpc_hydra.schedulers.base import JobSpec, JobStatus
+from hpc_hydra.schedulers.capabilities import Attach
 
 
-class Unqueued(Scheduler):
+class Unqueued(Attach):
     """Runs are the launcher's children."""
 
     has_queue = False
@@ -45,7 +46,7 @@ class Unqueued(Scheduler):
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         return self.submit_command(script, spec)
 
-    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return tuple(ids_of(spec))
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:

@@ -24,7 +24,7 @@ BUILT_IN = {
     "ssh": "hpc_hydra.schedulers.ssh.adapter:Ssh",
 }
 _RANKS = {"flux": "hpc_hydra.schedulers.flux.ranks", "slurm": "hpc_hydra.schedulers.slurm.ranks"}
-"""Where a dialect's `identity` is a module's: a rank asks that, and need not load how jobs are written."""
+"""Where a scheduler's `rank_info` is a module's: a rank asks that, and need not load how jobs are written."""
 
 STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
 
@@ -77,10 +77,10 @@ def dialect(name: str) -> Scheduler:
         ) from error
 
 
-def identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
-    """`Scheduler.identity`: who the process with this environment is. Raises as `dialect` and that do."""
+def rank_info(name: str, env: Mapping[str, str]) -> RankInfo | None:
+    """`Scheduler.rank_info`: who the process with this environment is. Raises as `dialect` and that do."""
     light = _RANKS.get(name.removesuffix(STEP))
-    found: RankInfo | None = (import_module(light) if light else dialect(name)).identity(env)
+    found: RankInfo | None = (import_module(light) if light else dialect(name)).rank_info(env)
     return found
 
 
@@ -101,8 +101,12 @@ def submitter(name: str, held: Allocation | None = None) -> Submitter:
     if held is None:
         return dialect(name).submitter()
     from hpc_hydra.schedulers.allocation_queue import StepSubmitter
+    from hpc_hydra.schedulers.capabilities import JobSteps
 
-    return StepSubmitter(dialect(name), held)
+    scheduler = dialect(name)
+    if not isinstance(scheduler, JobSteps):
+        raise ConfigError(f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="submit")
+    return StepSubmitter(scheduler, held)
 
 
 def _made(value: Any) -> Scheduler:

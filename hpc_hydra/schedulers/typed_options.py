@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, replace
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers.base import Scheduler
+from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.options import Option
 
 _SPELLING = {"gpu_request", "gpu_type", "flavour"}  # how something is said, not what
@@ -30,7 +30,7 @@ def typed_request(request: Request, typed: Collection[str], options: Collection[
     return replace(request, **bare)
 
 
-def typed_options(scheduler: Scheduler, request: Request, typed: Collection[str]) -> list[Option]:
+def typed_options(scheduler: BatchScripts, request: Request, typed: Collection[str]) -> list[Option]:
     """Options of the submit command for what was typed, and no others.
 
     Args:

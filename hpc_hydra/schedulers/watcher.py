@@ -15,7 +15,7 @@ from dataclasses import replace
 from submitit.core import core
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
 
@@ -30,7 +30,7 @@ UNKNOWN = JobStatus(State.UNKNOWN)
 
 def environment(dialect: Scheduler, keep: Collection[str] = ()) -> dict[str, str]:
     """What a scheduler's commands see of this process's environment."""
-    return {**cleaned(os.environ, keep=keep), **dialect.variables, **dialect.outside(os.environ)}
+    return {**cleaned(os.environ, keep=keep), **generic.command_environment(dialect, os.environ)}
 
 
 class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
@@ -56,14 +56,14 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         queue = self._ask_queue(wanted) if wanted else None
         self.silent = self._message if wanted and queue is None else None
         for job in wanted:
-            found[job] = self.dialect.status_of(job, queue or {}) or UNKNOWN
+            found[job] = generic.status_of(self.dialect, job, queue or {}) or UNKNOWN
         index = self.dialect.status_forms
         while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
             if index >= len(self.dialect.status_commands(missing)):
                 break
             history = self._run(missing, index) or {}
             for job in missing:
-                found[job] = _joined(found[job], self.dialect.status_of(job, history), in_queue=queue is None)
+                found[job] = _joined(found[job], generic.status_of(self.dialect, job, history), in_queue=queue is None)
             index += 1
         for job in wanted:
             if job in self.cancelled:

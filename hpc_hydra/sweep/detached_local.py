@@ -15,8 +15,9 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import allocation_queue, registry
+from hpc_hydra.schedulers import allocation_queue, generic, registry
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter, in_queue
+from hpc_hydra.schedulers.capabilities import StepSignals
 from hpc_hydra.sweep import processes
 
 GRACE = 30.0  # seconds between the request to end and the kill
@@ -33,7 +34,7 @@ class LocalOutside(Submitter):
         self.jobs, self.owners = jobs, owners
 
     def check(self, request: Request) -> None:
-        self.dialect.check(request)
+        generic.check(self.dialect, request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         raise NotImplementedError("looks only")
@@ -70,7 +71,7 @@ class LocalOutside(Submitter):
         ids = list(dict.fromkeys(map(in_queue, ids)))
         for id_ in ids:
             if id_ in running:
-                if self.dialect.kills_ranks is not None:
+                if isinstance(self.dialect, StepSignals):
                     allocation_queue.ask(self.dialect, running[id_])
                     continue
                 for child in processes.children(running[id_]):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job
-from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers import generic, registry
 from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import Sweep
@@ -63,7 +63,7 @@ def _found(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
 
 def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patient: bool) -> bool:
     """Whether a submit command of this job may not have had its effect yet."""
-    script, program = sweep.script(key), registry.dialect(scheduler).program
+    script, program = sweep.script(key), registry.dialect(scheduler).executable
     while processes.submitting(script, program):
         if not patient or time.time() - when > ON_ITS_WAY:
             return True
@@ -86,7 +86,7 @@ def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
     ]
     for tag in dict.fromkeys(tags):
         ids: tuple[str, ...] = ()
-        for part, _ in submitter.dialect.submissions(script, replace(sweep.spec(job), tag=tag)):
+        for part, _ in generic.submissions(submitter.dialect, script, replace(sweep.spec(job), tag=tag)):
             found = submitter.find(part, script)
             if not found:
                 break

@@ -25,6 +25,7 @@ from hpc_hydra.records.manifest import current
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State, Submitter, in_queue, is_packed
+from hpc_hydra.schedulers.capabilities import Resubmission
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.succession import left_open, settled, with_why
 
@@ -182,7 +183,7 @@ class Watcher:
 
     def follow(self, watched: Iterable[Watched]) -> None:
         """Runs that another job goes on with are followed under its id (`launch.max_requeues` by resubmission)."""
-        if not self.submitter.dialect.resubmits:
+        if not isinstance(self.submitter.dialect, Resubmission):
             return
         for one in watched:
             if (now := current(self.jobs.parents[1], one.job, one.id)) != one.id:
@@ -245,7 +246,7 @@ class Watcher:
 
     def _goes_on(self, watched: Watched) -> bool:
         """Whether another job goes on with a run whose own could not note it, or nobody can tell yet."""
-        if not self.submitter.dialect.resubmits:
+        if not isinstance(self.submitter.dialect, Resubmission):
             return False
         try:
             settled(self.submitter, self.jobs.parents[1], watched.job, watched.id)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import Allocation, Scheduler
+from hpc_hydra.schedulers.capabilities import JobSteps, NestedQueue
 from hpc_hydra.system import defaults
 from hpc_hydra.system.probe import Probe, Unanswered, here
 
@@ -25,11 +27,11 @@ def held(dialect: Scheduler, inside: str | None, probe: Probe | None = None) -> 
     """
     probe = probe or here()
     if inside is not None:
-        dialect.check_inside(inside, probe.env)
+        generic.check_inside(dialect, inside, probe.env)
     if inside == "submit":
         return None
     found = probe.once(("allocation", dialect.name), lambda: _ask(dialect, probe))
-    if found is None and inside == "step" and not dialect.submits_into_allocation:
+    if found is None and inside == "step" and not isinstance(dialect, NestedQueue):
         raise ConfigError(
             f"this is in no allocation of {dialect.name} that lives",
             where="launch.inside",
@@ -64,8 +66,7 @@ def resumed(held: Allocation | None) -> tuple[str, ...]:
 
 
 def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
-    command = dialect.allocation_command(probe.env)
-    if command is None:
+    if not isinstance(dialect, JobSteps) or (command := dialect.allocation_command(probe.env)) is None:
         return None
     try:
         answer = probe.run(command)

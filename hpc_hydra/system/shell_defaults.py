@@ -15,6 +15,8 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning import queues
 from hpc_hydra.planning.options import spoken_for
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers.capabilities import ShellDefaults
+from hpc_hydra.schedulers.generic import default_variables
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.system import allocation
 from hpc_hydra.system.probe import Probe
@@ -27,7 +29,7 @@ def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
 
     Not in an allocation whose steps the runs are: it has its account and queue. ``attached``: see `detect.resolve`.
     """
-    named = dialect(settings.scheduler.name).own_defaults(attached=attached)
+    named = default_variables(dialect(settings.scheduler.name), attached=attached)
     values = {key: probe.env[name] for key, name in named.items() if probe.env.get(name)}
     if not values or _is_held(settings, probe):
         return settings
@@ -36,7 +38,7 @@ def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
 
 def again(settings: Settings, earlier: Request) -> Settings:
     """Fill them with what a run asked for before, whatever this shell has."""
-    keys = dialect(settings.scheduler.name).own_defaults(attached=False)
+    keys = default_variables(dialect(settings.scheduler.name), attached=False)
     values = {key: value for key in keys if (value := getattr(earlier, key))}
     usual = queues.choose(settings.system, settings.scheduler.queue)
     if usual.partition == values.get("queue"):
@@ -49,8 +51,10 @@ def again(settings: Settings, earlier: Request) -> Settings:
 def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) -> tuple[str, ...]:
     """What was taken from the shell, and what was not. ``asked``: the settings before they were resolved."""
     known = dialect(resolved.scheduler.name)
-    named = known.own_defaults(attached=attached)
-    kept_away = known.kept_away(probe.env, attached=attached)
+    if not isinstance(known, ShellDefaults):
+        return ()
+    named = known.default_variables(attached=attached)
+    kept_away = known.ignored_variables(probe.env, attached=attached)
     if not kept_away and not any(probe.env.get(name) for name in named.values()):
         return ()
     if _is_held(resolved, probe):

@@ -17,8 +17,9 @@ from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.schedulers import container
+from hpc_hydra.schedulers import container, generic
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.capabilities import JobSteps, Packing
 from hpc_hydra.ui import dry_run_hosts
 from hpc_hydra.ui.progress import common_overrides, shown_overrides
 
@@ -48,6 +49,7 @@ def show(
         if program is not None and group.pack is None:
             parts.append(dry_run_hosts.show(dialect, spec, group.runs[0], program, hydra))
         for step in steps(group, spec):
+            assert isinstance(dialect, Packing)  # `check_packing` was called
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
             parts.append(f"# {name}\n{dialect.step_script(step).rstrip()}")
             parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
@@ -125,9 +127,9 @@ def _preset(var: EnvVar) -> str:
 
 def by_hand(dialect: Scheduler, spec: JobSpec, script: Path) -> list[str]:
     """Commands that start each run of a script by hand."""
-    if spec.held is not None:
+    if spec.held is not None and isinstance(dialect, JobSteps):
         new = dialect.step_environment({}, spec.plan.tasks, spec.held)
         words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []
         return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
     stdin = f" < {shlex.quote(str(script))}" if dialect.reads_stdin else ""
-    return [shlex.join(argv) + stdin for _, argv in dialect.submissions(script, spec)]
+    return [shlex.join(argv) + stdin for _, argv in generic.submissions(dialect, script, spec)]

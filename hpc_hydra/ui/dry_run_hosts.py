@@ -16,6 +16,7 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.capabilities import PerNodeCommands
 from hpc_hydra.schedulers.job_script import export, quote
 
 _OF_THE_LAUNCH = ("hydra.sweep", "hydra.mode", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
@@ -25,14 +26,14 @@ _WHICH_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir",
 
 def show(dialect: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
     """The text for one run; empty where a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
-    commands = dialect.on_each_node(spec)
-    if not commands:
+    if not isinstance(dialect, PerNodeCommands):
         return ""
+    commands = dialect.commands_per_node(spec)
     told = "its ranks and their environment go through standard input"
     lines = [f"which starts this for each host of run {run.num} ({told}):"]
     lines += [f"  {shlex.join(argv)}" for _, argv in commands]
     words = typed(program, run, hydra)
-    typable = dialect.typed_on_each_node(spec, words, is_python=_is_python(program)) if words else []
+    typable = dialect.typed_per_node(spec, words, is_python=_is_python(program)) if words else []
     if typable:
         lines += ["", f"run {run.num} by hand, without ssh; on each node, all at once:"]
         for host, command in typable:

@@ -20,7 +20,7 @@ from tests.fakes.scheduler_state import Cluster
 
 WHO = (
     f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('flux').identity(os.environ);"
+    "i = dialect('flux').rank_info(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes, "
     'len(i.hosts), i.job_id) or ()))"'
 )

@@ -19,7 +19,7 @@ from tests.fakes.scheduler_state import ENDED, Cluster
 
 WHO = (
     f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('lsf').identity(os.environ);"
+    "i = dialect('lsf').rank_info(os.environ);"
     "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
     "os.environ['A'], os.environ['NOTE'].encode().hex())\""
 )

@@ -52,7 +52,7 @@ def test_several_runs_have_ids_in_their_order(jobs: Jobs) -> None:
 def test_each_rank_knows_who_it_is(jobs: Jobs) -> None:
     program = (
         f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-        "i = dialect(os.environ['HPC_HYDRA_SCHEDULER']).identity(os.environ);"
+        "i = dialect(os.environ['HPC_HYDRA_SCHEDULER']).rank_info(os.environ);"
         "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes)\""
     )
     ids = jobs.submit(program, procs_per_node=2)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 WHO = (
     f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('slurm').identity(os.environ);"
+    "i = dialect('slurm').rank_info(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, "
     "os.environ['SLURMD_NODENAME']) or ()))\""
 )

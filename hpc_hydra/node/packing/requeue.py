@@ -25,6 +25,7 @@ from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name
 from hpc_hydra.records.manifest import predecessors, withdraws
 from hpc_hydra.records.requeue_policy import TIME_IS_UP, why_again
 from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.capabilities import RequeueExitCode
 from hpc_hydra.schedulers.registry import dialect
 
 AGAIN, QUEUED = "again", "queued"
@@ -191,8 +192,8 @@ class Again:
             flush=True,
         )
         self.note(QUEUED, None)
-        if scheduler.requeue_exit is not None:
-            return scheduler.requeue_exit
+        if isinstance(scheduler, RequeueExitCode):
+            return scheduler.requeue_exit_code
         if standing.is_preempted and not standing.is_running:  # the scheduler itself does it
             return 1
         why = queue_again(execution, scheduler, self.count + 1)

@@ -42,6 +42,8 @@ from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.outcome_index import forget_outcome, note_end
 from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, Packing, StepSignals
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.resource_slice import Host
 from hpc_hydra.schedulers.ssh.adapter import LIFELINE
@@ -92,17 +94,19 @@ class Pack:
         if data is None:
             raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
         numbers = chosen(data["packs"], values[envvars.PACK])
-        hosts = dialect(scheduler).hosts(env)
+        adapter = dialect(scheduler)
+        assert isinstance(adapter, Packing)  # or there would be no such script
+        hosts = generic.hosts(adapter, env)
         room = (data["cpus"], data["gpus"], data["mem"])
         nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
         tasks = tasks_of(paths, job, data, numbers)
-        restarts = dialect(scheduler).restarts(env)
+        restarts = generic.restarts(adapter, env)
         plans = [task.plan for task in tasks]
         again = Again.of(sweep, job, job_id, scheduler, plans, restarts)
         pack = cls(
             sweep, job, scheduler, job_id, data["at_a_time"], nodes, tasks, again, numbers[0],
             counts_memory=bool(data["mem"]), lifeline=bool(env.get(LIFELINE)),
-            patience=dialect(scheduler).packed_patience,
+            patience=adapter.kill_delay,
         )  # fmt: skip
         if again.count:
             pack._leave_out_the_final()
@@ -123,7 +127,9 @@ class Pack:
 
     def run(self, signals: Signals) -> int:
         """Until all runs have ended, or the allocation does; the exit code."""
-        limit = dialect(self.scheduler).limit_signal
+        warns = dialect(self.scheduler)
+        limit = warns.limit_signal if isinstance(warns, EndWarning) else None
+        pass_on = not (isinstance(warns, EndWarning) and warns.warns_steps)
         while self.running or (self.waiting and not self._holds):
             self._start_those_that_fit(signals)
             number = signals.wait(self._pause())
@@ -132,7 +138,7 @@ class Pack:
             elif number in WARN:
                 self.again.warn()
                 self.ends_by = self.ends_by or (number if number == limit else None)
-                for pid in () if dialect(self.scheduler).warns_steps else self.running:
+                for pid in self.running if pass_on else ():
                     signal_all(pid, number)
             if self.lifeline and has_ended(0):
                 print("hpc_hydra: the launcher has gone: the runs are ended", file=sys.stderr, flush=True)
@@ -324,8 +330,8 @@ class Pack:
 
     def _end_step(self, task: Task) -> None:
         """What the killed launch command has started may live on in the scheduler's hands."""
-        command = dialect(self.scheduler).end_step_command(task.record.num)
-        if command is not None:
+        scheduler = dialect(self.scheduler)
+        if isinstance(scheduler, Packing) and (command := scheduler.end_step_command(task.record.num)) is not None:
             with contextlib.suppress(OSError):  # reaped with the others
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
@@ -343,7 +349,7 @@ class Pack:
 
     def _ask(self, pid: int, task: Task) -> None:
         """Tell one run to end: its ranks, where the launch command would kill them at once."""
-        if dialect(self.scheduler).kills_ranks is None or task.kill_at is not None:
+        if not isinstance(dialect(self.scheduler), StepSignals) or task.kill_at is not None:
             self._tell(pid, task)
             return
         task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
@@ -361,7 +367,7 @@ class Pack:
     @property
     def _is_cancelled(self) -> bool:
         """Whether a person ended the allocation, and the scheduler, which only handed SIGTERM on, will not say so."""
-        asks = dialect(self.scheduler).warning_command(["0"]) is not None
+        asks = isinstance(dialect(self.scheduler), GracefulCancel)
         return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
 
     def _leave_out(self, numbers: set[int]) -> None:
@@ -405,4 +411,6 @@ def _none_started(pack: Pack, code: int) -> int:
     for task in pack.waiting:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
         pack._write(task.record, outcome)
-    return 1 if code == dialect(pack.scheduler).requeue_exit else code  # or the scheduler would queue it again
+    return (
+        1 if code == generic.requeue_exit_code(dialect(pack.scheduler)) else code
+    )  # or the scheduler would queue it again

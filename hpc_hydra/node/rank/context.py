@@ -100,7 +100,7 @@ def find_case(env: Mapping[str, str], host: str) -> Case:
 
 def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
     """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
-    info = registry.identity(execution.scheduler, env)
+    info = registry.rank_info(execution.scheduler, env)
     if info is None:
         raise RendezvousError(
             f"this process on {host} is no task of {execution.scheduler}: its per-task variables are not set",

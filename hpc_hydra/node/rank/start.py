@@ -116,7 +116,7 @@ def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
     from hpc_hydra.schedulers.registry import BUILT_IN, dialect
 
     for name in BUILT_IN:  # the innermost manager first
-        info = dialect(name).identity(env)
+        info = dialect(name).rank_info(env)
         if info is not None and info.world_size > 1:
             return info
     return None

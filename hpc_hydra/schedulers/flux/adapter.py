@@ -19,7 +19,17 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.capabilities import (
+    Attach,
+    BatchScripts,
+    Dependencies,
+    EndWarning,
+    InteractiveShell,
+    NestedQueue,
+    RequeuePacks,
+)
 from hpc_hydra.schedulers.flux import options as options_of
+from hpc_hydra.schedulers.flux import ranks
 from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
@@ -56,29 +66,31 @@ fi"""
 _LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} PMIX_RANK PMIX_NAMESPACE ${!PMIX_SERVER_@}"
 
 
-class Flux(FluxAnswers):
+class Flux(
+    FluxAnswers,
+    Dependencies,
+    EndWarning,
+    RequeuePacks,
+    NestedQueue,
+    Attach,
+    InteractiveShell,
+    BatchScripts,
+):
     """flux batch (flux submit for several runs) / flux run."""
 
     name = "flux"
-    can_pack = True
-    requeues_packs = True
-    can_warn = True
+    executable = "flux"
     warns_steps = True
-    can_requeue = True
-    resubmits = True
-    tells_the_end = True
-    submits_into_allocation = True
-    program = "flux"
+    tells_cancellation = True
     size_options: ClassVar[SizeOptions] = {
         "nodes": (("nodes",), ()),
         "nslots": (("procs_per_node",), ("nodes",)),
     }
-    variables: ClassVar[Mapping[str, str]] = {
+    command_env: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
     }  # ids are f…, not ƒ…, whatever the locale; also in names of files
 
     def check(self, request: Request) -> None:
-        self.check_warning(request)
         for field, (key, fix) in _NO_WORD.items():
             if getattr(request, field) is not None:
                 raise PlanError(f"{getattr(request, field)!r} cannot be said to Flux", where=key, fix=fix)
@@ -152,7 +164,7 @@ class Flux(FluxAnswers):
         if gpus and request.gpu_request != "none":
             yield "gpus-per-slot", str(gpus)
 
-    def launch(self, request: Request) -> list[str]:
+    def launch_command(self, request: Request) -> list[str]:
         given = [pair for pair in request.launch_args if _long(pair[0]) not in BATCH_ONLY]
         return ["flux", "run", *(written(n, v) for n, v in merge(self._tasks(request), given, request.removed_args))]
 
@@ -211,7 +223,7 @@ class Flux(FluxAnswers):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request),
+            launch=self.launch_command(request),
             select='"${1:-${runs[0]}}"',
             job_id=_JOB,
             directives=directives,
@@ -230,7 +242,7 @@ class Flux(FluxAnswers):
                 where="resources.oversubscribe",
                 fix="resources.gpus_per_proc=1 with fewer ranks, or launch.pack=null",
             )
-        argv = self.launch(replace(request, exclusive=False))
+        argv = self.launch_command(replace(request, exclusive=False))
         if request.gpu_request != "none" and not request.gpus_per_proc:
             argv.append("--setopt=gpu-affinity=on")
         return step_script(
@@ -287,20 +299,20 @@ class Flux(FluxAnswers):
         words = [written(name, value) for name, value in (*options_of.for_submit(mine), *_NESTED)]
         return [*words, "flux", "broker", *opts, *argv]
 
-    def submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
+    def bulk_submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]] | None:
         """Several runs by one command each thousand, where no text in it would be filled by that."""
         options = [*self.directives(spec.plan.tasks), *self._for_this_job(spec)]
         name = f"{spec.plan.request.job_name}.{{cc}}.{spec.tag}"
         texts = [str(script), spec.plan.request.job_name, *(v or "" for n, v in options)]
         filled = any(char in text.replace("{{id}}", "") for text in texts for char in "{}")
         if len(spec.runs) < 2 or spec.packs or filled or {n for n, _ in options} & (BATCH_ONLY - {"broker-opts"}):
-            return super().submissions(script, spec)
+            return None
         options.append(("job-name", one_line(name, "scheduler.job_name")))
         words = self._as_instance(options, ["bash", str(script), "{cc}"])
         order = sorted(spec.runs)
         parts = [tuple(order[i : i + _BULK]) for i in range(0, len(order), _BULK)] if order == list(spec.runs) else []
         if not parts:  # --cc takes them in the order of their numbers only
-            return super().submissions(script, spec)
+            return None
         return [(replace(spec, runs=runs), ["flux", "submit", f"--cc={_idset(runs)}", *words]) for runs in parts]
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
@@ -310,18 +322,18 @@ class Flux(FluxAnswers):
     def find_command(self, spec: JobSpec) -> list[str]:
         return _ALL_NAMES
 
-    def outside(self, env: Mapping[str, str]) -> Mapping[str, str]:
+    def outer_environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
         """Our job is an instance, which ends with it: what is submitted from there goes to the one around it."""
         return {"FLUX_URI": env[_PARENT]} if env.get(_PARENT) else {}
 
-    def which_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
+    def order_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
         """The answers to one `flux submit --cc` come in no certain order."""
         return ["flux", "jobs", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
 
     def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
         """A dry run asks nobody, and reads names and values as a submission does."""
         batch = ["flux", "batch", *(written(name, value) for name, value in self.directives(request))]
-        run = self.launch(request)
+        run = self.launch_command(request)
         found = []
         for given, argv, key in (
             (request.submit_args, [*batch, "--dry-run", "--wrap", "true"], "scheduler.submit_extra"),
@@ -336,7 +348,7 @@ class Flux(FluxAnswers):
         count = env.get(_AGAIN, "")
         return int(count) if count.isdigit() else 0
 
-    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+    def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("FLUX_ENCLOSING_ID")
         return ["flux", "job", "eventlog", "--format=json", job] if job and env.get(_PARENT) else None
 
@@ -359,7 +371,7 @@ class Flux(FluxAnswers):
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["flux", "cancel", *ids]
 
-    def outer_queue(self) -> tuple[str, list[str]] | None:
+    def outer_queue_command(self) -> tuple[str, list[str]]:
         return "FLUX_URI", ["flux", "getattr", "parent-uri"]  # a batch job is an instance of its own
 
     def check_inside(self, inside: str, env: Mapping[str, str]) -> None:
@@ -371,10 +383,8 @@ class Flux(FluxAnswers):
                 fix="FLUX_URI=$(flux getattr parent-uri) FLUX_ENCLOSING_ID= before the command: the instance around it",
             )
 
-    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
-        from hpc_hydra.schedulers.flux.ranks import identity
-
-        return identity(env)
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
+        return ranks.rank_info(env)
 
 
 def _long(name: str) -> str:

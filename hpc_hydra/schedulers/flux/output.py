@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers.base import JobEndState, JobSpec, JobStatus, Scheduler, State, SubmitErrorKind
+from hpc_hydra.schedulers.base import JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.capabilities import BulkSubmission, FindJobs, Resubmission, SubmitAdvice
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -39,10 +40,10 @@ _TRANSIENT = re.compile(
 )
 
 
-class FluxAnswers(Scheduler):
-    """The half of the dialect that reads."""
+class FluxAnswers(BulkSubmission, FindJobs, Resubmission, SubmitAdvice):
+    """The half of the adapter that reads."""
 
-    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """A line each, among what a site's wrapper says."""
         return tuple(self._printed(stdout, spec.elements))
 
@@ -70,12 +71,12 @@ class FluxAnswers(Scheduler):
         runs = self.parse_runs(stdout, spec)  # of a pack, the first run names it
         return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
 
-    def nobody_there(self, message: str) -> str | None:
+    def unreachable_advice(self, message: str) -> str | None:
         if re.search(r"broker socket \S+ was not found|flux_open: No such file", message):
             return "`flux start COMMAND` for an instance of one's own, or the machine's login node; `flux uptime` tells"
         return None
 
-    def parse_standing(self, stdout: str) -> JobEndState | None:
+    def parse_job_end(self, stdout: str) -> JobEndState | None:
         """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later."""
         events = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
         told = [event.get("context", {}) for event in events if event.get("name") == "exception"]

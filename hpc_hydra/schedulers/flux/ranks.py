@@ -16,7 +16,7 @@ HOSTS = f"{envvars.PREFIX}FLUX_HOSTS"  # hosts of the job, comma-separated; our 
 NODE = f"{envvars.PREFIX}FLUX_NODE"  # number of the task's node in the job; `flux run` fills it in (since 0.70)
 
 
-def identity(env: Mapping[str, str]) -> RankInfo | None:
+def rank_info(env: Mapping[str, str]) -> RankInfo | None:
     """The rank that this task is; None where it is none.
 
     ``flux run -n1`` of the user's own is a world of one, as is an interactive shell: not a rank.

@@ -15,6 +15,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
+from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
 from hpc_hydra.schedulers.job_script import job_script
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 from hpc_hydra.schedulers.options import Option
@@ -23,11 +24,11 @@ RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
 """What ``spawn`` sets for each rank."""
 
 
-class Local(Unqueued):
+class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
     """``bash SCRIPT RUN`` starts one run; the ranks are its children."""
 
     name = "local"
-    program = "bash"
+    executable = "bash"
     place = "this machine"
     refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi")
     without_meaning: ClassVar[Mapping[str, str]] = {
@@ -44,7 +45,6 @@ class Local(Unqueued):
     }
 
     def check(self, request: Request) -> None:
-        self.check_warning(request)
         if request.nodes > 1:
             raise PlanError(
                 f"scheduler=local is one machine, not {request.nodes}",
@@ -53,15 +53,15 @@ class Local(Unqueued):
             )
         self.check_fields(request)
 
-    def launch(self, request: Request, python: str = sys.executable) -> list[str]:
+    def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         argv = [python, "-m", "hpc_hydra.node", "spawn", "--procs", str(request.procs_per_node)]
         argv += ["--gpus-per-proc", str(request.gpus_per_proc)]
         if request.cpus_per_proc is not None:
             argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
         return [*argv, "--"]
 
-    def launch_replica(self, request: Request, python: str = sys.executable) -> list[str]:
-        return self.launch(request, python)
+    def replica_command(self, request: Request, python: str) -> list[str]:
+        return self.launch_command(request, python)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         return (socket.gethostname(),)
@@ -71,8 +71,8 @@ class Local(Unqueued):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.python),
-            replica=self.launch_replica(spec.plan.step, spec.python),
+            launch=self.launch_command(request, spec.python),
+            replica=self.replica_command(spec.plan.step, spec.python),
             select='"${1-}"',
             job_id="$$",
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
@@ -86,7 +86,7 @@ class Local(Unqueued):
     ) -> list[str] | None:
         return ["bash", str(script), *args] if attached else None
 
-    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
         if RANK not in env:
             return None
         rank, size = number(env, RANK), number(env, SIZE)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, in_queue
 from hpc_hydra.schedulers.devices import Machine, this_machine
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
@@ -72,7 +73,7 @@ class LocalSubmitter(Submitter):
         self._closed = False
 
     def check(self, request: Request) -> None:
-        self.dialect.check(request)
+        generic.check(self.dialect, request)
         self._share(request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:

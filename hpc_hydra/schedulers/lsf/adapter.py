@@ -18,7 +18,22 @@ from typing import ClassVar
 
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
-from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, Scheduler, SubmitErrorKind
+from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, SubmitErrorKind
+from hpc_hydra.schedulers.capabilities import (
+    ArrayCheck,
+    Attach,
+    BatchScripts,
+    Dependencies,
+    EndWarning,
+    FindJobs,
+    GracefulCancel,
+    InteractiveShell,
+    JobSteps,
+    NodeList,
+    Packing,
+    RequeueExitCode,
+    ShellDefaults,
+)
 from hpc_hydra.schedulers.job_script import export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import options, ranks
 from hpc_hydra.schedulers.lsf import output as answers
@@ -33,20 +48,31 @@ _JOB_ID = '"$LSB_JOBID${hpc_hydra_index:+[$hpc_hydra_index]}"'
 _WORDS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
-class Lsf(Scheduler):
+class Lsf(
+    ArrayCheck,
+    FindJobs,
+    Dependencies,
+    ShellDefaults,
+    GracefulCancel,
+    EndWarning,
+    RequeueExitCode,
+    Packing,
+    JobSteps,
+    NodeList,
+    Attach,
+    InteractiveShell,
+    BatchScripts,
+):
     """LSF in two flavours: slots and blaunch (``standard``), whole nodes and jsrun (``csm``)."""
 
     name = "lsf"
-    can_warn = True
-    can_requeue = True
-    requeue_exit = options.AGAIN  # `bsub -Q`: the same id, another attempt
-    program = "bsub"
-    has_arrays = True
-    checks_arrays = True
+    executable = "bsub"
     reads_stdin = True
-    can_pack = True
-    packed_patience = 25.0
+    status_forms = answers.FORMS
+    requeue_exit_code = options.AGAIN  # `bsub -Q`: the same id, another attempt
+    kill_delay = 25.0
     limit_signal = signal.SIGUSR2
+    warning_unit = 60
     size_options: ClassVar[SizeOptions] = {
         "nnodes": (("nodes",), ()),
         "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
@@ -58,15 +84,18 @@ class Lsf(Scheduler):
     }
 
     def check(self, request: Request) -> None:
-        self.check_warning(request)
-        if request.warn_before and request.time_limit and request.time_limit <= -(-request.warn_before // 60) * 60:
+        if (
+            request.warn_before
+            and request.time_limit
+            and request.time_limit <= -(-request.warn_before // self.warning_unit) * 60
+        ):
             raise PlanError(
                 f"{request.warn_before} s are a whole number of minutes for LSF, and the run may take no longer",
                 where="launch.signal_before_end",
                 fix="a longer resources.time_limit",
             )
         self.directives(request)
-        self.launch(request)
+        self.launch_command(request)
         options.array(request, 1)
         if request.no_kill:
             raise PlanError(
@@ -78,7 +107,7 @@ class Lsf(Scheduler):
     def directives(self, request: Request) -> list[Option]:
         return options.submit(request, flavour(request))
 
-    def launch(self, request: Request, python: str = sys.executable) -> list[str]:
+    def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         """One process on each host starts the ranks there; a watcher ends jsrun where a rank failed."""
         node = [python, "-m", "hpc_hydra.node"]
         if flavour(request) == "csm":
@@ -123,7 +152,7 @@ class Lsf(Scheduler):
             scheduler=self.name,
             directives=directives,
             head=self._head(spec),
-            launch=self.launch(request, python),
+            launch=self.launch_command(request, python),
             select='"${1:-${runs[${hpc_hydra_index:-1}-1]}}"',
             job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+_$hpc_hydra_index}",
             other_nodes=elsewhere,
@@ -134,7 +163,7 @@ class Lsf(Scheduler):
         """jsrun, which places the run on what is free of the job; or our starter on the hosts, cores and GPUs it is
         told, as blaunch confines nothing."""
         request, csm = spec.plan.tasks, flavour(spec.plan.tasks) == "csm"
-        argv = self.launch(replace(request, cpus_per_proc=request.cpus_per_proc or 1), spec.python)
+        argv = self.launch_command(replace(request, cpus_per_proc=request.cpus_per_proc or 1), spec.python)
         if not csm:
             given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
             argv = [spec.python, "-m", "hpc_hydra.node", "blaunch", "--nodes", str(request.nodes), *given]
@@ -194,7 +223,7 @@ class Lsf(Scheduler):
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """bsub -I runs the script on the job's first host, attached to this console; in a job it runs here."""
         request = spec.plan.tasks
-        held = self.allocation(env)
+        held = ranks.allocation(env)
         if held is not None:
             if len(held.hosts) < request.nodes:
                 raise PlanError(
@@ -227,7 +256,7 @@ class Lsf(Scheduler):
         words = options.words([*([("J", name)] if name else []), *given])
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *words]
 
-    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         return answers.elements(answers.submitted(stdout), spec.elements)
 
     def array_limit_command(self) -> list[str]:
@@ -241,10 +270,10 @@ class Lsf(Scheduler):
     def classify(self, message: str) -> SubmitErrorKind:
         return answers.classify(message)
 
-    def keeps(self, request: Request) -> frozenset[str]:
+    def inherited_variables(self, request: Request) -> frozenset[str]:
         return frozenset(name for name, field in _DEFAULTS.items() if getattr(request, field) is None)
 
-    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+    def default_variables(self, *, attached: bool) -> Mapping[str, str]:
         return {key: name for name, key in _DEFAULTS.items()}
 
     def find_command(self, spec: JobSpec) -> list[str]:
@@ -253,8 +282,6 @@ class Lsf(Scheduler):
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         found = answers.found_by_tag(stdout, spec.tag)
         return answers.elements(found[0][0], spec.elements) if found else ()
-
-    status_forms = answers.FORMS
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         return answers.commands(ids)
@@ -265,15 +292,12 @@ class Lsf(Scheduler):
     def is_unknown_job(self, message: str) -> bool:
         return answers.is_unknown_job(message)
 
-    def warning_command(self, ids: Sequence[str]) -> list[str]:
+    def terminate_command(self, ids: Sequence[str]) -> list[str]:
         """LSF kills parallel jobs at once (LSB_USE_SEQUENTIAL_SIGNAL), so it is told to say TERM first."""
         return ["bkill", "-s", "TERM", *answers.addresses(ids)]
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         return ["bkill", *answers.addresses(ids)]
-
-    def allocation(self, env: Mapping[str, str]) -> Allocation | None:
-        return ranks.allocation(env)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         held = ranks.allocation(env)
@@ -288,7 +312,7 @@ class Lsf(Scheduler):
         if len(states) != 1:
             said = " ".join(stdout.split()) or "(nothing)"
             raise SchedulerError(f"bjobs does not say how job {env.get('LSB_JOBID')} is: {said}", where="bjobs")
-        return None if states[0].is_finished else self.allocation(env)
+        return None if states[0].is_finished else ranks.allocation(env)
 
     def lost_elements(self, ids: Sequence[str], said: Mapping[str, JobStatus]) -> list[str]:
         """An old bsub reads ``-Jd TEXT`` as ``-J d``, and makes one job; bjobs -a tells ended elements too."""
@@ -296,8 +320,8 @@ class Lsf(Scheduler):
         there = said.keys() & {*jobs, *ids}
         return [id_ for id_ in ids if there and id_ not in there]
 
-    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
-        return ranks.identity(env)
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
+        return ranks.rank_info(env)
 
 
 def flavour(request: Request) -> str:

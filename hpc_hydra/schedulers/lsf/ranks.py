@@ -51,7 +51,7 @@ def job_id(env: Mapping[str, str]) -> str:
     return f"{env.get('LSB_JOBID', '')}[{index}]" if index.isdigit() and int(index) > 0 else env.get("LSB_JOBID", "")
 
 
-def identity(env: Mapping[str, str]) -> RankInfo | None:
+def rank_info(env: Mapping[str, str]) -> RankInfo | None:
     """The rank that this process is, by our own ``blaunch`` or by jsrun; None where it is none.
 
     Raises:

@@ -14,10 +14,23 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import Allocation, JobSpec
+from hpc_hydra.schedulers.capabilities import (
+    Attach,
+    BatchScripts,
+    Dependencies,
+    EndWarning,
+    InteractiveShell,
+    ReplicaLaunch,
+    RequeueCommand,
+    RequeuePacks,
+    ShellDefaults,
+    SurvivesNodeLoss,
+)
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import job_script, pack_script, step_script
 from hpc_hydra.schedulers.options import Option, SizeOptions, merge, one_line
+from hpc_hydra.schedulers.slurm import ranks
 from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
 from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
 
@@ -55,19 +68,26 @@ _EARLY = 60  # seconds by which a warning may come too soon
 _SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
 
 
-class Slurm(SlurmOptions, SlurmAnswers):
+class Slurm(
+    SlurmOptions,
+    SlurmAnswers,
+    Dependencies,
+    ShellDefaults,
+    EndWarning,
+    RequeueCommand,
+    RequeuePacks,
+    SurvivesNodeLoss,
+    ReplicaLaunch,
+    Attach,
+    InteractiveShell,
+    BatchScripts,
+):
     """sbatch runs the script on the first node; srun starts one task per rank, whatever their number."""
 
     name = "slurm"
-    program = "sbatch"
-    has_arrays = True
-    can_pack = True
-    requeues_packs = True
-    can_warn = True
-    can_requeue = True
-    can_lose_nodes = True
-    steps_side_by_side = True
-    kills_ranks = "srun"
+    executable = "sbatch"
+    steps_share_nodes = True
+    launch_executable = "srun"
     size_options: ClassVar[SizeOptions] = {
         "job-name": ((), ()),
         "nodes": (("nodes",), ()),
@@ -115,10 +135,10 @@ class Slurm(SlurmOptions, SlurmAnswers):
             spec,
             scheduler=self.name,
             directives=directives,
-            launch=self.launch(request, attached=spec.attached),
+            launch=self.launch_command(request, attached=spec.attached),
             select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
             job_id=job_id,
-            replica=self.launch_replica(spec.plan.step),
+            replica=self.replica_command(spec.plan.step, spec.python),
             other_nodes=elsewhere,
             before=_before_requeues(spec, job_id),
             workdir="chdir" not in dict(options),
@@ -128,7 +148,7 @@ class Slurm(SlurmOptions, SlurmAnswers):
         count = env.get("SLURM_RESTART_COUNT", "")
         return int(count) if count.isdigit() else 0
 
-    def standing_command(self, env: Mapping[str, str]) -> list[str] | None:
+    def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = _own_id(env)
         return ["scontrol", "show", "job", "-o", job] if job else None
 
@@ -205,16 +225,16 @@ class Slurm(SlurmOptions, SlurmAnswers):
     def output_command(self, id_: str) -> list[str]:
         return ["scontrol", "show", "job", "-o", id_]
 
-    def keeps(self, request: Request) -> frozenset[str]:
+    def inherited_variables(self, request: Request) -> frozenset[str]:
         silent = request.account is None and "account" not in request.removed_args
         return frozenset({"SBATCH_ACCOUNT"} if silent else ())  # a person's own default
 
-    def own_defaults(self, *, attached: bool) -> Mapping[str, str]:
+    def default_variables(self, *, attached: bool) -> Mapping[str, str]:
         """sbatch.html, salloc.html, "INPUT ENVIRONMENT VARIABLES"."""
         command = "SALLOC" if attached else "SBATCH"
         return {key: f"{command}_{word}" for key, word in _OWN_DEFAULTS.items()}
 
-    def kept_away(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
+    def ignored_variables(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
         """Those of a job around us say nothing of what the person wants."""
         inside = bool(env.get("SLURM_JOB_ID"))
         options = re.compile(r"(SALLOC|SBATCH)_(?!(CPU|MEM)_BIND|DEBUG)" if inside else _OPTIONS)
@@ -234,10 +254,8 @@ class Slurm(SlurmOptions, SlurmAnswers):
             new["SLURM_OVERLAP"] = "1"
         return cleaned(env) | new
 
-    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
-        from hpc_hydra.schedulers.slurm.ranks import identity
-
-        return identity(env)
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
+        return ranks.rank_info(env)
 
 
 def _own_id(env: Mapping[str, str]) -> str:

@@ -35,16 +35,15 @@ _REFUSED_BY_SBATCH = _REFUSED | {"wait": "scheduler.launch_extra.wait for srun; 
 
 
 class SlurmOptions(Scheduler):
-    """The half of the dialect that states what is asked."""
+    """The half of the adapter that writes options."""
 
     def check(self, request: Request) -> None:
-        self.check_warning(request)
         for name, value in request.submit_args:
             self._check_option(name, value, request, _REFUSED_BY_SBATCH)
         for name, value in request.launch_args:
             self._check_option(name, value, request, _REFUSED)
         self.directives(request)
-        self.launch(request)
+        self.launch_command(request)
         self._throttle(request)
 
     @staticmethod
@@ -146,7 +145,7 @@ class SlurmOptions(Scheduler):
             number = per_node if spelling == "gpus-per-node" else request.gpus_per_proc
             yield spelling, f"{typed}{number}"
 
-    def launch(self, request: Request, *, attached: bool = False) -> list[str]:
+    def launch_command(self, request: Request, *, attached: bool = False) -> list[str]:
         given = [
             (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
         ]
@@ -156,7 +155,7 @@ class SlurmOptions(Scheduler):
         options = merge(step, given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF)
         return ["srun", *map(flag, options)]
 
-    def launch_replica(self, request: Request) -> list[str]:
+    def replica_command(self, request: Request, python: str) -> list[str]:
         """A step that overlaps with the others: the agents in it share out the cores and GPUs of their nodes."""
         places = {"nodes": "{nodes}", "ntasks": "{nodes}"}
         options = [(name, places.get(name, value)) for name, value in self._step(request)]

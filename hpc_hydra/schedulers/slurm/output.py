@@ -12,7 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, Scheduler, State, SubmitErrorKind
+from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.capabilities import FindJobs, JobArrays, JobEndQuery, JobSteps, StepSignals, SubmitAdvice
 from hpc_hydra.schedulers.hostlist import counts, expand, ranges
 from hpc_hydra.schedulers.slurm.reasons import in_words, never_starts
 
@@ -62,10 +63,10 @@ _SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
 _SACCT = "JobID,State,ExitCode,Start,Reason"
 
 
-class SlurmAnswers(Scheduler):
-    """The half of the dialect that asks and reads."""
+class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, SubmitAdvice):
+    """The half of the adapter that asks and reads."""
 
-    def parse_standing(self, stdout: str) -> JobEndState | None:
+    def parse_job_end(self, stdout: str) -> JobEndState | None:
         """While its script runs, a job that was cancelled and one that reached its limit are both COMPLETING."""
         fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
         if "JobState" not in fields:
@@ -76,7 +77,7 @@ class SlurmAnswers(Scheduler):
             is_preempted=fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"),
         )
 
-    def parse_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
         lines = [line.strip() for line in stdout.splitlines()]
         found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(;\S+)?", line))]
@@ -168,10 +169,10 @@ class SlurmAnswers(Scheduler):
             found.update(dict.fromkeys(_elements(job), status))
         return found
 
-    def waiting_command(self) -> list[str]:
+    def pending_command(self) -> list[str]:
         return ["squeue", "--me", "--states=PENDING", "--noheader", "--Format=jobid:|,allocsid:|,reason:"]
 
-    def parse_waiting(self, stdout: str, session: int) -> str | None:
+    def parse_pending(self, stdout: str, session: int) -> str | None:
         for line in stdout.splitlines():
             job, _, rest = line.partition("|")
             sid, _, reason = rest.partition("|")
@@ -179,13 +180,13 @@ class SlurmAnswers(Scheduler):
                 return f"job {job.strip()}, {in_words(reason.strip())}"
         return None
 
-    def status_of(self, job: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
+    def element_status(self, id_: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
         """Elements of an array that were cancelled before they began are told of by the array's own id, and only so.
 
         How one element ended stands under that id, too, until accounting has written which element it was.
         """
-        array = said.get(job.partition("_")[0])
-        return said.get(job) or (array if array and array.state is State.CANCELLED else None)
+        array = said.get(id_.partition("_")[0])
+        return said.get(id_) or (array if array and array.state is State.CANCELLED else None)
 
     def is_unknown_job(self, message: str) -> bool:
         return "Invalid job id specified" in message
@@ -230,7 +231,7 @@ class SlurmAnswers(Scheduler):
                 found[place[1].partition(".")[0], int(place[2])] = step[1]
         return found
 
-    def warn_steps_command(self, steps: Sequence[str]) -> list[str]:
+    def terminate_steps_command(self, steps: Sequence[str]) -> list[str]:
         return ["scancel", "--signal=TERM", *steps]
 
 

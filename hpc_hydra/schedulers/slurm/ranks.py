@@ -24,7 +24,7 @@ TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 
 
-def identity(env: Mapping[str, str]) -> RankInfo | None:
+def rank_info(env: Mapping[str, str]) -> RankInfo | None:
     """The rank that this task is; None where it is none.
 
     A batch script has SLURM_PROCID but no step; ``srun --pty bash`` is a step of one task, as is ``srun -n1``: a world

@@ -19,6 +19,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
+from hpc_hydra.schedulers.capabilities import NodeList, Packing, PerNodeCommands
 from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.local.adapter import RANK, SIZE
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
@@ -37,14 +38,13 @@ STATIC_PORT = 29500  # torchrun's own
 _VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
 
 
-class Ssh(Unqueued):
+class Ssh(Unqueued, Packing, NodeList, PerNodeCommands):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
-    can_pack = True
-    packed_patience = 25.0
-    packed_setup = True
-    program = "ssh"
+    executable = "ssh"
+    kill_delay = 25.0
+    setup_per_run = True
     place = "hosts without a scheduler"
     refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
     without_meaning: ClassVar[Mapping[str, str]] = {
@@ -55,7 +55,6 @@ class Ssh(Unqueued):
     }
 
     def check(self, request: Request) -> None:
-        self.check_warning(request)
         if not request.hosts:
             raise PlanError("which hosts?", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
         if request.nodes > len(request.hosts):
@@ -67,7 +66,7 @@ class Ssh(Unqueued):
         self.check_fields(request)
         options(request)
 
-    def launch(self, request: Request, python: str = sys.executable) -> list[str]:
+    def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         argv = [python, "-m", "hpc_hydra.node", "ssh", "--procs", str(request.procs_per_node)]
         if request.cpus_per_proc is not None:
             argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
@@ -93,7 +92,7 @@ class Ssh(Unqueued):
         return job_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.python),
+            launch=self.launch_command(request, spec.python),
             select='"${1-}"',
             job_id="$$",
             setup=False,  # on the hosts, not here
@@ -107,7 +106,7 @@ class Ssh(Unqueued):
         return step_script(
             spec,
             scheduler=self.name,
-            launch=self.launch(request, spec.python)[:-1],
+            launch=self.launch_command(request, spec.python)[:-1],
             last='"--slices=${4-}" --',
             job_id="$$",
             before=(
@@ -116,7 +115,7 @@ class Ssh(Unqueued):
             ),
         )
 
-    def on_each_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
+    def commands_per_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
         request, python = spec.plan.request, spec.python
         variables = {"PYTHONPATH": ":".join(spec.pythonpath)} if spec.pythonpath else {}
         return [
@@ -124,7 +123,7 @@ class Ssh(Unqueued):
             for host in request.hosts[: request.nodes]
         ]
 
-    def typed_on_each_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
+    def typed_per_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
         """torchrun on each node, where the rendezvous is ``static``: pytorch.org/docs/stable/elastic/run.html."""
         plan = spec.plan
         if plan.rendezvous.name != "static":
@@ -142,7 +141,7 @@ class Ssh(Unqueued):
             commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
         return commands
 
-    def identity(self, env: Mapping[str, str]) -> RankInfo | None:
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
         if NODE not in env or RANK not in env:
             return None
         node, local, size = (number(env, name) for name in (NODE, RANK, SIZE))

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
@@ -41,9 +41,9 @@ class SshSubmitter(LocalSubmitter):
 
     def check(self, request: Request) -> None:
         """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
-        self.dialect.check(request)
-        if shutil.which(self.dialect.program) is None:
-            raise commands.not_here(self.dialect.program)
+        generic.check(self.dialect, request)
+        if shutil.which(self.dialect.executable) is None:
+            raise commands.not_here(self.dialect.executable)
         words = options(request)
         new = [host for host in request.hosts if (host, *words) not in self._reached]
         with ThreadPoolExecutor(AT_ONCE) as pool:

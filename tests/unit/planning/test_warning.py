@@ -9,6 +9,7 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.registry import dialect
@@ -80,7 +81,7 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
         ("launch.max_requeues", {"max_requeues": 1}),
     ):
         with pytest.raises(HpcHydraError) as error:
-            dialect(scheduler).check_warning(Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
+            generic.check_capabilities(dialect(scheduler), Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
         assert error.value.where == key
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import executor, watcher
-from hpc_hydra.schedulers.base import JobSpec, State, SubmitError
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, SubmitErrorKind
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import dialect
 from hpc_hydra.schedulers.slurm.adapter import Slurm
@@ -31,6 +32,45 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
     for name in ("sbatch", "squeue", "sacct", "scancel"):
         found.put(name, "exit 0")
     return found
+
+
+class WithoutCapabilities(Scheduler):
+    """What every scheduler has, and no more."""
+
+    name, executable = "plain", "sbatch"
+
+    def check(self, request: Request) -> None:
+        return
+
+    def directives(self, request: Request) -> list[tuple[str, str | None]]:
+        return []
+
+    def launch_command(self, request: Request) -> list[str]:
+        return ["srun"]
+
+    def script(self, spec: JobSpec) -> str:
+        return ""
+
+    def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
+        return ["sbatch", str(script)]
+
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+        return (stdout.strip(),)
+
+    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
+        return []
+
+    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
+        return {}
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        return ["scancel", *ids]
+
+    def rank_info(self, env: Mapping[str, str]) -> None:
+        return None
+
+    def classify(self, message: str) -> SubmitErrorKind:
+        return Slurm().classify(message)
 
 
 class Sleeps(list[float]):
@@ -210,15 +250,12 @@ def test_the_tries_have_an_end(submitter: BatchSubmitter, fakes: Fakes, job: Job
     assert len(fakes.calls("sbatch")) == len(sleeps) + 1 == len(executor.BACK_OFF) + 1
 
 
-def test_without_arrays_each_run_is_submitted_and_those_that_are_queued_are_told(
-    fakes: Fakes, job: JobSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Slurm, "has_arrays", False)
+def test_without_arrays_each_run_is_submitted_and_those_that_are_queued_are_told(fakes: Fakes, job: JobSpec) -> None:
     fakes.put(
         "sbatch", "[ $CALL = 3 ] && { echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1; }; echo $CALL"
     )
     with pytest.raises(SubmitError) as error:
-        BatchSubmitter(Slurm()).submit(replace(job, runs=(5, 6, 7, 8)), SCRIPT)
+        BatchSubmitter(WithoutCapabilities()).submit(replace(job, runs=(5, 6, 7, 8)), SCRIPT)
     assert error.value.ids == ("1", "2")
     assert error.value.kind == "limit"
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobEndState, State
 from hpc_hydra.schedulers.flux.adapter import Flux
 from hpc_hydra.schedulers.flux.options import directive, duration
@@ -42,7 +43,7 @@ def submitted(asked: Request) -> real.Asked:
 
 
 def launched(asked: Request) -> real.Asked:
-    program, command, *words = FLUX.launch(asked)
+    program, command, *words = FLUX.launch_command(asked)
     assert (program, command) == ("flux", "run")
     found = real.parse("run", words)
     real.check(real.Asked("run", found.options, ["true"]))
@@ -74,9 +75,9 @@ def test_no_field_of_a_request_is_dropped(field: str) -> None:
     asked = dataclasses.replace(base, **{field: OTHER_VALUES.get(field, f"some-{field}")})
     if field in REFUSED:
         with pytest.raises(PlanError, match=REFUSED[field]):
-            FLUX.check(asked)
+            generic.check(FLUX, asked)
         return
-    FLUX.check(asked)
+    generic.check(FLUX, asked)
     here, there = spec(asked), spec(base)
     said = (FLUX.script(here), FLUX.submit_command(Path("/s"), here))
     assert said != (FLUX.script(there), FLUX.submit_command(Path("/s"), there))
@@ -107,7 +108,7 @@ def test_no_field_of_a_request_is_dropped(field: str) -> None:
 )
 def test_what_flux_cannot_be_told_is_refused_by_name(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as error:
-        FLUX.check(asked_for(**fields))
+        generic.check(FLUX, asked_for(**fields))
     assert error.value.where == key
     assert fields.keys() & {"queue", "comment"} or error.value.fix
 
@@ -115,7 +116,7 @@ def test_what_flux_cannot_be_told_is_refused_by_name(fields: dict[str, Any], key
 def test_an_option_for_both_goes_to_the_command_that_knows_it() -> None:
     both = (("broker-opts", "-v"), ("taskmap", "cyclic"), ("setopt", "mpibind=off"))
     asked = asked_for(submit_args=both, launch_args=both)
-    FLUX.check(asked)
+    generic.check(FLUX, asked)
     assert "taskmap" not in submitted(asked).options
     assert "broker-opts" not in launched(asked).options
     assert "mpibind=off" in submitted(asked).list("setopt")
@@ -164,7 +165,7 @@ requests = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(requests)
 def test_a_script_read_back_is_the_request(asked: Request) -> None:
-    FLUX.check(asked)
+    generic.check(FLUX, asked)
     found, step = submitted(asked), launched(asked)
     gpus = found.number("gpus-per-slot")
     assert (gpus is not None) == (asked.gpus_per_proc > 0 and asked.gpu_request != "none")
@@ -199,14 +200,14 @@ def test_a_script_read_back_is_the_request(asked: Request) -> None:
 
 def test_runs_are_submitted_together_where_no_text_would_be_filled() -> None:
     runs = (0, 1, 2, 5)
-    ((part, argv),) = FLUX.submissions(Path("/s/job0.sh"), spec(asked_for(), runs=runs))
+    ((part, argv),) = generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=runs))
     assert part.runs == runs
     assert argv[:3] == ["flux", "submit", "--cc=0-2,5"]
     assert argv[-5:] == ["flux", "broker", "bash", "/s/job0.sh", "{cc}"]
     for fields in ({"comment": "{}"}, {"job_name": "{cc}"}, {"submit_args": (("conf", "a=b"),)}):
-        assert len(FLUX.submissions(Path("/s/job0.sh"), spec(asked_for(**fields), runs=runs))) == 4
-    assert len(FLUX.submissions(Path("/s/job0.sh"), spec(asked_for(), runs=(3, 1)))) == 2
-    many = FLUX.submissions(Path("/s/job0.sh"), spec(asked_for(), runs=tuple(range(2500))))
+        assert len(generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(**fields), runs=runs))) == 4
+    assert len(generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=(3, 1)))) == 2
+    many = generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=tuple(range(2500))))
     assert [len(part.runs) for part, _ in many] == [1000, 1000, 500]
 
 
@@ -215,14 +216,14 @@ OUTER = {"SLURM_PROCID": "3", "SLURM_NTASKS": "9", "SLURM_JOB_NODELIST": "x[1-3]
 
 
 def test_the_innermost_job_says_who_a_task_is() -> None:
-    info = FLUX.identity({**TASK, **OUTER, "FLUX_ENCLOSING_ID": "ƒDsFuVNF", "HPC_HYDRA_FLUX_HOSTS": "b,a"})
+    info = FLUX.rank_info({**TASK, **OUTER, "FLUX_ENCLOSING_ID": "ƒDsFuVNF", "HPC_HYDRA_FLUX_HOSTS": "b,a"})
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (1, 1, 4, 2)
     assert (info.node_rank, info.num_nodes, info.master_host, info.job_id) == (0, 2, "b", "fDsFuVNF")
 
 
 def test_the_node_is_what_flux_says_in_any_layout() -> None:
-    info = FLUX.identity({**TASK, "FLUX_TASK_LOCAL_ID": "0", "HPC_HYDRA_FLUX_NODE": "1"})
+    info = FLUX.rank_info({**TASK, "FLUX_TASK_LOCAL_ID": "0", "HPC_HYDRA_FLUX_NODE": "1"})
     assert info is not None and info.node_rank == 1
 
 
@@ -235,7 +236,7 @@ def test_the_node_is_what_flux_says_in_any_layout() -> None:
     ],
 )
 def test_scripts_and_shells_are_no_ranks(env: dict[str, str]) -> None:
-    assert FLUX.identity(env) is None
+    assert FLUX.rank_info(env) is None
 
 
 @pytest.mark.parametrize(
@@ -250,7 +251,7 @@ def test_scripts_and_shells_are_no_ranks(env: dict[str, str]) -> None:
 )
 def test_variables_that_contradict_each_other_are_named(change: dict[str, str], name: str) -> None:
     with pytest.raises(RendezvousError) as error:
-        FLUX.identity({**TASK, **change})
+        FLUX.rank_info({**TASK, **change})
     assert name in str(error.value)
 
 
@@ -309,8 +310,8 @@ def test_the_warning_before_the_end_is_told() -> None:
 def test_how_a_job_stands_is_in_its_eventlog(exceptions: list[tuple[str, int]], standing: JobEndState) -> None:
     events = [{"timestamp": 1.0, "name": "submit", "context": {"urgency": 16}}, {"timestamp": 1.1, "name": "start"}]
     events += [{"name": "exception", "context": {"type": kind, "severity": n, "note": ""}} for kind, n in exceptions]
-    assert FLUX.parse_standing("".join(f"{json.dumps(event)}\n" for event in events)) == standing
-    assert FLUX.parse_standing("") is None
+    assert FLUX.parse_job_end("".join(f"{json.dumps(event)}\n" for event in events)) == standing
+    assert FLUX.parse_job_end("") is None
 
 
 def test_a_further_job_for_a_run_has_a_name_of_its_own_and_counts() -> None:
@@ -324,14 +325,14 @@ def test_a_further_job_for_a_run_has_a_name_of_its_own_and_counts() -> None:
     assert FLUX.successor_name(env, 2) == "train.5.tag.2"
     assert FLUX.parse_successor("ƒ9 train.5.tag\nƒA train.5.tag.2\n", "train.5.tag.2") == "fA"
     assert FLUX.restarts(env) == 1 and FLUX.restarts({}) == 0
-    assert FLUX.standing_command(env) is None  # by hand, in no job: nobody can say
-    assert FLUX.standing_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"})[:3] == ["flux", "job", "eventlog"]
+    assert FLUX.job_end_command(env) is None  # by hand, in no job: nobody can say
+    assert FLUX.job_end_command({**env, "HPC_HYDRA_FLUX_PARENT": "local:///x"})[:3] == ["flux", "job", "eventlog"]
     assert FLUX.parse_resubmitted("welcome\nƒABC\n") == "fABC"
 
 
 def test_a_question_about_certain_jobs_has_no_filters_for_all(fake_flux: Cluster) -> None:
     """Flux would say that it ignores them, and each message of an error would begin with that."""
-    for command in (*FLUX.status_commands(["f1"]), FLUX.which_command(["f1", "f2"], spec(runs=(0, 1))) or []):
+    for command in (*FLUX.status_commands(["f1"]), FLUX.order_command(["f1", "f2"], spec(runs=(0, 1))) or []):
         asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert FLUX.is_unknown_job(asked.stderr) and "WARNING" not in asked.stderr
 
@@ -351,5 +352,5 @@ def test_a_question_about_certain_jobs_has_no_filters_for_all(fake_flux: Cluster
 )
 def test_shell_options_are_removed_by_their_own_name(removed: tuple[str, ...], left: set[str]) -> None:
     given = (("setopt", "fastload=on"), ("o", "mpibind=off"))
-    words = Flux().launch(Request("flux", 1, 1, gpu_bind="per-task", launch_args=given, removed_args=removed))
+    words = Flux().launch_command(Request("flux", 1, 1, gpu_bind="per-task", launch_args=given, removed_args=removed))
     assert {word.removeprefix("--setopt=") for word in words if word.startswith("--setopt=")} == left

@@ -15,6 +15,7 @@ import pytest
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobStatus, State, SubmitError
 from hpc_hydra.schedulers.devices import Gpus, Machine
 from hpc_hydra.schedulers.local.adapter import Local
@@ -173,7 +174,7 @@ def test_what_the_machine_has_not_is_refused_before_anything_starts(
 
 def test_what_has_no_meaning_here_is_told() -> None:
     asked = request(scheduler="local", queue="batch", account="a", submit_args=(("x", "1"),), gpu_bind="closest")
-    DIALECT.check(asked)
+    generic.check(DIALECT, asked)
     (note,) = DIALECT.notes(asked)
     for word in ("scheduler.queue", "scheduler.account", "submit command", "system.gpu_bind"):
         assert word in note
@@ -195,7 +196,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         asked = request(scheduler="local", **{name: value})
         if not DIALECT.notes(asked):
             with pytest.raises(PlanError):
-                DIALECT.check(asked)
+                generic.check(DIALECT, asked)
 
 
 def test_runs_have_cores_of_their_own(jobs: Queue) -> None:
@@ -361,7 +362,7 @@ SPAWNED = {"HPC_HYDRA_SPAWN_RANK": "1", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_
 
 
 def test_who_a_rank_on_this_machine_is() -> None:
-    info = DIALECT.identity({**SPAWNED, "HPC_HYDRA_JOB": "job0", "HPC_HYDRA_RUN": "3"})
+    info = DIALECT.rank_info({**SPAWNED, "HPC_HYDRA_JOB": "job0", "HPC_HYDRA_RUN": "3"})
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (1, 1, 2, 2)
     assert (info.node_rank, info.num_nodes, info.master_host, info.hosts) == (0, 1, "me", ("me",))
@@ -369,7 +370,7 @@ def test_who_a_rank_on_this_machine_is() -> None:
 
 
 def test_another_process_is_no_rank() -> None:
-    assert DIALECT.identity({"RANK": "0", "WORLD_SIZE": "2"}) is None
+    assert DIALECT.rank_info({"RANK": "0", "WORLD_SIZE": "2"}) is None
 
 
 @pytest.mark.parametrize(
@@ -383,4 +384,4 @@ def test_another_process_is_no_rank() -> None:
 )
 def test_contradictions_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(RendezvousError, match=name):
-        DIALECT.identity({**SPAWNED, name: value})
+        DIALECT.rank_info({**SPAWNED, name: value})

@@ -31,13 +31,13 @@ def test_one_question_for_all_jobs() -> None:
     ],
 )
 def test_the_id_in_what_bsub_says(text: str, job: str) -> None:
-    assert LSF.parse_ids(text, spec(request(scheduler="lsf"))) == (job,)
+    assert LSF.parse_job_ids(text, spec(request(scheduler="lsf"))) == (job,)
 
 
 @pytest.mark.parametrize("text", ["", "nope: No such queue. Job not submitted."])
 def test_no_id_is_an_error_with_what_was_said(text: str) -> None:
     with pytest.raises(SchedulerError, match="no job id"):
-        LSF.parse_ids(text, spec(request(scheduler="lsf")))
+        LSF.parse_job_ids(text, spec(request(scheduler="lsf")))
 
 
 def test_json() -> None:
@@ -180,7 +180,7 @@ def test_unknown_jobs() -> None:
 
 def test_elements_are_cancelled_by_one_command() -> None:
     assert LSF.cancel_command(["12[1]", "12[2]", "12[3]", "12[7]", "9"]) == ["bkill", "12[1-3,7]", "9"]
-    assert LSF.warning_command(["12[1]"]) == ["bkill", "-s", "TERM", "12[1]"]
+    assert LSF.terminate_command(["12[1]"]) == ["bkill", "-s", "TERM", "12[1]"]
 
 
 def test_jobs_found_again_by_their_description() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.lsf.adapter import Lsf
 from hpc_hydra.schedulers.lsf.options import dependency, minutes
 from tests.unit.schedulers.specs import request, spec
@@ -46,7 +47,7 @@ def sections(requirement: str) -> dict[str, str]:
 
 
 def jsrun(asked: Request) -> dict[str, str]:
-    words = LSF.launch(asked)
+    words = LSF.launch_command(asked)
     assert words[3:6] == ["guard", "--", "jsrun"]
     return dict(word.removeprefix("--").split("=", 1) for word in words[6:])  # type: ignore[misc]
 
@@ -74,7 +75,7 @@ def test_no_field_of_a_request_is_dropped(field: str, flavour: str) -> None:
         return  # whole nodes, whose GPUs jsrun deals out: there is nothing to say
     asked = dataclasses.replace(base, **{field: value})
     try:
-        LSF.check(asked)
+        generic.check(LSF, asked)
     except PlanError as error:
         assert error.where and error.where.split(".")[-1] == field, error
         return
@@ -197,7 +198,7 @@ def test_a_dependency_that_lsf_does_not_know_is_refused(given: str) -> None:
 )
 def test_what_lsf_cannot_express_is_refused_by_name(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as error:
-        LSF.check(lsf(**fields))
+        generic.check(LSF, lsf(**fields))
     assert str(error.value.where).endswith(key)
 
 
@@ -210,7 +211,7 @@ def test_a_name_that_no_array_can_have_is_refused_for_arrays_only() -> None:
 def test_an_option_for_both_commands_goes_to_the_one_that_knows_it() -> None:
     given = (("alloc_flags", "gpumps smt1"), ("smpiargs", "-gpu"), ("sla", "x"))
     asked = csm(submit_args=given, launch_args=given)
-    LSF.check(asked)
+    generic.check(LSF, asked)
     found = submitted(asked)
     assert (found["alloc_flags"], found["sla"]) == ("gpumps smt1", "x")
     assert "smpiargs" not in found
@@ -235,7 +236,7 @@ def test_a_job_is_not_run_again_unless_that_is_asked_for(fields: dict[str, Any],
 def test_an_array_counts_from_one_and_its_limit_follows() -> None:
     assert submitted(lsf(array_parallelism=3), runs=5)["J"] == "hpc_hydra[1-5]%3"
     assert submitted(lsf(array_parallelism=3))["J"] == "hpc_hydra"
-    assert LSF.parse_ids("Job <12> is submitted to queue <x>.\n", spec(lsf(), runs=(7, 9))) == ("12[1]", "12[2]")
+    assert LSF.parse_job_ids("Job <12> is submitted to queue <x>.\n", spec(lsf(), runs=(7, 9))) == ("12[1]", "12[2]")
 
 
 def test_attached_runs() -> None:
@@ -252,12 +253,12 @@ def test_attached_runs() -> None:
 
 
 def test_a_persons_own_defaults_reach_bsub_where_nothing_is_said() -> None:
-    assert LSF.keeps(lsf()) == {"LSB_DEFAULTQUEUE", "LSB_DEFAULTPROJECT", "LSB_DEFAULT_USERGROUP"}
-    assert LSF.keeps(lsf(queue="q", project="p")) == {"LSB_DEFAULT_USERGROUP"}
+    assert LSF.inherited_variables(lsf()) == {"LSB_DEFAULTQUEUE", "LSB_DEFAULTPROJECT", "LSB_DEFAULT_USERGROUP"}
+    assert LSF.inherited_variables(lsf(queue="q", project="p")) == {"LSB_DEFAULT_USERGROUP"}
 
 
 def test_the_launch_command_is_outside_of_nobodys_interpreter() -> None:
-    assert LSF.launch(lsf())[0] == sys.executable
+    assert LSF.launch_command(lsf())[0] == sys.executable
 
 
 texts = st.one_of(
@@ -302,7 +303,7 @@ def requests(draw: st.DrawFn) -> Request:
 @settings(max_examples=150, deadline=None)
 @given(requests(), st.integers(1, 5))
 def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
-    LSF.check(asked)
+    generic.check(LSF, asked)
     found = submitted(asked, runs)
     name = re.fullmatch(r"(.*?)(?:\[1-(\d+)\](?:%(\d+))?)?", found["J"])
     assert name and (name[2] is None) == (runs == 1)
@@ -329,7 +330,7 @@ def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
         read["cpus_per_proc"] = None if cores == "ALL_CPUS" else int(cores) // asked.procs_per_node
     else:
         slots = int(parts["span"].removeprefix("ptile="))
-        words = LSF.launch(asked)
+        words = LSF.launch_command(asked)
         read["nodes"] = int(found["n"]) // slots
         read["procs_per_node"] = int(words[words.index("--procs") + 1])
         cores = words[words.index("--cpus-per-proc") + 1] if "--cpus-per-proc" in words else None
@@ -351,12 +352,12 @@ def test_the_warning_before_the_end_is_told_in_minutes() -> None:
     found = submitted(lsf(time_limit=600, warning="USR1@90"))
     assert (found["wa"], found["wt"]) == ("USR1", "2")
     with pytest.raises(PlanError, match=r"launch\.signal_before_end"):
-        LSF.check(lsf(time_limit=120, warning="USR1@90"))
+        generic.check(LSF, lsf(time_limit=120, warning="USR1@90"))
 
 
 def test_one_exit_code_is_requeued_and_it_is_ours() -> None:
-    assert submitted(lsf(max_requeues=1))["Q"] == "75" == str(LSF.requeue_exit)
+    assert submitted(lsf(max_requeues=1))["Q"] == "75" == str(LSF.requeue_exit_code)
     assert "Q" not in submitted(lsf())
     for other in ({"submit_args": (("Q", "99"),)}, {"removed_args": ("Q",)}):
         with pytest.raises(PlanError, match=r"scheduler\.submit_extra\.Q"):
-            LSF.check(lsf(max_requeues=1, **other))
+            generic.check(LSF, lsf(max_requeues=1, **other))

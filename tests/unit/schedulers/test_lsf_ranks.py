@@ -65,7 +65,7 @@ def test_hosts_that_cannot_be_known_are_an_error(env: dict[str, str]) -> None:
 
 
 def test_a_task_of_jsrun_on_a_machine_with_a_launch_node() -> None:
-    info = LSF.identity({**CSM, **JSM, "LSB_MCPU_HOSTS": "batch4 1 d29n14 42 d29n15 42"})
+    info = LSF.rank_info({**CSM, **JSM, "LSB_MCPU_HOSTS": "batch4 1 d29n14 42 d29n15 42"})
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (5, 1, 8, 4)
     assert (info.node_rank, info.num_nodes, info.hosts, info.master_host) == (1, 2, ("d29n14", "d29n15"), "d29n14")
@@ -74,8 +74,8 @@ def test_a_task_of_jsrun_on_a_machine_with_a_launch_node() -> None:
 
 def test_a_task_of_open_mpi_in_a_job() -> None:
     env = {name.replace("JSM_NAMESPACE", "OMPI_COMM_WORLD"): value for name, value in JSM.items()}
-    assert LSF.identity(env) is None  # in no job
-    info = LSF.identity({**env, "LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4 b 4"})
+    assert LSF.rank_info(env) is None  # in no job
+    info = LSF.rank_info({**env, "LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4 b 4"})
     assert info is not None and (info.rank, info.node_rank) == (5, 1)
 
 
@@ -84,14 +84,14 @@ def test_a_task_of_our_own_launch_command() -> None:
         "HPC_HYDRA_SPAWN_RANK": "1", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_SPAWN_HOST": "vm",
         "HPC_HYDRA_LSF_NODE": "2", "HPC_HYDRA_LSF_HOSTS": "node01 node03 node02", "HPC_HYDRA_LSF_JOB": "7[3]",
     }  # fmt: skip
-    info = LSF.identity(env)
+    info = LSF.rank_info(env)
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.node_rank) == (5, 1, 6, 2)
     assert (info.master_host, info.job_id) == ("node01", "7[3]")
 
 
 def test_shells_are_no_ranks() -> None:
-    assert LSF.identity({"LSB_JOBID": "3", "LSB_JOBINDEX": "0", "LSB_MCPU_HOSTS": "a 4"}) is None
+    assert LSF.rank_info({"LSB_JOBID": "3", "LSB_JOBINDEX": "0", "LSB_MCPU_HOSTS": "a 4"}) is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_shells_are_no_ranks() -> None:
 def test_variables_that_contradict_each_other_are_named(change: dict[str, str], name: str) -> None:
     env = {**CSM, **JSM, "LSB_MCPU_HOSTS": "batch4 1 d29n14 42 d29n15 42", **change}
     with pytest.raises(RendezvousError) as error:
-        LSF.identity(env)
+        LSF.rank_info(env)
     assert error.value.where == name
 
 
@@ -123,5 +123,5 @@ def test_variables_that_contradict_each_other_are_named(change: dict[str, str], 
 def test_our_own_variables_are_checked_too(change: dict[str, str], name: str) -> None:
     env = {"HPC_HYDRA_SPAWN_RANK": "1", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_SPAWN_HOST": "vm", **change}
     with pytest.raises(RendezvousError) as error:
-        LSF.identity(env)
+        LSF.rank_info(env)
     assert error.value.where == name

@@ -9,10 +9,11 @@ import pytest
 
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.types import Plan
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.schedulers.lsf.adapter import Lsf
-from hpc_hydra.schedulers.lsf.ranks import identity
+from hpc_hydra.schedulers.lsf.ranks import rank_info
 from hpc_hydra.schedulers.ssh.adapter import Ssh
 from tests.unit.schedulers.specs import request, spec
 
@@ -52,7 +53,7 @@ def test_allocations_of_lsf_are_elements_of_one_array(flavour: str) -> None:
     text = LSF.script(made)
     assert '#BSUB -J "train[1-2]"' in text or "[1-2]" in text.split("-J", 1)[1].splitlines()[0]
     assert ".%J.%I.lsf" in text and '"$((${hpc_hydra_index:-1} - 1))"' in text
-    ids = made.ids_of_runs(LSF.parse_ids("Job <12> is submitted to default queue <normal>.", made))
+    ids = made.ids_of_runs(LSF.parse_job_ids("Job <12> is submitted to default queue <normal>.", made))
     assert ids == ("12[1]+0", "12[1]+1", "12[2]+2")
     hosts = {"LSB_JOBID": "12", "LSB_MCPU_HOSTS": "batch1 1 a 8 b 8", "HPC_HYDRA_LSF_FLAVOUR": flavour}
     assert LSF.hosts(hosts) == (("batch1", "a", "b") if flavour == "standard" else ())  # jsrun places them
@@ -73,7 +74,7 @@ def test_a_part_of_a_csm_job_does_not_know_its_hosts() -> None:
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     env = {f"JSM_NAMESPACE_{name}": value for name, value in zip(names, "0101", strict=True)}
     env |= {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch1 1 a 8 b 8"}
-    alone, part = identity(env), identity({**env, "HPC_HYDRA_LSF_STEP": "1"})
+    alone, part = rank_info(env), rank_info({**env, "HPC_HYDRA_LSF_STEP": "1"})
     assert alone is not None and alone.master_host == "a"
     assert part is not None and (part.hosts, part.master_host) == ((), "")
 
@@ -82,7 +83,7 @@ def test_a_pack_over_ssh_is_known_by_its_first_run_and_waits_for_what_it_starts(
     made = replace(ssh(setup_lines=("module load x",)), packs=(2, 1))
     assert ids_of(made) == ("job0.4+4", "job0.4+5", "job0.6+6")
     assert ids_of(ssh()) == ("job0.4", "job0.5", "job0.6")
-    assert [argv[2] for _, argv in SSH.submissions(made.sweep / "job0.sh", made)] == ["4", "6"]
+    assert [argv[2] for _, argv in generic.submissions(SSH, made.sweep / "job0.sh", made)] == ["4", "6"]
     text = SSH.script(made)
     assert "module load" not in text  # each run has its own hosts to set up
     assert 'HPC_HYDRA_PACK="run ${1:-4}"' in text and "exec " not in text

@@ -49,7 +49,7 @@ def test_a_broken_scheduler_of_another_package_is_named(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["slurm", "local"])
 def test_the_pure_half_loads_nothing_heavy(name: str) -> None:
     code = (
-        f"import sys; from hpc_hydra.schedulers.registry import dialect; dialect({name!r}).identity({{}});"
+        f"import sys; from hpc_hydra.schedulers.registry import dialect; dialect({name!r}).rank_info({{}});"
         "heavy = {'submitit', 'hydra', 'omegaconf', 'torch', 'psutil', 'rich', 'subprocess', 'asyncio'};"
         "print(*sorted(heavy & {*sys.modules}))"
     )

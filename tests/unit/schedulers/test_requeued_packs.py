@@ -8,6 +8,7 @@ import pytest
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.registry import dialect
 
@@ -35,9 +36,9 @@ def test_on_flux_the_run_that_names_the_pack_is_submitted_again() -> None:
     assert command == ["flux", "batch", "--job-name=train.3.t.1", "/s/jobs/job0.sh", "3", "1", "f9"]
 
 
-@pytest.mark.parametrize("scheduler", ["lsf", "ssh", "local"])
+@pytest.mark.parametrize("scheduler", ["lsf", "ssh"])
 def test_elsewhere_it_is_refused_by_name(scheduler: str) -> None:
     with pytest.raises(PlanError) as error:
-        dialect(scheduler).check_requeued_packs(Request(scheduler, 1, 1, max_requeues=1))
+        generic.check_packing(dialect(scheduler), Request(scheduler, 1, 1, max_requeues=1))
     assert error.value.where == "launch.max_requeues" and "resume" in str(error.value.fix)
-    dialect(scheduler).check_requeued_packs(Request(scheduler, 1, 1))
+    generic.check_packing(dialect(scheduler), Request(scheduler, 1, 1))

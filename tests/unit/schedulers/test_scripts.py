@@ -266,7 +266,7 @@ def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -
 class HereDialect(Local):
     """Starts the one rank as it is."""
 
-    def launch(self, request: object, python: str = "") -> list[str]:
+    def launch_command(self, request: object, python: str = "") -> list[str]:
         return ["env", "LAUNCHED=1"]
 
 

@@ -30,14 +30,14 @@ BANNER = "*******\nWelcome to Cluster3 - 2 jobs left\n 404 seats\nsee 12 rules\n
     ],
 )
 def test_the_id_is_found_in_what_sbatch_prints(text: str) -> None:
-    assert SLURM.parse_ids(text, ONE) == ("12345",)
-    assert SLURM.parse_ids(text, THREE) == ("12345_0", "12345_1", "12345_2")
+    assert SLURM.parse_job_ids(text, ONE) == ("12345",)
+    assert SLURM.parse_job_ids(text, THREE) == ("12345_0", "12345_1", "12345_2")
 
 
 @pytest.mark.parametrize("text", ["", "\n", "Welcome to Cluster3 - 2 jobs left\n", "sbatch: error: ... 404 ..."])
 def test_no_id_is_invented(text: str) -> None:
     with pytest.raises(SchedulerError) as error:
-        SLURM.parse_ids(text, ONE)
+        SLURM.parse_job_ids(text, ONE)
     assert text.strip() in str(error.value)
 
 
@@ -156,21 +156,21 @@ def test_elements_cancelled_before_they_began_are_told_of_by_the_array() -> None
     said = SLURM.parse_status(
         ["sacct"], "5|CANCELLED by 0|0:0|2026-11-28T02:48:51|None\n5_3|RUNNING|0:0|Unknown|None\n"
     )
-    status = SLURM.status_of("5_1", said)
+    status = SLURM.element_status("5_1", said)
     assert status is not None
     assert (status.state, status.exit_code) == (State.CANCELLED, None)
-    running = SLURM.status_of("5_3", said)
+    running = SLURM.element_status("5_3", said)
     assert running is not None
     assert running.state is State.RUNNING
-    assert SLURM.status_of("6", said) is None
+    assert SLURM.element_status("6", said) is None
 
 
 @pytest.mark.parametrize("early", ["5|COMPLETED|0:0|2026-11-28T15:10:14|None", "5|FAILED|3:0|2026-11-28T15:10:14|None"])
 def test_the_end_of_one_element_is_not_that_of_all(early: str) -> None:
     """Accounting writes its row before it has written which element it is of."""
     said = SLURM.parse_status(["sacct"], early)
-    assert [SLURM.status_of(job, said) for job in ("5_0", "5_1")] == [None, None]
-    status = SLURM.status_of("5", said)
+    assert [SLURM.element_status(job, said) for job in ("5_0", "5_1")] == [None, None]
+    status = SLURM.element_status("5", said)
     assert status is not None and status.state.is_finished
 
 
@@ -237,8 +237,8 @@ def test_a_job_with_the_users_comment_is_found_by_its_script() -> None:
 
 
 def test_a_persons_default_account_survives_where_none_is_asked() -> None:
-    assert SLURM.keeps(request()) == {"SBATCH_ACCOUNT"}
-    assert SLURM.keeps(request(account="a")) == frozenset()
+    assert SLURM.inherited_variables(request()) == {"SBATCH_ACCOUNT"}
+    assert SLURM.inherited_variables(request(account="a")) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_steps_are_known_by_their_srun() -> None:
     dialect = Slurm()
     assert dialect.steps_command({"SLURM_JOB_ID": "142"}) == ["scontrol", "show", "step", "-o", "142"]
     assert dialect.parse_steps(said)["vm", 30814] == "142.0"
-    assert dialect.warn_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
+    assert dialect.terminate_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
 
 
 @pytest.mark.parametrize(
@@ -308,5 +308,5 @@ def test_what_no_end_of_another_job_changes_is_known(reason: str, never: bool) -
     ],
 )
 def test_an_allocation_that_is_waited_for_at_the_console_and_never_starts(said: str, why: str | None) -> None:
-    found = SLURM.parse_waiting(said, 100)
+    found = SLURM.parse_pending(said, 100)
     assert found is None if why is None else found is not None and found.startswith(why)

@@ -39,7 +39,7 @@ def submitted(asked: Request, runs: int = 1) -> dict[str, str | None]:
 
 
 def launched(asked: Request) -> dict[str, str | None]:
-    program, *words = SLURM.launch(asked)
+    program, *words = SLURM.launch_command(asked)
     assert program == "srun"
     return options(words)
 
@@ -341,7 +341,7 @@ def test_a_warning_goes_to_the_steps_and_requeues_are_limited() -> None:
 def test_an_element_is_requeued_by_its_array_the_last_one_too() -> None:
     env = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
     assert SLURM.requeue_command(env) == ["scontrol", "requeue", "70_3"]
-    assert SLURM.standing_command(env) == ["scontrol", "show", "job", "-o", "70_3"]
+    assert SLURM.job_end_command(env) == ["scontrol", "show", "job", "-o", "70_3"]
     assert (SLURM.restarts(env), SLURM.restarts({})) == (2, 0)
     assert SLURM.requeue_command({"SLURM_JOB_ID": "71"}) == ["scontrol", "requeue", "71"]
 
@@ -356,7 +356,7 @@ def test_an_element_is_requeued_by_its_array_the_last_one_too() -> None:
     ],
 )
 def test_how_a_job_stands_is_read(said: str, running: bool, limit: bool, preempted: bool) -> None:
-    found = SLURM.parse_standing(said)
+    found = SLURM.parse_job_end(said)
     assert found is not None
     assert (found.is_running, found.reached_limit, found.is_preempted) == (running, limit, preempted)
-    assert SLURM.parse_standing("slurm_load_jobs error") is None
+    assert SLURM.parse_job_end("slurm_load_jobs error") is None

@@ -9,7 +9,7 @@ import pytest
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 
-identity = Slurm().identity
+rank_info = Slurm().rank_info
 
 TASK = {  # rank 3 of `srun --nodes=2 --ntasks=4 --ntasks-per-node=2`, SLURM 22.05
     "SLURMD_NODENAME": "node02",
@@ -56,7 +56,7 @@ def uneven(rank: int, local: int, node: int, tasks: str) -> dict[str, str]:
 
 
 def test_a_task_of_a_step() -> None:
-    info = identity(TASK)
+    info = rank_info(TASK)
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
     assert (info.node_rank, info.num_nodes, info.master_host, info.hosts) == (1, 2, "node01", ("node01", "node02"))
@@ -73,14 +73,14 @@ def test_a_task_of_a_step() -> None:
     ],
 )
 def test_uneven_tasks(env: dict[str, str], local_world_size: int, node: int) -> None:
-    info = identity(env)
+    info = rank_info(env)
     assert info is not None
     assert (info.world_size, info.local_world_size, info.node_rank) == (11, local_world_size, node)
     assert info.master_host == "n008"
 
 
 def test_an_element_of_an_array_has_its_own_id() -> None:
-    info = identity(task(SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="0"))
+    info = rank_info(task(SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="0"))
     assert info is not None
     assert info.job_id == "7_0"
 
@@ -90,13 +90,13 @@ def test_the_step_counts_not_the_allocation() -> None:
         SLURM_JOB_NODELIST="node[01-04]", SLURM_NODELIST="node[01-04]", SLURM_NTASKS="8", SLURM_TASKS_PER_NODE="2(x4)",
         SLURM_JOB_NUM_NODES="4", SLURM_NNODES="4", SLURM_STEP_NODELIST="node[03-04]", SLURMD_NODENAME="node04",
     )  # fmt: skip
-    info = identity(env)
+    info = rank_info(env)
     assert info is not None
     assert (info.master_host, info.world_size, info.num_nodes) == ("node03", 4, 2)
 
 
 def test_cyclic_tasks_are_where_slurm_says() -> None:
-    info = identity(task(SLURM_DISTRIBUTION="cyclic", SLURM_GTIDS="1,3"))
+    info = rank_info(task(SLURM_DISTRIBUTION="cyclic", SLURM_GTIDS="1,3"))
     assert info is not None
     assert (info.rank, info.local_rank, info.node_rank, info.master_host) == (3, 1, 1, "node01")
 
@@ -105,7 +105,7 @@ def test_cyclic_tasks_are_where_slurm_says() -> None:
 def test_an_arbitrary_distribution_has_its_master_from_the_host_file(first: str, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(f"{first}\nnode01\n")
-    info = identity(task(SLURM_DISTRIBUTION="arbitrary", SLURM_HOSTFILE=str(hosts), SLURM_GTIDS="0,3"))
+    info = rank_info(task(SLURM_DISTRIBUTION="arbitrary", SLURM_HOSTFILE=str(hosts), SLURM_GTIDS="0,3"))
     assert info is not None
     assert info.master_host == "node02"
 
@@ -127,7 +127,7 @@ def test_an_arbitrary_distribution_has_its_master_from_the_host_file(first: str,
     ],
 )
 def test_what_is_missing_is_derived(without: tuple[str, ...], set_: dict[str, str]) -> None:
-    info = identity(task(*without, **set_))
+    info = rank_info(task(*without, **set_))
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (3, 1, 4, 2)
     assert (info.node_rank, info.num_nodes, info.master_host) == (1, 2, "node01")
@@ -146,7 +146,7 @@ def test_what_is_missing_is_derived(without: tuple[str, ...], set_: dict[str, st
     ],
 )  # fmt: skip
 def test_shells_are_no_ranks(env: dict[str, str]) -> None:
-    assert identity(env) is None
+    assert rank_info(env) is None
 
 
 def test_the_one_task_of_our_own_job_is_a_rank() -> None:
@@ -154,7 +154,7 @@ def test_the_one_task_of_our_own_job_is_a_rank() -> None:
         SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURM_STEP_NUM_TASKS="1", SLURM_STEP_NUM_NODES="1",
         SLURM_STEP_NODELIST="node02", SLURM_STEP_TASKS_PER_NODE="1", SLURM_GTIDS="0", HPC_HYDRA_RUN="0",
     )  # fmt: skip
-    info = identity(env)
+    info = rank_info(env)
     assert info is not None
     assert (info.rank, info.world_size, info.master_host) == (0, 1, "node02")
 
@@ -163,7 +163,7 @@ def test_a_batch_script_inside_of_a_step_is_not_taken_for_a_rank() -> None:
     """sbatch from inside a step leaves the step's variables: a script on node01 with the outer step of two nodes."""
     left = task(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURM_GTIDS="0", SLURMD_NODENAME="node01")
     with pytest.raises(RendezvousError, match=r"SLURM_GTIDS: '0' are not the 2 tasks"):
-        identity(left)
+        rank_info(left)
 
 
 @pytest.mark.parametrize(
@@ -189,23 +189,23 @@ def test_a_batch_script_inside_of_a_step_is_not_taken_for_a_rank() -> None:
 def test_contradictions_name_the_variable_and_its_value(name: str, value: str) -> None:
     changes = {name: value, **({"SLURM_DISTRIBUTION": "arbitrary"} if name == "SLURM_HOSTFILE" else {})}
     with pytest.raises(RendezvousError) as error:
-        identity(task(**changes))
+        rank_info(task(**changes))
     assert name in str(error.value)
     assert value in str(error.value)
 
 
 def test_a_node_that_is_not_in_the_list_is_an_error() -> None:
     with pytest.raises(RendezvousError, match="node09"):
-        identity(task(SLURMD_NODENAME="node09"))
+        rank_info(task(SLURMD_NODENAME="node09"))
 
 
 def test_tasks_that_cannot_be_spread_evenly_are_not_guessed() -> None:
     with pytest.raises(RendezvousError, match="evenly"):
-        identity(task("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", SLURM_STEP_NUM_TASKS="5"))
+        rank_info(task("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", SLURM_STEP_NUM_TASKS="5"))
 
 
 @pytest.mark.parametrize("name", ["SLURM_LOCALID", "SLURM_STEP_NODELIST"])
 def test_what_cannot_be_derived_is_named(name: str) -> None:
     without = [name, *(("SLURM_JOB_NODELIST", "SLURM_NODELIST") if "LIST" in name else ())]
     with pytest.raises(RendezvousError, match=name):
-        identity(task(*without))
+        rank_info(task(*without))

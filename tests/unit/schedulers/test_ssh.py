@@ -116,7 +116,7 @@ def test_what_hosts_cannot_do_is_refused_by_name() -> None:
 
 def test_options_of_ssh_come_before_ours_but_never_ask_for_a_password() -> None:
     options = (("F", "/my config"), ("o", "ConnectTimeout=5"), ("o", "BatchMode=no"), ("4", None))
-    ((_, argv), *_) = SSH.on_each_node(spec(asked(launch_args=options)))
+    ((_, argv), *_) = SSH.commands_per_node(spec(asked(launch_args=options)))
     assert argv[:5] == ["ssh", "-T", "-x", "-o", "BatchMode=yes"]
     assert argv.index("ConnectTimeout=5") < argv.index("ConnectTimeout=30")
     assert argv[argv.index("-F") + 1] == "/my config"
@@ -129,7 +129,7 @@ def test_options_of_ssh_come_before_ours_but_never_ask_for_a_password() -> None:
 
 
 def test_the_command_of_each_node_in_the_order_of_the_list() -> None:
-    commands = SSH.on_each_node(spec(asked(nodes=2), pythonpath=("/my code",)))
+    commands = SSH.commands_per_node(spec(asked(nodes=2), pythonpath=("/my code",)))
     assert [host for host, _ in commands] == ["node01", "me@node02"]
     assert [argv[-2] for _, argv in commands] == ["node01", "me@node02"]
     assert shlex.split(commands[0][1][-1])[:3] == ["env", "PYTHONPATH=/my code", "/venv/bin/python"]
@@ -138,7 +138,7 @@ def test_the_command_of_each_node_in_the_order_of_the_list() -> None:
 def test_the_two_torchrun_commands_of_a_static_rendezvous() -> None:
     two = request(scheduler="ssh", nodes=2, procs_per_node=8, hosts=("10.10.10.16", "10.10.10.17"))
     made = spec(plan=Plan("x", two, Rendezvous("static", port=50000), python="/venv/bin/python"))
-    typed = SSH.typed_on_each_node(made, ["train.py", "a b"], is_python=True)
+    typed = SSH.typed_per_node(made, ["train.py", "a b"], is_python=True)
     assert typed == [
         (
             f"10.10.10.{16 + node}",
@@ -149,10 +149,10 @@ def test_the_two_torchrun_commands_of_a_static_rendezvous() -> None:
         )
         for node in (0, 1)
     ]
-    assert "--no-python ./solver" in SSH.typed_on_each_node(made, ["./solver"], is_python=False)[0][1]
+    assert "--no-python ./solver" in SSH.typed_per_node(made, ["./solver"], is_python=False)[0][1]
     elsewhere = spec(plan=Plan("x", two, Rendezvous("static", port_range=(600, 700), master_addr="10.0.0.1")))
-    assert "--master_addr=10.0.0.1 --master_port=600" in SSH.typed_on_each_node(elsewhere, ["x"], is_python=True)[1][1]
-    assert SSH.typed_on_each_node(spec(two), ["x"], is_python=True) == []
+    assert "--master_addr=10.0.0.1 --master_port=600" in SSH.typed_per_node(elsewhere, ["x"], is_python=True)[1][1]
+    assert SSH.typed_per_node(spec(two), ["x"], is_python=True) == []
 
 
 def test_ranks_count_over_the_hosts_of_the_list() -> None:
@@ -162,13 +162,13 @@ def test_ranks_count_over_the_hosts_of_the_list() -> None:
         "HPC_HYDRA_SPAWN_RANK": "2",
         "HPC_HYDRA_SPAWN_SIZE": "4",
     }
-    info = SSH.identity(env)
+    info = SSH.rank_info(env)
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (6, 2, 8, 4)
     assert (info.node_rank, info.num_nodes, info.master_host, info.hosts) == (1, 2, "b", ("b", "a"))
-    assert SSH.identity({"HPC_HYDRA_SPAWN_RANK": "0"}) is None
+    assert SSH.rank_info({"HPC_HYDRA_SPAWN_RANK": "0"}) is None
     with pytest.raises(RendezvousError, match="not below the number of hosts"):
-        SSH.identity({**env, "HPC_HYDRA_SSH_NODE": "2"})
+        SSH.rank_info({**env, "HPC_HYDRA_SSH_NODE": "2"})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers import generic, registry
 from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import Composed, machine
@@ -126,5 +126,5 @@ def test_every_key_is_one_of_ours() -> None:
     """And each can be asked for."""
     for name in registry.BUILT_IN:
         for attached in (True, False):
-            for key in registry.dialect(name).own_defaults(attached=attached):
+            for key in generic.default_variables(registry.dialect(name), attached=attached):
                 assert key in Request.__dataclass_fields__
