@@ -82,7 +82,9 @@ def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Progra
 
 
 def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[JobSpec]:
-    """A spec for each plan of packed runs; its script starts one of them."""
+    """A spec for each plan of packed runs, whose script starts one of them; none where runs are not packed."""
+    if group.pack is None:
+        return []
     node = made.rank_command[:-1]
     found = []
     scheduler = registry.dialect(group.plan.request.scheduler)
@@ -206,7 +208,7 @@ def write(
     Raises `ConfigError`.
     """
     alone = [spec for group, spec, _ in jobs if group.pack is None]
-    together = [step for group, spec, _ in jobs if group.pack is not None for step in steps(group, spec, plan_key)]
+    together = [step for group, spec, _ in jobs for step in steps(group, spec, plan_key)]
     write_container([spec for spec in (*alone, *together) if spec.plan.container])
     write_secrets([*(spec for _, spec, _ in jobs), *together])
     for number, (group, spec, path) in enumerate(jobs):
