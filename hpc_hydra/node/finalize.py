@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.processes import name_of, number_of
+from hpc_hydra.processes import ignore_signals, name_of, number_of
 from hpc_hydra.records import ending
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import collect
 from hpc_hydra.records.files import make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
@@ -30,6 +31,12 @@ from hpc_hydra.schedulers.generic import requeue_exit_code
 from hpc_hydra.schedulers.registry import dialect
 
 
+def main(argv: Sequence[str]) -> int:
+    """``python -m hpc_hydra.node finish CODE``."""
+    ignore_signals()  # the script that starts it does, too: what comes before this line must not end it
+    return finish(*argv)
+
+
 def finish(code: str) -> int:
     """Write the outcome and print one line; returns the exit code of the first cause.
 
@@ -38,46 +45,46 @@ def finish(code: str) -> int:
     """
     try:
         launched, by_exit = int(code), None
-        execution = Execution.read(os.environ)
-        record = execution.record()
-        plan = read_plans(execution.sweep).get(record.plan)
-        outcome = _in_its_words(execution, gathered(execution, record, plan, launched))
+        attempt = Attempt.read(os.environ)
+        record = attempt.record()
+        plan = read_plans(attempt.sweep).get(record.plan)
+        outcome = _in_its_words(attempt, gathered(attempt, record, plan, launched))
         if envvars.INTERRUPTED in os.environ:
             outcome = _interrupted(outcome)
         signum = number_of(plan.request.warn_signal) if plan is not None else None
         early = is_warned_early(outcome, launched, signum)
         if early:
             outcome = _warned_early(outcome, signum)
-        if plan is not None and plan.request.max_requeues and not execution.attached:
+        if plan is not None and plan.request.max_requeues and not attempt.attached:
             from hpc_hydra.node.requeue import requeued
 
-            by_exit = requeue_exit_code(dialect(execution.scheduler))
-            told = requeued(execution, record, plan.request.max_requeues, outcome, early=early)
+            by_exit = requeue_exit_code(dialect(attempt.scheduler))
+            told = requeued(attempt, record, plan.request.max_requeues, outcome, early=early)
             if told is None:
                 return by_exit or outcome.exit_code
             outcome = told
-        outcome = write(execution.sweep, execution.paths(record), record, outcome)
-        if not execution.attached:
-            note_end(execution.sweep, execution.job, outcome)
+        outcome = write(attempt.sweep, attempt.paths(record), record, outcome)
+        if not attempt.attached:
+            note_end(attempt.sweep, attempt.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1
-    if not execution.attached:
+    if not attempt.attached:
         print(in_words(outcome), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
         print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 
 
-def gathered(execution: Execution, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
+def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
     """How an attempt ended, from what its ranks wrote and the exit code of what started them."""
     return collect(
-        execution.paths(record),
+        attempt.paths(record),
         record.num,
-        execution.attempt,
+        attempt.name,
         exit_code=code,
         world_size=plan.world_size if plan else None,
-        job_id=execution.job_id,
+        job_id=attempt.job_id,
         reason=os.environ.get(envvars.REASON),
     )
 
@@ -97,11 +104,11 @@ def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
     return outcome if outcome.status != "failed" else replace(outcome, status="cancelled", signal=signum, reason=why)
 
 
-def _in_its_words(execution: Execution, outcome: Outcome) -> Outcome:
+def _in_its_words(attempt: Attempt, outcome: Outcome) -> Outcome:
     """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
-    scheduler = dialect(execution.scheduler)
+    scheduler = dialect(attempt.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
-    if of_itself or execution.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
+    if of_itself or attempt.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
         return outcome
     from hpc_hydra.node.requeue import standing_of
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hpc_hydra.schedulers.registry import dialect
 _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
 
 
-def function() -> int:
+def function(_: Sequence[str] = ()) -> int:
     """Run it; returns the exit code. The result, or the traceback, is pickled as submitit does."""
     from submitit.core import plugins, utils
 

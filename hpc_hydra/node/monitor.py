@@ -26,7 +26,7 @@ from hpc_hydra.node.rank.gpus import Gpus, Reading
 from hpc_hydra.processes import STOP, WARN, die_with_parent
 
 if TYPE_CHECKING:
-    from hpc_hydra.node.rank.context import Seat
+    from hpc_hydra.node.rank.context import RankContext
     from hpc_hydra.planning.types import Monitor
 
 CSV, DMON = ".gutil.csv", ".gutil"
@@ -42,13 +42,13 @@ _DMON = (
 
 
 @contextlib.contextmanager
-def monitored(seat: Seat) -> Iterator[None]:
+def monitored(context: RankContext) -> Iterator[None]:
     """Have this node measured, where the plan says so and this process is its first; never fails, never waits."""
     pid = None
-    wanted = seat.plan.monitor
-    if wanted is not None and seat.info.local_rank == 0 and seat.agent is None and not seat.execution.attached:
+    wanted = context.plan.monitor
+    if wanted is not None and context.info.local_rank == 0 and context.agent is None and not context.attempt.attached:
         with contextlib.suppress(OSError):
-            pid = _start(seat, wanted)
+            pid = _start(context, wanted)
     try:
         yield
     finally:
@@ -58,24 +58,24 @@ def monitored(seat: Seat) -> Iterator[None]:
                 os.waitpid(pid, 0)
 
 
-def _prefixes(seat: Seat, pattern: str | None) -> tuple[Path, Path]:
+def _prefixes(context: RankContext, pattern: str | None) -> tuple[Path, Path]:
     """Of the files' names: where they are, and where the report looks for them."""
-    job = (seat.info.job_id or seat.execution.job_id or seat.execution.job).replace("/", "_")
-    usual = seat.paths.attempt(seat.execution.attempt) / f"{job}.{seat.host.replace('/', '_')}"
+    job = (context.job_id or context.attempt.job).replace("/", "_")
+    usual = context.paths.attempt(context.attempt.name) / f"{job}.{context.host.replace('/', '_')}"
     if pattern is None:
         return usual, usual
     from hpc_hydra.node.rank.logs import filled
 
-    name = filled(pattern, seat.record.num, replace(seat.info, job_id=job), seat.host, os.environ)
-    prefix = seat.paths.root.absolute() / name.removesuffix(CSV).removesuffix(DMON)
+    name = filled(pattern, context.record.num, replace(context.info, job_id=job), context.host, os.environ)
+    prefix = context.paths.root.absolute() / name.removesuffix(CSV).removesuffix(DMON)
     for path in (prefix, usual):
         path.parent.mkdir(parents=True, exist_ok=True)
     return prefix, usual
 
 
-def _start(seat: Seat, wanted: Monitor) -> int:
-    prefix, link = _prefixes(seat, wanted.file)
-    gpus = which_gpus(seat, os.environ)
+def _start(context: RankContext, wanted: Monitor) -> int:
+    prefix, link = _prefixes(context, wanted.file)
+    gpus = which_gpus(context, os.environ)
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -85,7 +85,7 @@ def _start(seat: Seat, wanted: Monitor) -> int:
         for signum in (*STOP, *WARN):  # they are meant for the program; this process goes with its parent
             signal.signal(signum, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
-        log = nothing if seat.err is None else os.open(seat.err, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        log = nothing if context.err is None else os.open(context.err, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         for number, target in ((0, nothing), (1, nothing), (2, log)):
             os.dup2(target, number)
         os.closerange(3, 1024)
@@ -95,16 +95,16 @@ def _start(seat: Seat, wanted: Monitor) -> int:
         os._exit(127)
 
 
-def which_gpus(seat: Seat, env: Mapping[str, str]) -> str:
+def which_gpus(context: RankContext, env: Mapping[str, str]) -> str:
     """The GPUs of the run on this node: ``all``, ``none``, or their identifiers with commas."""
-    request = seat.plan.request
+    request = context.plan.request
     if not request.gpus_per_proc:
         return "none"
     if request.gpu_request == "gpus-per-task":  # this rank sees its own only
         return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "all"
     from hpc_hydra.schedulers.visible_gpus import visible
 
-    return ",".join(visible(env, seat.plan.gpu_vendor).ids or ()) or "all"
+    return ",".join(visible(env, context.plan.gpu_vendor).ids or ()) or "all"
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.frozen_config import RunRecord
@@ -33,7 +33,7 @@ _SUBMIT = 120  # and to take a job
 
 
 def requeued(
-    execution: Execution, record: RunRecord, most: int, outcome: Outcome, *, early: bool = False
+    attempt: Attempt, record: RunRecord, most: int, outcome: Outcome, *, early: bool = False
 ) -> Outcome | None:
     """Queue the run again, where it is to be gone on with.
 
@@ -44,25 +44,25 @@ def requeued(
     Returns the outcome to write where it is not, with the reason; None: it is queued again, and this attempt's outcome
     lies with its logs.
     """
-    scheduler = dialect(execution.scheduler)
-    count = _count(execution, record, scheduler)
+    scheduler = dialect(attempt.scheduler)
+    count = _count(attempt, record, scheduler)
     outcome = replace(outcome, requeues=count)
     if outcome.status == "completed":
         return outcome
     if count < most:
-        intend(execution, scheduler, count + 1)
-    told = _requeued(execution, record, scheduler, most, outcome, early=early)
+        intend(attempt, scheduler, count + 1)
+    told = _requeued(attempt, record, scheduler, most, outcome, early=early)
     if told is not None:
-        withdraws(execution.sweep, execution.job, execution.job_id)
+        withdraws(attempt.sweep, attempt.job, attempt.job_id)
     return told
 
 
 def _requeued(
-    execution: Execution, record: RunRecord, scheduler: Scheduler, most: int, outcome: Outcome, *, early: bool
+    attempt: Attempt, record: RunRecord, scheduler: Scheduler, most: int, outcome: Outcome, *, early: bool
 ) -> Outcome | None:
     count = outcome.requeues
-    paths = execution.paths(record)
-    ends = read_ends(paths, execution.attempt)
+    paths = attempt.paths(record)
+    ends = read_ends(paths, attempt.name)
     standing = standing_of(scheduler, ends)
     preempted = standing is not None and standing.is_preempted
     why = why_again(outcome, ends, preempted=preempted, early=early)
@@ -75,7 +75,7 @@ def _requeued(
     if count >= most:
         return with_more(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
     os.umask(record.program.umask)
-    file = paths.closed(execution.attempt)
+    file = paths.closed(attempt.name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
     told = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
@@ -84,7 +84,7 @@ def _requeued(
     by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not standing.is_running)
     if by_scheduler:
         return None
-    failed = queue_again(execution, scheduler, count + 1)
+    failed = queue_again(attempt, scheduler, count + 1)
     if failed is None:
         if isinstance(scheduler, Resubmission):
             print(told, flush=True)
@@ -119,41 +119,41 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
     return scheduler.parse_job_end(done.stdout)
 
 
-def _count(execution: Execution, record: RunRecord, scheduler: Scheduler) -> int:
+def _count(attempt: Attempt, record: RunRecord, scheduler: Scheduler) -> int:
     """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
     known = generic.restarts(scheduler, os.environ)
     if known is not None:
         return known
-    paths = execution.paths(record)
-    mine = [path for path in paths.logs.glob(f"*-{execution.job_id.replace('[', '[[]')}") if path.is_dir()]
-    return sum(path.name != execution.attempt and read_json(paths.closed(path.name)) is not None for path in mine)
+    paths = attempt.paths(record)
+    mine = [path for path in paths.logs.glob(f"*-{attempt.job_id.replace('[', '[[]')}") if path.is_dir()]
+    return sum(path.name != attempt.name and read_json(paths.closed(path.name)) is not None for path in mine)
 
 
-def intend(execution: Execution, scheduler: Scheduler, count: int) -> None:
+def intend(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
     """Note, before it is known how the job stands, which other job may go on with the run. Raises `OSError`.
 
     So whoever cancels this one, or finds it ended, knows what to look for (`succession`).
     """
     name = generic.successor_of(scheduler, os.environ, count)
     if name is not None:
-        intends(execution.sweep, execution.job, execution.job_id, name)
+        intends(attempt.sweep, attempt.job, attempt.job_id, name)
 
 
-def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str | None:
+def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | None:
     """Put the job of this process into the queue again; returns why that failed. None: it did not.
 
     Where another job takes over, that was `intend`-ed.
 
     Args:
-        execution: of the run, or of the one that names a pack.
+        attempt: of the run, or of the one that names a pack.
         count: how often it is queued again then.
     """
     if isinstance(scheduler, RequeueCommand):
         return _run(scheduler.requeue_command(os.environ), os.environ)[1]
     if not isinstance(scheduler, Resubmission):
         return f"scheduler={scheduler.name} cannot requeue a run"
-    script = SweepPaths(execution.sweep).script(execution.job)
-    command = scheduler.resubmit_command(os.environ, script, execution.run, count, execution.job_id)
+    script = SweepPaths(attempt.sweep).script(attempt.job)
+    command = scheduler.resubmit_command(os.environ, script, attempt.run, count, attempt.job_id)
     env = _reaching(scheduler, cleaned(os.environ))
     said, failed = _run(command, env, _SUBMIT)
     new: str | None = None
@@ -167,7 +167,7 @@ def queue_again(execution: Execution, scheduler: Scheduler, count: int) -> str |
         name = scheduler.successor_name(os.environ, count)
         new = scheduler.parse_successor(listed, name) if name and unknown is None else None
     try:
-        decided = took_over(execution.sweep, execution.job, execution.job_id, new)
+        decided = took_over(attempt.sweep, attempt.job, attempt.job_id, new)
     except OSError as error:
         failed, decided = str(error), None
     if new is not None and decided is None:

@@ -43,7 +43,7 @@ def plan(settings: Settings) -> Plan:
     listed = hosts.hosts(settings.scheduler)
     notes += hosts.notes(settings.resources, listed)
     settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
-    if settings.logging.rank_prefix and meet.name == "mpi":
+    if settings.logging.rank_prefix and meet.start_mode == "mpi":
         raise PlanError(
             "MPI's ranks open their logs themselves",
             where="logging.rank_prefix",

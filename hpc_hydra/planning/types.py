@@ -131,9 +131,18 @@ class Rendezvous:
     quorum_timeout: int = 60  # until a rank that waits for a quorum gives up
 
     @property
+    def start_mode(self) -> Literal["direct", "fork_server", "mpi", "torchrun"]:
+        """How the node starts the ranks: by which module of `hpc_hydra.node.modes`."""
+        if self.name in AGENT_MODES:
+            return "torchrun"
+        if self.name == "mpi":
+            return "mpi"
+        return "fork_server" if self.fork_server else "direct"
+
+    @property
     def by_agents(self) -> bool:
         """Whether one agent a node starts the ranks there, so that the scheduler starts the agents only."""
-        return self.name in AGENT_MODES or self.fork_server
+        return self.start_mode in ("torchrun", "fork_server")
 
     @property
     def has_replicas(self) -> bool:

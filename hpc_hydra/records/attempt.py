@@ -18,13 +18,13 @@ from hpc_hydra.records.layout import RunPaths
 
 
 @dataclass(frozen=True)
-class Execution:
+class Attempt:
     """One attempt of one run."""
 
     sweep: Path
     run: int
     job: str
-    attempt: str  # YYYYmmdd-HHMMSS-<job id>, in UTC, made by the job script: the same for all ranks
+    name: str  # YYYYmmdd-HHMMSS-<job id>, in UTC, made by the job script: the same for all ranks
     scheduler: str
     launch: str | None = None  # whose records the script belongs to
     attached: bool = False  # a console shows the output of the ranks
@@ -32,7 +32,7 @@ class Execution:
     again: int = 0  # how often that was started before
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> Execution:
+    def read(cls, env: Mapping[str, str]) -> Attempt:
         """From the environment. Raises `SweepError` naming the variable that is missing or no use."""
 
         def value(name: str) -> str:
@@ -52,7 +52,7 @@ class Execution:
             sweep=Path(value(envvars.SWEEP)),
             run=int(run),
             job=value(envvars.JOB),
-            attempt=value(envvars.ATTEMPT),
+            name=value(envvars.ATTEMPT),
             scheduler=value(envvars.SCHEDULER),
             launch=env.get(envvars.LAUNCH),
             attached=bool(env.get(envvars.ATTACHED)),
@@ -63,17 +63,17 @@ class Execution:
     @property
     def place(self) -> str:
         """What names the directory of logs: the attempt, or a replica group's part of it."""
-        return self.attempt if self.replica is None else f"{self.attempt}/replica_{self.replica}"
+        return self.name if self.replica is None else f"{self.name}/replica_{self.replica}"
 
     @property
     def token(self) -> str:
         """The same for all processes that belong together, and for no others."""
-        return self.attempt if self.replica is None else f"{self.place}.{self.again}"
+        return self.name if self.replica is None else f"{self.place}.{self.again}"
 
     @property
     def job_id(self) -> str:
         """The scheduler's id of the job, as the script put it into the attempt's name."""
-        return self.attempt.split("-", 2)[-1]
+        return self.name.split("-", 2)[-1]
 
     def meeting(self, paths: RunPaths) -> Path:
         """Where the first of these processes says where it is."""
@@ -93,8 +93,8 @@ class Execution:
 def failures() -> Callable[[], bool]:
     """Tells whether a rank of this attempt has failed by itself."""
     try:
-        execution = Execution.read(os.environ)
-        paths = execution.paths(execution.record())
+        attempt = Attempt.read(os.environ)
+        paths = attempt.paths(attempt.record())
     except HpcHydraError:  # the command is no rank of a run
         return lambda: False
-    return lambda: first_cause(read_ends(paths, execution.attempt)) is not None
+    return lambda: first_cause(read_ends(paths, attempt.name)) is not None

@@ -10,12 +10,13 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers import commands, registry
 from hpc_hydra.schedulers.base import Allocation, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, StepSignals
 from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
@@ -203,3 +204,9 @@ def cores_of(request: Request) -> int:
 def gpus_of(request: Request) -> int:
     """Of a node."""
     return 0 if request.gpu_request == "none" else request.shared_gpus or request.procs_per_node * request.gpus_per_proc
+
+
+def main(argv: Sequence[str]) -> int:
+    """``python -m hpc_hydra.node ask_ranks SCHEDULER GROUP``."""
+    name, group = argv
+    return 0 if ask_ranks(registry.dialect(name), int(group)) else 1

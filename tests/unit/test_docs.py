@@ -102,6 +102,7 @@ def name(document: Path) -> str:
     return document.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.timeout(900)  # a document is one test, with all its sweeps
 @pytest.mark.parametrize("document", having("test", "dry"), ids=name)
 def test_the_commands_of_a_document_run(document: Path, tmp_path: Path) -> None:
     assert run(document, {"test", "dry"}, tmp_path) > 0

@@ -10,7 +10,6 @@ Must not know: what the program does.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import os
 import re
@@ -18,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra import envvars
@@ -26,13 +26,11 @@ from hpc_hydra.hydra_compat import rank_process
 from hpc_hydra.node.rank import environment, gc_tuning, gpu_visibility
 from hpc_hydra.node.rank.context import (
     Agent,
-    Case,
-    Seat,
+    RankContext,
     identify,
-    meeting_of,
+    meet,
     prepare_run,
-    sit,
-    told_of_nobody,
+    record_startup_error,
 )
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.rendezvous import Endpoint
@@ -68,57 +66,56 @@ _NEEDS_IT = re.compile(rb"DistributedDataParallel|torch\.optim|torch\.compile|fu
 _SETS_IT_UP = re.compile(rb"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TRITON_")
 
 
-def supervise_forked(case: Case, signals: Signals) -> int | Child:
-    """As `supervisor.supervise`, for all ranks of this node."""
-    seat: Seat | None = None
+def supervise(context: RankContext, signals: Signals) -> int | Child:
+    """As `modes.supervise`, for all ranks of this node."""
     try:
-        with told_of_nobody(case):
-            node = identify(case.execution, case.plan, os.environ, case.host)
-        seat = Seat(case.execution, case.record, case.plan, node, case.host, None, None)
-        prepare_run(seat)
-        with meeting_of(seat, signals) as (meeting, held):
-            ranks = [rank_info(node, local, case.plan) for local in range(case.plan.request.procs_per_node)]
-            why = prepare(case, ranks[0], meeting)
+        with record_startup_error(context):
+            node = identify(context.attempt, context.plan, os.environ, context.host)
+        server = replace(context, info=node)
+        prepare_run(server)
+        with meet(server, signals) as (meeting, held):
+            ranks = [rank_info(node, local, context.plan) for local in range(context.plan.request.procs_per_node)]
+            why = prepare(context, ranks[0], meeting)
             if why is not None and node.rank == 0:
                 print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
             running: dict[int, int] = {}
-            server = os.getpid()
+            parent = os.getpid()
             for info in ranks:
                 pid = os.fork()
                 if pid == 0:
                     os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
-                    die_with_parent(server, signal.SIGTERM)
+                    die_with_parent(parent, signal.SIGTERM)
                     if held is not None:
                         held.close()
-                    return _become(case, info, meeting, server, new_image=why is not None)
+                    return _become(context, info, meeting, parent, new_image=why is not None)
                 running[pid] = info.rank
             try:
                 return _watch(running, signals)
             finally:
                 kill_children()
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(None, error, case.host, signals)
+        return ended_early(None, error, context.host, signals)
 
 
 def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
     """Who a rank is, from who its node is."""
     procs = plan.request.procs_per_node
-    return dataclasses.replace(
+    return replace(
         node, rank=node.node_rank * procs + local, local_rank=local, world_size=plan.world_size, local_world_size=procs
     )
 
 
-def prepare(case: Case, first: RankInfo, meeting: Endpoint) -> str | None:
+def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | None:
     """Import what all ranks need. Returns why they may not be forked from here; None: they may."""
-    program, plan = case.record.program, case.plan
+    program, plan = context.record.program, context.plan
     if program.kind == "command":
         return "a command is a program of its own"
     own = [var.name for var in plan.env if var.expand and READ_AT_IMPORT.match(var.name) and "rank}" in var.value]
     if own:
         return f"{own[0]} is read at import, and differs between ranks"
     env, _ = environment.rank_environment(
-        os.environ, plan, first, host=case.host, address=meeting.address, port=meeting.port, master_host=meeting.host,
-        seed=case.record.seed,
+        os.environ, plan, first, host=context.host, address=meeting.address, port=meeting.port,
+        master_host=meeting.host, seed=context.record.seed,
     )  # fmt: skip
     if environment.needs_new_image(os.environ, env):
         return "variables of the plan are read when an interpreter starts"
@@ -130,7 +127,7 @@ def prepare(case: Case, first: RankInfo, meeting: Endpoint) -> str | None:
             importlib.import_module(name)
         import torch
 
-        if imports_compiler(case):
+        if imports_compiler(context):
             importlib.import_module(COMPILER)
     except ImportError as error:
         return str(error)
@@ -143,18 +140,18 @@ def prepare(case: Case, first: RankInfo, meeting: Endpoint) -> str | None:
     return None
 
 
-def imports_compiler(case: Case) -> bool:
+def imports_compiler(context: RankContext) -> bool:
     """Whether the ranks will import torch's compiler, as far as script and configuration tell.
 
     Where the script sets variables that it reads at import, it is left to the ranks, after these lines.
     """
-    program, text = case.record.program, b""
+    program, text = context.record.program, b""
     with contextlib.suppress(OSError):
         if program.kind == "script":
             text = read_bytes(Path(program.target))
         if _SETS_IT_UP.search(text):
             return False
-        text += read_bytes(SweepPaths(case.execution.sweep).bases, case.record.base)
+        text += read_bytes(SweepPaths(context.attempt.sweep).bases, context.record.base)
     return _NEEDS_IT.search(text) is not None
 
 
@@ -165,16 +162,15 @@ def _warm_up() -> None:
     OmegaConf.create({"a": {"b": "x"}, "c": f"${{a.b}}/${{oc.env:{envvars.RUN},null}}"})["c"]
 
 
-def _become(case: Case, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool) -> int | Child:
+def _become(context: RankContext, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool) -> int | Child:
     """In the fork: a rank's supervisor, and in its child the program."""
     signals = Signals()
     signals.start_with_none_blocked()
-    seat: Seat | None = None
     try:
-        seat = dataclasses.replace(sit(case, info, os.environ), agent=Agent(server, server))
-        return start(seat, meeting, None, signals, new_image=new_image)
+        context = replace(context.identified(info, os.environ), agent=Agent(server, server))
+        return start(context, meeting, None, signals, new_image=new_image)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, case.host, signals)
+        return ended_early(context, error, context.host, signals)
 
 
 def _watch(running: dict[int, int], signals: Signals) -> int:

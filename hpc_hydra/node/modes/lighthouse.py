@@ -28,7 +28,7 @@ from typing import Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.rank import rendezvous
-from hpc_hydra.node.rank.context import find_case, told_of_nobody
+from hpc_hydra.node.rank.context import read_context, record_startup_error
 from hpc_hydra.node.rank.logs import open_log
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo, Rendezvous
@@ -51,10 +51,10 @@ def lighthouse(argv: Sequence[str]) -> int:
     parent = os.getppid()
     die_with_parent(parent, signal.SIGTERM)
     host = socket.gethostname()
-    case = find_case(os.environ, host)
-    with told_of_nobody(case):
+    context = read_context(os.environ, host)
+    with record_startup_error(context):
         check_installed()
-        settings = case.plan.rendezvous
+        settings = context.plan.rendezvous
         hosts = tuple(os.environ.get(envvars.JOB_HOSTS, host).split(","))
         info = RankInfo(0, 0, 1, 1, 0, len(hosts), hosts[0], hosts)
         fixed = Rendezvous(port=options.port) if options.port else settings
@@ -63,13 +63,13 @@ def lighthouse(argv: Sequence[str]) -> int:
                 host=host,
                 address=rendezvous.address_of(settings, info),
                 port=held.getsockname()[1],
-                token=case.execution.attempt,
-                job_id=case.execution.job_id,
-                world_size=case.plan.replicas,
+                token=context.attempt.name,
+                job_id=context.attempt.job_id,
+                world_size=context.plan.replicas,
                 published=time.time(),
             )
-            folder = case.paths.attempt(case.execution.attempt)
-            rendezvous.publish(case.paths.rendezvous(case.execution.attempt), meeting)
+            folder = context.paths.attempt(context.attempt.name)
+            rendezvous.publish(context.paths.rendezvous(context.attempt.name), meeting)
             try:
                 return _keep(meeting, settings, folder, held, signals, parent)
             finally:

@@ -20,9 +20,8 @@ from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.modes import mpi
 from hpc_hydra.node.modes.mpi import Channel
 from hpc_hydra.node.rank import rendezvous
-from hpc_hydra.node.rank.context import Case, Seat, announce, check_world, prepare_run, sit, told_of_nobody
+from hpc_hydra.node.rank.context import RankContext, announce, check_world, prepare_run, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child, become, play
-from hpc_hydra.node.rank.part import Part
 from hpc_hydra.node.rank.supervisor import ended_early, environment_of, held_for, open_logs, outlive
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of
@@ -30,49 +29,48 @@ from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, na
 _PAUSE = 0.01  # seconds between two looks at what the program says, while MPI is initialised
 
 
-def supervise_by_mpi(case: Case, signals: Signals) -> int | Child:
-    """As `supervisor.supervise`, once it is known that MPI says who this rank is."""
+def supervise(context: RankContext, signals: Signals) -> int | Child:
+    """As `modes.supervise`, once it is known that MPI says who this rank is."""
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore(held_for(case.record.program, case.plan))
+        signals.restore(held_for(context.record.program, context.plan))
         ours.close()
         os.close(reader)
-        return _program(case, Channel(theirs), writer)
+        return _program(context, Channel(theirs), writer)
     theirs.close()
     os.close(writer)
     signals.hand_on(child)
-    seat: Seat | None = None
-    talk = _Talk(Channel(ours), child, signals, case)
+    talk = _Talk(Channel(ours), child, signals, context)
     with contextlib.ExitStack() as stack:
         try:
             if signals.stop is not None:
                 raise Stopped(signals.stop)
-            with told_of_nobody(case):
-                info = _with_job(case, from_json(RankInfo, talk.hear("info")))
-                check_world(info, case.plan.request, case.host, info.source)
-            seat = sit(case, info, os.environ)
-            prepare_run(seat)
+            with record_startup_error(context):
+                info = _with_job(context, from_json(RankInfo, talk.hear("info")))
+                check_world(info, context.plan.request, context.host, info.source)
+            context = context.identified(info, os.environ)
+            prepare_run(context)
             if info.rank == 0:
-                held = stack.enter_context(rendezvous.hold(case.plan.rendezvous))
-                talk.channel.say({"meeting": to_json(announce(seat, held))})
+                held = stack.enter_context(rendezvous.hold(context.plan.rendezvous))
+                talk.channel.say({"meeting": to_json(announce(context, held))})
             meeting = from_json(rendezvous.Endpoint, talk.hear("meeting"))
-            rendezvous.check(meeting, info, case.execution.attempt)
+            rendezvous.check(meeting, info, context.attempt.name)
         except (Stopped, HpcHydraError, OSError) as error:
             talk.end()
-            return ended_early(seat, error, case.host, signals)
-        return outlive(seat, child, reader, signals)
+            return ended_early(context, error, context.host, signals)
+        return outlive(context, child, reader, signals)
 
 
 class _Talk:
     """What the supervisor hears from the program that it forked."""
 
-    def __init__(self, channel: Channel, child: int, signals: Signals, case: Case) -> None:
-        self.channel, self._child, self._signals, self._host = channel, child, signals, case.host
-        self._timeout = case.plan.rendezvous.timeout
+    def __init__(self, channel: Channel, child: int, signals: Signals, context: RankContext) -> None:
+        self.channel, self._child, self._signals, self._host = channel, child, signals, context.host
+        self._timeout = context.plan.rendezvous.timeout
         self._end = time.monotonic() + self._timeout
         self._gone = False
 
@@ -110,18 +108,18 @@ class _Talk:
             os.waitpid(self._child, 0)
 
 
-def _with_job(case: Case, info: RankInfo) -> RankInfo:
-    return dataclasses.replace(info, job_id=case.execution.job_id)
+def _with_job(context: RankContext, info: RankInfo) -> RankInfo:
+    return dataclasses.replace(info, job_id=context.attempt.job_id)
 
 
-def _program(case: Case, channel: Channel, writer: int) -> Child:
+def _program(context: RankContext, channel: Channel, writer: int) -> Child:
     """In the child: by MPI become a rank."""
     try:
         info, meeting = mpi.introduce(channel)
-        seat = sit(case, _with_job(case, info), os.environ)
-        env, notes = environment_of(seat, meeting)
-        out, err = open_logs(seat, notes)
-        return become(seat, env, out, err, writer, perform=_perform, before_new_image=mpi.finalize)
+        context = context.identified(_with_job(context, info), os.environ)
+        env, notes = environment_of(context, meeting)
+        out, err = open_logs(context, notes)
+        return become(context, env, out, err, writer, perform=_perform, before_new_image=mpi.finalize)
     except HpcHydraError as error:
         with contextlib.suppress(OSError):
             channel.say({"error": error.what, "where": error.where, "fix": error.fix})
@@ -130,23 +128,23 @@ def _program(case: Case, channel: Channel, writer: int) -> Child:
         os._exit(1)
 
 
-def _perform(part: Part) -> int:
+def _perform(context: RankContext) -> int:
     """Run the program within MPI; a command that is no Python program has to start without it."""
     try:
-        code = _command(part) if part.record.program.kind == "command" else play(part)
+        code = _command(context) if context.record.program.kind == "command" else play(context)
     except SystemExit as leaving:
         mpi.play_well(0 if leaving.code in (None, 0) else 1)
         raise
     return mpi.play_well(code)
 
 
-def _command(part: Part) -> int:
+def _command(context: RankContext) -> int:
     from hpc_hydra.node.rank.command import ready
     from hpc_hydra.node.rank.program import execute
     from hpc_hydra.node.rank.script import script
 
-    argv = ready(part.sweep, part.record, job_id=part.job_id)
-    program = part.record.program
+    argv = ready(context.attempt.sweep, context.record, job_id=context.job_id)
+    program = context.record.program
     if program.target == "python" and not program.flags:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # ranks share a console: whole lines, at once

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.modes.lighthouse import check_installed, url
-from hpc_hydra.node.rank.context import Case, find_case, told_of_nobody
+from hpc_hydra.node.rank.context import RankContext, read_context, record_startup_error
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.processes import (
@@ -64,24 +64,24 @@ def replicas(argv: Sequence[str]) -> int:
         parser.error("there is no command after the launch command")
     signals = Signals()
     adopt_orphans()
-    case = find_case(os.environ, socket.gethostname())
-    with told_of_nobody(case):
+    context = read_context(os.environ, socket.gethostname())
+    with record_startup_error(context):
         if not options.contained:
             check_installed()
-        job = Job(case, command, options.words, options.contained, _hosts(case), signals)
+        job = Job(context, command, options.words, options.contained, _hosts(context), signals)
     try:
         return job.run()
     finally:
         job.end()
 
 
-def _hosts(case: Case) -> tuple[str, ...]:
-    asked = case.plan.request.nodes
-    found = generic.hosts(dialect(case.execution.scheduler), os.environ)
+def _hosts(context: RankContext) -> tuple[str, ...]:
+    asked = context.plan.request.nodes
+    found = generic.hosts(dialect(context.attempt.scheduler), os.environ)
     if len(found) < asked:
         raise RendezvousError(
             f"the job has {len(found)} nodes ({', '.join(found) or 'nobody names them'}), and asks for {asked}",
-            where=case.execution.scheduler,
+            where=context.attempt.scheduler,
             fix="start the job script as it was written: its options belong to this sweep",
         )
     return found[:asked]
@@ -132,7 +132,7 @@ class Group:
 class Job:
     """All groups, and the lighthouse."""
 
-    case: Case
+    context: RankContext
     command: list[str]
     words: int  # the first ones of it are the launch command
     contained: bool  # which enters a container
@@ -151,16 +151,16 @@ class Job:
 
     @property
     def plan(self) -> Plan:
-        return self.case.plan
+        return self.context.plan
 
     @property
     def attempt(self) -> str:
-        return self.case.execution.attempt
+        return self.context.attempt.name
 
     def run(self) -> int:
-        forget_outcome(self.case.execution.sweep, self.case.record.num, self.attempt, self.case.paths)
+        forget_outcome(self.context.attempt.sweep, self.context.record.num, self.attempt, self.context.paths)
         if self.plan.logging.save_hostlist:
-            self.case.paths.hostlist.write_text("".join(f"{name}\n" for name in self.hosts))
+            self.context.paths.hostlist.write_text("".join(f"{name}\n" for name in self.hosts))
         self._light()
         kill_at: float | None = None
         while any(group.state.state in ("running", "waiting") for group in self.groups):
@@ -203,12 +203,12 @@ class Job:
         assert self.meeting is not None
         state = group.state
         number, again = state.replica, state.restarts + (state.exit_code is not None)
-        place = self.case.paths.attempt(self.case.paths.replica(self.attempt, number))
+        place = self.context.paths.attempt(self.context.paths.replica(self.attempt, number))
         if again:  # how its ranks ended the last time is in `replicas.json`
             for path in [*place.glob("*.end.json"), place / "store.json"]:
                 path.unlink(missing_ok=True)
         env = environment(
-            os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.case.execution.job_id
+            os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.context.attempt.job_id
         )
         group.pid = self._fork(fill(self.command, state.hosts), env)
         group.state = replace(state, state="running", restarts=again)
@@ -286,14 +286,14 @@ class Job:
         """How its ranks ended. What another node wrote may be seen late."""
         end = time.monotonic() + patience
         while True:
-            found = read_ends(self.case.paths, self.case.paths.replica(self.attempt, group.state.replica))
+            found = read_ends(self.context.paths, self.context.paths.replica(self.attempt, group.state.replica))
             if len(found) >= self._size(group) or time.monotonic() >= end:
                 return found
             time.sleep(0.1)
 
     def _drop_late(self) -> None:
         """Once a group has ended its training, one that was started again and is in no quorum would train alone."""
-        quorum = read_json(self.case.paths.attempt(self.attempt) / "quorum.json")
+        quorum = read_json(self.context.paths.attempt(self.attempt) / "quorum.json")
         if not quorum:
             return
         members = {each["store"] for each in quorum["members"]}
@@ -301,7 +301,7 @@ class Job:
             if group.state.state == "waiting":
                 group.state = replace(group.state, state="lost")
             elif group.pid is not None and group.state.restarts:
-                place = self.case.paths.attempt(self.case.paths.replica(self.attempt, group.state.replica))
+                place = self.context.paths.attempt(self.context.paths.replica(self.attempt, group.state.replica))
                 store = read_json(place / "store.json")
                 if store is None or store["address"] not in members:
                     group.dropped = "the others ended before it was with them again"
@@ -325,14 +325,14 @@ class Job:
 
     def _pass_on(self, signum: int) -> None:
         """A scheduler signals the ranks itself, and its launch command would end them where it is told to stop."""
-        if self.case.execution.scheduler == "local" or self.signals.seen.count(signal.SIGTERM) > 1:
+        if self.context.attempt.scheduler == "local" or self.signals.seen.count(signal.SIGTERM) > 1:
             self._tell(signum)
 
     # the lighthouse
 
     def _light(self) -> None:
         """Start what keeps the lighthouse, on the first node, and wait until it says where it is."""
-        published = self.case.paths.rendezvous(self.attempt)
+        published = self.context.paths.rendezvous(self.attempt)
         port = [] if self.meeting is None else ["--port", str(self.meeting.port)]
         first = self.hosts[0]
         if self.contained or socket.gethostname().split(".")[0] != first.split(".")[0]:
@@ -364,7 +364,7 @@ class Job:
     def _write(self, status: str, code: int | None = None) -> None:
         ended = None if status == "running" else time.time()
         found = Replicas(tuple(group.state for group in self.groups), status, code, ended)  # type: ignore[arg-type]
-        write_json(self.case.paths.replicas(self.attempt), to_json(found))
+        write_json(self.context.paths.replicas(self.attempt), to_json(found))
 
     def _verdict(self) -> int:
         states = [group.state for group in self.groups]

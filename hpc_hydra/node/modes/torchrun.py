@@ -25,7 +25,7 @@ from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.modes.replica_resources import take_share
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.rank import gc_tuning, rendezvous
-from hpc_hydra.node.rank.context import Case, Seat, identify, meeting_of, prepare_run, told_of_nobody
+from hpc_hydra.node.rank.context import RankContext, identify, meet, prepare_run, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.logs import open_log
 from hpc_hydra.node.rank.supervisor import ended_early
@@ -69,30 +69,30 @@ class Node:
     own_round: Path | None = None  # where this node's agent says when it last started ranks; None: it need not
 
 
-def supervise_agent(case: Case, signals: Signals) -> int | Child:
-    """As `supervisor.supervise`, for all ranks of this node."""
+def supervise(context: RankContext, signals: Signals) -> int | Child:
+    """As `modes.supervise`, for all ranks of this node."""
     try:
-        with told_of_nobody(case):
-            info = identify(case.execution, case.plan, os.environ, case.host)
-            log = case.paths.attempt(case.execution.place) / f"torchrun_{info.rank}.log"
-            out = None if case.execution.attached else log
-            if case.execution.replica is not None:
+        with record_startup_error(context):
+            info = identify(context.attempt, context.plan, os.environ, context.host)
+            log = context.paths.attempt(context.attempt.place) / f"torchrun_{info.rank}.log"
+            out = None if context.attempt.attached else log
+            if context.attempt.replica is not None:
                 info = among(info, os.environ)
-            seat = Seat(case.execution, case.record, settled(case.plan), info, case.host, out, out)
-            prepare_run(seat)
-            with meeting_of(seat, signals) as (meeting, held):
-                node = _node(seat, meeting)
+            context = dataclasses.replace(context, plan=settled(context.plan), info=info, out=out, err=out)
+            prepare_run(context)
+            with meet(context, signals) as (meeting, held):
+                node = _node(context, meeting)
                 supervisor = os.getpid()
                 agent = os.fork()
                 if agent == 0:
                     die_with_parent(supervisor)
                     if held is not None:
                         held.close()
-                    return _become(seat, node, supervisor)
-                with monitored(seat):
-                    return _outlive(seat, agent, signals)
+                    return _become(context, node, supervisor)
+                with monitored(context):
+                    return _outlive(context, agent, signals)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(None, error, case.host, signals)
+        return ended_early(None, error, context.host, signals)
 
 
 def settled(plan: Plan) -> Plan:
@@ -110,9 +110,9 @@ def among(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
     return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
 
 
-def _node(seat: Seat, meeting: rendezvous.Endpoint) -> Node:
-    info, plan = seat.info, seat.plan
-    attempt = seat.paths.attempt(seat.execution.place)
+def _node(context: RankContext, meeting: rendezvous.Endpoint) -> Node:
+    info, plan = context.info, context.plan
+    attempt = context.paths.attempt(context.attempt.place)
     return Node(
         settings=plan.rendezvous,
         procs=plan.procs_per_agent,
@@ -120,12 +120,12 @@ def _node(seat: Seat, meeting: rendezvous.Endpoint) -> Node:
         node_rank=info.rank,
         address=meeting.address,
         port=meeting.port,
-        here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, seat.host),
-        run_id=seat.execution.token.replace("/", "_"),
+        here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, context.host),
+        run_id=context.attempt.token.replace("/", "_"),
         log_dir=attempt / f"torchrun_{info.rank}",
-        rounds=seat.paths.rounds(seat.execution.place),
-        host=seat.host,
-        own_round=seat.paths.node_round(seat.execution.place, info.rank) if plan.is_elastic else None,
+        rounds=context.paths.rounds(context.attempt.place),
+        host=context.host,
+        own_round=context.paths.node_round(context.attempt.place, info.rank) if plan.is_elastic else None,
     )
 
 
@@ -137,20 +137,20 @@ def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
     )
 
 
-def _become(seat: Seat, node: Node, supervisor: int) -> Child:
+def _become(context: RankContext, node: Node, supervisor: int) -> Child:
     """In the child, which keeps all signals blocked: the agent."""
     gc_tuning.resume()
-    if seat.out is not None:
-        log = open_log(seat.out)
+    if context.out is not None:
+        log = open_log(context.out)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.close(log)
     os.environ[envvars.AGENT_PID] = str(os.getpid())
     os.environ[envvars.AGENT_SUPERVISOR_PID] = str(supervisor)
-    os.environ[envvars.HOSTS] = ",".join(seat.info.hosts)
+    os.environ[envvars.HOSTS] = ",".join(context.info.hosts)
     reverse_dns.note(os.environ, node.address)
-    if seat.execution.replica is not None:
-        take_share(seat.plan, seat.execution.replica)
+    if context.attempt.replica is not None:
+        take_share(context.plan, context.attempt.replica)
 
     def run() -> int:
         from hpc_hydra.node.modes.torchrun_agent import run_agent
@@ -160,7 +160,7 @@ def _become(seat: Seat, node: Node, supervisor: int) -> Child:
     return run
 
 
-def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
+def _outlive(context: RankContext, agent: int, signals: Signals) -> int:
     """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
     guardian = os.getppid()
     told = False
@@ -172,9 +172,9 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
         is_warned = any(signum in WARN for signum in signals.seen)
         if is_warned:
             hand_on_warnings(signals, _workers(agent), warned)
-        waits = is_warned and len(warned) < seat.plan.procs_per_agent
-        signum = signals.wait(_LOOK if seat.plan.is_elastic or waits else None)
-        if seat.plan.is_elastic and not told and is_in_vain(seat):
+        waits = is_warned and len(warned) < context.plan.procs_per_agent
+        signum = signals.wait(_LOOK if context.plan.is_elastic or waits else None)
+        if context.plan.is_elastic and not told and is_in_vain(context):
             os.kill(agent, STOP_BY + signal.SIGTERM)
             told = True
         if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
@@ -188,18 +188,18 @@ def _outlive(seat: Seat, agent: int, signals: Signals) -> int:
     code, killed = exit_code(status)
     if code == 0:
         return 0
-    cause = first_cause(read_ends(seat.paths, seat.execution.place))
-    if cause is not None and not seat.plan.is_elastic:
+    cause = first_cause(read_ends(context.paths, context.attempt.place))
+    if cause is not None and not context.plan.is_elastic:
         return cause.exit_code
     if told:
         return 128 + (signals.stop or signal.SIGTERM)
     how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
     end = RankEnd(
-        rank=-1, host=seat.host, exit_code=code, signal=killed, ended=time.time(),
-        error=f"the torchrun agent of node {seat.info.rank} {how}", log=str(seat.out) if seat.out else None,
-        replica=seat.execution.replica,
+        rank=-1, host=context.host, exit_code=code, signal=killed, ended=time.time(),
+        error=f"the torchrun agent of node {context.info.rank} {how}", log=str(context.out) if context.out else None,
+        replica=context.attempt.replica,
     )  # fmt: skip
-    write_json(seat.paths.attempt(seat.execution.place) / f"torchrun_{seat.info.rank}.end.json", to_json(end))
+    write_json(context.paths.attempt(context.attempt.place) / f"torchrun_{context.info.rank}.end.json", to_json(end))
     return code
 
 
@@ -213,20 +213,20 @@ def hand_on_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[
                     os.kill(worker, signum)
 
 
-def is_in_vain(seat: Seat) -> bool:
+def is_in_vain(context: RankContext) -> bool:
     """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
 
     An agent that ended by itself has used up its restarts; and those that were killed may have been too many.
     """
     lost = 0
-    for path in seat.paths.attempt(seat.execution.place).glob("torchrun_*.end.json"):
+    for path in context.paths.attempt(context.attempt.place).glob("torchrun_*.end.json"):
         with contextlib.suppress(HpcHydraError, OSError):
             end = read_json(path)
             if end and not end["told_to_stop"]:
                 if end["signal"] is None:
                     return True
                 lost += 1
-    return seat.info.world_size - lost < (seat.plan.rendezvous.min_nodes or 0)
+    return context.info.world_size - lost < (context.plan.rendezvous.min_nodes or 0)
 
 
 def _workers(agent: int) -> list[int]:

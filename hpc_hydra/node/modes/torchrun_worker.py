@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.rank.context import Agent, Seat, find_case, sit
+from hpc_hydra.node.rank.context import Agent, RankContext, read_context
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.node.rank.supervisor import ended_early, start
@@ -23,31 +23,31 @@ from hpc_hydra.records.files import write_json
 
 
 def supervise_worker(signals: Signals) -> int | Child:
-    """As `supervisor.supervise`. The agent's end, whatever it was, ends this process and the program."""
+    """As `modes.supervise`, for a worker, which ends with its agent, however that ended."""
     signals.start_with_none_blocked()  # the agent blocks warnings for itself, and its children inherit that
     host = socket.gethostname()
-    seat: Seat | None = None
+    context: RankContext | None = None
     try:
         agent = Agent(_number(os.environ, envvars.AGENT_PID), _number(os.environ, envvars.AGENT_SUPERVISOR_PID))
         die_with_parent(agent.pid, signal.SIGTERM)
-        case = find_case(os.environ, host)
-        info = dataclasses.replace(worker_info(os.environ), job_id=case.execution.job_id)
-        seat = sit(case, info, os.environ)
-        seat = dataclasses.replace(seat, agent=agent, round=_number(os.environ, envvars.ROUND))
-        if case.execution.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
+        context = read_context(os.environ, host)
+        info = dataclasses.replace(worker_info(os.environ), job_id=context.attempt.job_id)
+        context = context.identified(info, os.environ)
+        context = dataclasses.replace(context, agent=agent, round=_number(os.environ, envvars.ROUND))
+        if context.attempt.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
             store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
-            write_json(case.paths.attempt(case.execution.place) / "store.json", store)
+            write_json(context.paths.attempt(context.attempt.place) / "store.json", store)
         meeting = Endpoint(
             info.master_host,
             info.master_host,
             _number(os.environ, "MASTER_PORT"),
-            case.execution.token,
-            case.execution.job_id,
+            context.attempt.token,
+            context.attempt.job_id,
             info.world_size,
         )
-        return start(seat, meeting, None, signals)
+        return start(context, meeting, None, signals)
     except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, host, signals)
+        return ended_early(context, error, host, signals)
 
 
 def worker_info(env: Mapping[str, str]) -> RankInfo:

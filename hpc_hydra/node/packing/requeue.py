@@ -16,7 +16,7 @@ from typing import Any
 
 from hpc_hydra.node.requeue import intend, queue_again, standing_of, times, with_more
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import collect, first_cause, is_consequence, read_ends
 from hpc_hydra.records.files import append_line, make_below, read_lines, write_json
@@ -180,8 +180,8 @@ class Again:
         if self.count >= self.most or not (self.interrupted or (waiting and self.warned)):
             return None
         scheduler = dialect(self.scheduler)
-        execution = Execution(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
-        intend(execution, scheduler, self.count + 1)
+        attempt = Attempt(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
+        intend(attempt, scheduler, self.count + 1)
         standing = standing_of(scheduler)
         if standing is None or not (standing.is_running or standing.reached_limit or standing.is_preempted):
             withdraws(self.sweep, self.job, self.id)
@@ -196,7 +196,7 @@ class Again:
             return scheduler.requeue_exit_code
         if standing.is_preempted and not standing.is_running:  # the scheduler itself does it
             return 1
-        why = queue_again(execution, scheduler, self.count + 1)
+        why = queue_again(attempt, scheduler, self.count + 1)
         if why is None:
             return 1
         print(f"hpc_hydra: it could not be queued again: {why}", flush=True)

@@ -35,7 +35,7 @@ from hpc_hydra.processes import (
     exit_code,
     name_of,
 )
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import last_lines
 from hpc_hydra.records.files import make_below, read_json
 from hpc_hydra.records.frozen_config import RunRecord
@@ -246,10 +246,10 @@ class Pack:
             self._ended(task, *exit_code(task.status))
 
     def _ended(self, task: Task, code: int, signum: int | None) -> None:
-        execution = Execution(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
+        attempt = Attempt(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
         if code == LOST:
             self._note_lost_hosts(task)
-        outcome = replace(gathered(execution, task.record, task.plan, code), job_id=self.id)
+        outcome = replace(gathered(attempt, task.record, task.plan, code), job_id=self.id)
         of_itself = outcome.status == "completed" or outcome.rank is not None
         cancelled = task.cancelled or self._is_cancelled
         if self._is_cancelled and outcome.signal == signal.SIGTERM:

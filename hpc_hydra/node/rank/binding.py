@@ -142,7 +142,7 @@ def is_ours_to_bind(plan: Plan, info: RankInfo, cpus: Sequence[int], here: Topol
         return False
     own_start = plan.rendezvous.by_agents or envvars.SPAWN_RANK in env
     given = [name for name, _ in request.launch_args if name in _CPU_BIND]
-    if not own_start and (request.cpu_bind is not None or given or plan.rendezvous.name == "mpi"):
+    if not own_start and (request.cpu_bind is not None or given or plan.rendezvous.start_mode == "mpi"):
         return False
     if not request.cpus_per_proc:
         return own_start

@@ -1,4 +1,4 @@
-"""A rank's place in a run: what the job script names, who the rank is, where it meets the others.
+"""The context of a rank: the attempt it belongs to, the run's records, who it is, where it meets the others.
 
 Must not know: how the rank's program is started, and what became of it.
 """
@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
@@ -18,7 +18,7 @@ from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.logs import log_files
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.processes import GRACE, Signals
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.layout import RunPaths
@@ -48,19 +48,24 @@ class Agent:
         return hand_on
 
 
-@dataclass(frozen=True)
-class Seat:
-    """A rank's place in a run."""
+UNKNOWN = RankInfo(rank=-1, local_rank=-1, world_size=0, local_world_size=0, node_rank=-1, num_nodes=0, master_host="")
+"""Stands for a rank until it is known."""
 
-    execution: Execution
+
+@dataclass(frozen=True)
+class RankContext:
+    """A process of a run: what the job script tells it, the run's records, and, once known, which rank it is."""
+
+    attempt: Attempt
     record: RunRecord
     plan: Plan
-    info: RankInfo
     host: str
-    out: Path | None  # None: the streams stay as they are, attached to a console
-    err: Path | None
+    info: RankInfo = UNKNOWN
+    out: Path | None = None  # log files; None: the streams stay as they are, attached to a console
+    err: Path | None = None
     agent: Agent | None = None  # torchrun's, where that started this rank
-    round: int = 0
+    round: int = 0  # how often torchrun had started the ranks before
+    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the program ended
 
     @property
     def paths(self) -> RunPaths:
@@ -68,46 +73,59 @@ class Seat:
 
     @property
     def end(self) -> Path:
-        return self.paths.rank_end(self.execution.place, self.info.rank)
-
-
-@dataclass(frozen=True)
-class Case:
-    """What a process that the job script started is to do, before it knows its rank."""
-
-    execution: Execution
-    record: RunRecord
-    plan: Plan
-    host: str
+        """The record of this rank's end."""
+        return self.paths.rank_end(self.attempt.place, self.info.rank)
 
     @property
-    def paths(self) -> RunPaths:
-        return RunPaths(self.record.dir)
+    def job_id(self) -> str:
+        return self.info.job_id or self.attempt.job_id
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the rank that writes the output directory: rank 0, of the first replica group."""
+        return self.info.rank == 0 and not self.attempt.replica
+
+    def identified(self, info: RankInfo, env: Mapping[str, str]) -> RankContext:
+        """The same for a known rank, with its log files. Touches nothing."""
+        out, err = None, None
+        if not self.attempt.attached:
+            first = (self.attempt.replica or 0) * (self.plan.world_size // self.plan.replicas)
+            place = self.attempt.place
+            out, err = log_files(self.plan.logging, self.paths, place, self.record.num, info, self.host, env, first)
+        return replace(self, info=info, out=out, err=err)
 
 
-def find_case(env: Mapping[str, str], host: str) -> Case:
-    """The run that the job script names; makes the attempt's directory. Raises `SweepError`."""
-    execution = Execution.read(env)
-    record = execution.record()
-    plans = read_plans(execution.sweep)
-    if record.plan not in plans:
-        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(execution.sweep))
+def read_context(env: Mapping[str, str], host: str) -> RankContext:
+    """What the job script tells this process, its rank still unknown; makes the attempt's directory.
+
+    Raises `SweepError`.
+    """
+    attempt = Attempt.read(env)
+    record = attempt.record()
     os.umask(record.program.umask)
-    case = Case(execution, record, plans[record.plan], host)
-    case.paths.attempt(execution.place).mkdir(parents=True, exist_ok=True)
-    return case
+    context = RankContext(attempt, record, plan_of(attempt, record), host)
+    context.paths.attempt(attempt.place).mkdir(parents=True, exist_ok=True)
+    return context
 
 
-def identify(execution: Execution, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
+def plan_of(attempt: Attempt, record: RunRecord) -> Plan:
+    """The plan of a run. Raises `SweepError`."""
+    plans = read_plans(attempt.sweep)
+    if record.plan not in plans:
+        raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(attempt.sweep))
+    return plans[record.plan]
+
+
+def identify(attempt: Attempt, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
     """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
-    info = registry.rank_info(execution.scheduler, env)
+    info = registry.rank_info(attempt.scheduler, env)
     if info is None:
         raise RendezvousError(
-            f"this process on {host} is no task of {execution.scheduler}: its per-task variables are not set",
+            f"this process on {host} is no task of {attempt.scheduler}: its per-task variables are not set",
             where=host,
             fix="start the job script, which starts one process per rank",
         )
-    check_world(info, plan.step, host, info.source or execution.scheduler)
+    check_world(info, plan.step, host, info.source or attempt.scheduler)
     return info
 
 
@@ -123,76 +141,66 @@ def check_world(info: RankInfo, request: Request, host: str, source: str) -> Non
 
 
 @contextlib.contextmanager
-def told_of_nobody(case: Case) -> Iterator[None]:
-    """An error before the rank is known is nobody's end, yet the reason of the whole run."""
+def record_startup_error(context: RankContext) -> Iterator[None]:
+    """Record an error that comes before the rank is known: it is the reason why the run failed."""
     try:
         yield
     except HpcHydraError as error:
         why = " ".join(str(error).split())
         unknown = RankEnd(
-            rank=-1, host=case.host, exit_code=error.exit_code, ended=time.time(), error=why,
-            replica=case.execution.replica,
+            rank=-1, host=context.host, exit_code=error.exit_code, ended=time.time(), error=why,
+            replica=context.attempt.replica,
         )  # fmt: skip
-        name = f"unknown.{case.host}.{os.getpid()}.end.json"
-        write_json(case.paths.attempt(case.execution.place) / name, to_json(unknown))
+        name = f"unknown.{context.host}.{os.getpid()}.end.json"
+        write_json(context.paths.attempt(context.attempt.place) / name, to_json(unknown))
         raise
 
 
-def sit(case: Case, info: RankInfo, env: Mapping[str, str]) -> Seat:
-    """A rank's place. Touches nothing."""
-    execution, record, plan = case.execution, case.record, case.plan
-    out, err = None, None
-    if not execution.attached:
-        first = (execution.replica or 0) * (plan.world_size // plan.replicas)
-        out, err = log_files(plan.logging, case.paths, execution.place, record.num, info, case.host, env, first)
-    return Seat(execution, record, plan, info, case.host, out, err)
-
-
-def prepare_run(seat: Seat) -> None:
+def prepare_run(context: RankContext) -> None:
     """What rank 0 does once for all."""
-    if seat.info.rank != 0 or seat.execution.replica is not None:
+    if context.info.rank != 0 or context.attempt.replica is not None:
         return
     from hpc_hydra.records.last_words import keep_room
     from hpc_hydra.records.outcome_index import forget_outcome
 
-    if not seat.execution.attached:
-        keep_room(seat.paths.last_words(seat.execution.attempt))
+    if not context.attempt.attached:
+        keep_room(context.paths.last_words(context.attempt.name))
 
-    forget_outcome(seat.execution.sweep, seat.record.num, seat.execution.attempt, seat.paths)
-    if seat.plan.logging.save_hostlist:
-        seat.paths.hostlist.write_text("".join(f"{name}\n" for name in seat.info.hosts or (seat.host,)))
+    forget_outcome(context.attempt.sweep, context.record.num, context.attempt.name, context.paths)
+    if context.plan.logging.save_hostlist:
+        context.paths.hostlist.write_text("".join(f"{name}\n" for name in context.info.hosts or (context.host,)))
 
 
 @contextlib.contextmanager
-def meeting_of(seat: Seat, signals: Signals) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
+def meet(context: RankContext, signals: Signals) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
     """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
-    info, settings, execution = seat.info, seat.plan.rendezvous, seat.execution
-    path = execution.meeting(seat.paths)
+    info, settings, attempt = context.info, context.plan.rendezvous, context.attempt
+    path = attempt.meeting(context.paths)
     if info.rank != 0:
         yield (
             rendezvous.join(
-                path, info, execution.token, timeout=settings.timeout, pause=signals.pause,
-                rank_0_end=None if execution.again else seat.paths.rank_end(execution.place, 0),
+                path, info, attempt.token, timeout=settings.timeout, pause=signals.pause,
+                rank_0_end=None if attempt.again else context.paths.rank_end(attempt.place, 0),
             ),
             None,
         )  # fmt: skip
         return
     with rendezvous.hold(settings) as held:
-        meeting = announce(seat, held)
+        meeting = announce(context, held)
         yield meeting, held
 
 
-def announce(seat: Seat, held: socket.socket) -> rendezvous.Endpoint:
+def announce(context: RankContext, held: socket.socket) -> rendezvous.Endpoint:
     """Publish where rank 0, which this is, can be reached."""
-    info, execution = seat.info, seat.execution
+    info, attempt = context.info, context.attempt
     meeting = rendezvous.Endpoint(
-        host=info.master_host or seat.host,
-        address=rendezvous.address_of(seat.plan.rendezvous, info),
+        host=info.master_host or context.host,
+        address=rendezvous.address_of(context.plan.rendezvous, info),
         port=held.getsockname()[1],
-        token=execution.token,
-        job_id=info.job_id or execution.job_id,
+        token=attempt.token,
+        job_id=info.job_id or attempt.job_id,
         world_size=info.world_size,
         published=time.time(),
     )
-    rendezvous.publish(execution.meeting(seat.paths), meeting)
+    rendezvous.publish(attempt.meeting(context.paths), meeting)
     return meeting

@@ -103,6 +103,19 @@ def _keep_library(env: MutableMapping[str, str]) -> None:
         env["PYTHONPATH"] = f"{lib}:{path}" if path else lib
 
 
+def rank_info(env: Mapping[str, str]) -> RankInfo:
+    """Who a rank is, from its environment: the inverse of `identity_variables`."""
+    return RankInfo(
+        rank=int(env["RANK"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        world_size=int(env["WORLD_SIZE"]),
+        local_world_size=int(env["LOCAL_WORLD_SIZE"]),
+        node_rank=int(env["NODE_RANK"]),
+        num_nodes=int(env[envvars.NUM_NODES]),
+        master_host=env[envvars.MASTER_HOST],
+    )
+
+
 def identity_variables(info: RankInfo, address: str, port: int) -> dict[str, str]:
     """The variables of torch.distributed's ``env://``."""
     return {

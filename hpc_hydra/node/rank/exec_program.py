@@ -9,28 +9,29 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 from hpc_hydra import envvars
 from hpc_hydra.node.rank import environment
-from hpc_hydra.node.rank.context import Seat
-from hpc_hydra.node.rank.part import Part
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.node.rank.context import RankContext, plan_of
+from hpc_hydra.records.attempt import Attempt
 
 Child = Callable[[], int]
 
 
 def become(
-    seat: Seat,
+    context: RankContext,
     env: dict[str, str],
     out: int,
     err: int,
     writer: int,
     *,
-    perform: Callable[[Part], int] | None = None,
+    perform: Callable[[RankContext], int] | None = None,
     before_new_image: Callable[[], None] = lambda: None,
     new_image: bool = False,
 ) -> Child:
@@ -45,30 +46,27 @@ def become(
     fresh = new_image or environment.needs_new_image(os.environ, env)
     os.environ.clear()
     os.environ.update(env)
-    program = seat.record.program
-    cwd = (seat.plan.container and seat.plan.container.workdir) or program.cwd
+    program = context.record.program
+    cwd = (context.plan.container and context.plan.container.workdir) or program.cwd
     if cwd:
         try:
             os.chdir(cwd)
         except OSError as error:
-            return _complain(f"{cwd}: {error.strerror} on {seat.host}", writer)
-    part = Part(
-        seat.execution.sweep, seat.record, seat.execution.place, seat.info.rank,
-        seat.info.job_id or seat.execution.job_id, reporter(writer), seat.execution.replica or 0,
-    )  # fmt: skip
+            return _complain(f"{cwd}: {error.strerror} on {context.host}", writer)
+    context = replace(context, report=reporter(writer))
     if program.kind == "command":
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
     elif fresh:
         before_new_image()
         return lambda: _start_again(writer)
-    return lambda: (perform or play)(part)
+    return lambda: (perform or play)(context)
 
 
-def play(part: Part) -> int:
+def play(context: RankContext) -> int:
     """Run the program in this process, with streams that lose nothing in a crash."""
     from hpc_hydra.node.rank import preemption_signal, program
 
-    if part.record.program.kind != "command":
+    if context.record.program.kind != "command":
         preemption_signal.begin()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -78,22 +76,21 @@ def play(part: Part) -> int:
         import faulthandler
 
         faulthandler.enable()
-    return program.run(part)
+    return program.run(context)
 
 
 def resume() -> int:
     """The second half of a rank whose variables need a new process image: the supervisor waits already."""
-    execution = Execution.read(os.environ)
+    attempt = Attempt.read(os.environ)
     writer = os.environ.pop(envvars.REPORT_FD, None)
     report = None
     if writer is not None:
         os.set_inheritable(int(writer), False)
         report = reporter(int(writer))
-    part = Part(
-        execution.sweep, execution.record(), execution.place, int(os.environ["RANK"]), execution.job_id,
-        report or (lambda _: None), execution.replica or 0,
-    )  # fmt: skip
-    return play(part)
+    record = attempt.record()
+    info, host = environment.rank_info(os.environ), socket.gethostname()
+    context = RankContext(attempt, record, plan_of(attempt, record), host, info)
+    return play(context if report is None else replace(context, report=report))
 
 
 def reporter(writer: int) -> Callable[[dict[str, str]], None]:

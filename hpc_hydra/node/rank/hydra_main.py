@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.hydra_compat import composition, rank_process
-from hpc_hydra.node.rank.part import Part, tell
+from hpc_hydra.node.rank.context import UNKNOWN, RankContext
+from hpc_hydra.node.rank.program_error import tell
 from hpc_hydra.records.files import is_private, keep_private
 from hpc_hydra.records.frozen_config import identity, thaw
 from hpc_hydra.records.layout import SweepPaths
@@ -29,8 +30,8 @@ TaskFunction = Callable[[Any], Any]
 class HydraMain:
     """One run in this process. ``code`` is its exit code once the task function has ended."""
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
+    def __init__(self, context: RankContext) -> None:
+        self.context = context
         self.code: int | None = None
         self.passed: list[str] = []  # functions that were called and are not those of this run
         self._pid, self._start = os.getpid(), str(Path.cwd())
@@ -47,7 +48,7 @@ class HydraMain:
             sys.exit(self.code)  # what follows is for the process that launched
 
     def _is_launched(self, function: TaskFunction) -> bool:
-        wanted = self.part.record.program.task
+        wanted = self.context.record.program.task
         if wanted is None or identity(function) == (wanted.module, wanted.name):
             self._same += 1
             if wanted is None or self._same > wanted.before:
@@ -58,7 +59,7 @@ class HydraMain:
 
     def _check_directory(self) -> None:
         """Where the start of the program was not certain, it has to have come to where it was when it launched."""
-        expected, start = self.part.record.program.arrived, self.part.record.program.cwd
+        expected, start = self.context.record.program.arrived, self.context.record.program.cwd
         if expected is None or self._start != start:  # a container may have a directory of its own
             return
         if not Path(expected).is_dir() or Path.cwd().samefile(expected):
@@ -72,7 +73,7 @@ class HydraMain:
 
     def not_reached(self) -> SweepError:
         """The error of a program that ended without calling the function."""
-        program = self.part.record.program
+        program = self.context.record.program
         name = f"{program.task.module}.{program.task.name}" if program.task else "its @hydra.main function"
         others = f" (it called {', '.join(self.passed)})" if self.passed else ""
         return SweepError(
@@ -83,27 +84,27 @@ class HydraMain:
 
     def play(self, function: TaskFunction) -> None:
         """Run the task function, and keep what it returns. `SystemExit` passes through."""
-        part = self.part
+        context = self.context
         result = self._run(function)
         if os.getpid() != self._pid:  # a process that the task function forked: not the rank
-            part = replace(part, rank=-1, report=lambda _: None)
+            context = replace(context, info=UNKNOWN, report=lambda _: None)
         try:
             value = result.return_value  # raises what the task raised, and says which overrides it had
         except Exception as error:
-            if part.rank == 0 and part.record.program.kind == "task":
+            if context.info.rank == 0 and context.record.program.kind == "task":
                 from hpc_hydra.node.rank.return_value import keep_failure
 
-                keep_failure(result, part.paths.result)
-            self.code = tell(part, error)
+                keep_failure(result, context.paths.result)
+            self.code = tell(context, error)
             return
-        if part.rank == 0:
+        if context.info.rank == 0:
             from hpc_hydra.node.rank.return_value import keep
 
-            part.paths.attempt(part.attempt).mkdir(parents=True, exist_ok=True)
-            why = keep(value, part.paths.returned(part.attempt), part.paths.result)
+            context.paths.attempt(context.attempt.place).mkdir(parents=True, exist_ok=True)
+            why = keep(value, context.paths.returned(context.attempt.place), context.paths.result)
             if why:
                 print(f"hpc_hydra: {why}", file=sys.stderr, flush=True)
-        part.report({"returned": ""})
+        context.report({"returned": ""})
         self.code = 0
 
     def _run(self, function: TaskFunction) -> Any:
@@ -114,22 +115,22 @@ class HydraMain:
         from hpc_hydra.node.rank import gc_tuning
 
         setup_globals()
-        part = self.part
-        cfg = thaw(part.sweep, part.record, job_id=part.job_id or None)
+        context = self.context
+        cfg = thaw(context.attempt.sweep, context.record, job_id=context.job_id or None)
         JobRuntime.instance().set("name", cfg.hydra.job.name)
-        if not part.writes:  # the output directory is rank 0's: the others write nothing of Hydra's there
+        if not context.is_main:  # the output directory is rank 0's: the others write nothing of Hydra's there
             with read_write(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.output_subdir = None
-                _own_log_files(cfg, part)
-        elif cfg.hydra.output_subdir and is_private(SweepPaths(part.sweep).meta):
-            keep_private(part.paths.root / cfg.hydra.output_subdir)  # Hydra's record has the secrets too
+                _own_log_files(cfg, context)
+        elif cfg.hydra.output_subdir and is_private(SweepPaths(context.attempt.sweep).meta):
+            keep_private(context.paths.root / cfg.hydra.output_subdir)  # Hydra's record has the secrets too
         gc_tuning.resume()
         done = run_job(
             task_function=function,
             config=cfg,
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
-            hydra_context=rank_process.job_context(composition.callbacks(cfg if part.writes else None)),
+            hydra_context=rank_process.job_context(composition.callbacks(cfg if context.is_main else None)),
         )
         if done.overrides is not None:  # Hydra prints them with an error
             more = OmegaConf.select(cfg, "launch.secrets") or ()
@@ -137,7 +138,7 @@ class HydraMain:
         return done
 
 
-def _own_log_files(cfg: DictConfig, part: Part) -> None:
+def _own_log_files(cfg: DictConfig, context: RankContext) -> None:
     """Give the file handlers of Hydra's job logging a file of this rank's, beside its output."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -146,13 +147,14 @@ def _own_log_files(cfg: DictConfig, part: Part) -> None:
     if not handlers:
         return
     before = HydraConfig.instance().cfg
-    cfg.hydra.runtime.output_dir = str(part.record.dir)
+    cfg.hydra.runtime.output_dir = str(context.record.dir)
     HydraConfig.instance().set_config(cfg)  # handlers may refer to ${hydra:...}
     OmegaConf.set_readonly(cfg.hydra, False)
     try:
         for handler in handlers.values():
             if OmegaConf.is_dict(handler) and "filename" in handler:
                 name = Path(str(handler.filename))
-                handler.filename = str(part.paths.attempt(part.attempt) / f"{name.stem}.rank_{part.rank}{name.suffix}")
+                folder = context.paths.attempt(context.attempt.place)
+                handler.filename = str(folder / f"{name.stem}.rank_{context.info.rank}{name.suffix}")
     finally:
         HydraConfig.instance().cfg = before

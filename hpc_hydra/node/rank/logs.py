@@ -19,7 +19,7 @@ from hpc_hydra.planning.types import Logging, RankInfo
 from hpc_hydra.records.layout import RunPaths
 
 if TYPE_CHECKING:
-    from hpc_hydra.node.rank.context import Seat
+    from hpc_hydra.node.rank.context import RankContext
 
 _TOKEN = re.compile(r"\{(job_id|array_id|num|rank|host|user)\}")
 
@@ -85,18 +85,20 @@ class Stamps:
         return self._next - now
 
 
-def stamps_of(seat: Seat) -> Stamps | None:
+def stamps_of(context: RankContext) -> Stamps | None:
     """What writes the time into the rank's log: one process for each file; nothing does at a console."""
-    logging, info = seat.plan.logging, seat.info
+    logging, info = context.plan.logging, context.info
     pattern = logging.err or logging.out or "{rank}"
-    replica = seat.execution.replica or 0
+    replica = context.attempt.replica or 0
     if "{rank}" in pattern:
         is_first = True
     elif "{host}" in pattern:
-        is_first = info.local_rank == 0 and replica % seat.plan.rendezvous.replicas_per_node == 0
+        is_first = info.local_rank == 0 and replica % context.plan.rendezvous.replicas_per_node == 0
     else:
         is_first = info.rank == replica == 0
-    return Stamps(seat.err, logging.timestamps) if logging.timestamps and seat.err is not None and is_first else None
+    if not logging.timestamps or context.err is None or not is_first:
+        return None
+    return Stamps(context.err, logging.timestamps)
 
 
 def _user() -> str:

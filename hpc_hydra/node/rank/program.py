@@ -21,43 +21,44 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.node.rank.context import RankContext
 from hpc_hydra.node.rank.hydra_main import HydraMain
-from hpc_hydra.node.rank.part import Part, tell
+from hpc_hydra.node.rank.program_error import tell
 from hpc_hydra.records.frozen_config import Program, load_task
 
 
-def run(part: Part) -> int:
+def run(context: RankContext) -> int:
     """Run the program of a record to its end; returns the exit code. `SystemExit` passes through.
 
     The run ends with its task function: what comes after it (``finally``, the end of a ``with``) changes nothing.
     """
-    program, starter = part.record.program, os.getpid()
+    program, starter = context.record.program, os.getpid()
     if program.kind == "command":
         from hpc_hydra.node.rank.command import ready
 
         try:
-            execute(ready(part.sweep, part.record, job_id=part.job_id))
+            execute(ready(context.attempt.sweep, context.record, job_id=context.job_id))
         except Exception as error:
-            return tell(part, error)
-    main = HydraMain(part)
+            return tell(context, error)
+    main = HydraMain(context)
     try:
         _set_path(program.sys_path0)
         if program.kind == "task":
-            main.play(load_task(part.sweep))
+            main.play(load_task(context.attempt.sweep))
         else:
             main.install()
-            sys.argv = [program.target, *part.record.overrides] if program.typed is None else list(program.typed)
+            sys.argv = [program.target, *context.record.overrides] if program.typed is None else list(program.typed)
             start(program)
         if main.code is None:
             raise main.not_reached()
     except SystemExit as leaving:
         if main.code is None:
             if isinstance(leaving.code, str) and os.getpid() == starter:
-                part.report({"error": leaving.code, "traceback": ""})
+                context.report({"error": leaving.code, "traceback": ""})
             raise
     except Exception as error:
         if main.code is None:
-            return tell(part if os.getpid() == starter else replace(part, report=lambda _: None), error)
+            return tell(context if os.getpid() == starter else replace(context, report=lambda _: None), error)
         traceback.print_exception(error)
         print("hpc_hydra: this came after the end of the task function, with which the run ended", file=sys.stderr)
     return main.code

@@ -1,4 +1,4 @@
-"""One rank's supervisor: says who the rank is, where the others are, starts the program and outlives it.
+"""One rank's supervisor: starts the program of a known rank and outlives it.
 
 It forks before anything heavy is imported: the child runs the user's program, the parent waits, writes how it ended and
 exits with the same code. Signals reach both, because schedulers signal all processes of a step: the parent only notes
@@ -24,15 +24,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import binding, environment, rendezvous, trackers
-from hpc_hydra.node.rank.context import (
-    Seat,
-    find_case,
-    identify,
-    meeting_of,
-    prepare_run,
-    sit,
-    told_of_nobody,
-)
+from hpc_hydra.node.rank.context import UNKNOWN, RankContext
 from hpc_hydra.node.rank.exec_program import Child, become
 from hpc_hydra.node.rank.kill_escalation import Overdue
 from hpc_hydra.node.rank.line_prefixer import Lines
@@ -57,56 +49,23 @@ from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
 
 
-def supervise(signals: Signals) -> int | Child:
-    """Start this process's rank and wait for it.
-
-    Args:
-        signals: held back since this process began.
-
-    Returns the exit code; in the forked child, what is to be called to run the program (from the outermost frame, so
-    that nothing of the supervisor's is on the way of its exceptions).
-    """
-    host = socket.gethostname()
-    seat: Seat | None = None
-    try:
-        case = find_case(os.environ, host)
-        if case.plan.rendezvous.name == "mpi":
-            from hpc_hydra.node.modes.mpi_rank import supervise_by_mpi
-
-            return supervise_by_mpi(case, signals)
-        if case.plan.rendezvous.fork_server:
-            from hpc_hydra.node.modes.fork_server import supervise_forked
-
-            return supervise_forked(case, signals)
-        if case.plan.rendezvous.by_agents:
-            from hpc_hydra.node.modes.torchrun import supervise_agent
-
-            return supervise_agent(case, signals)
-        with told_of_nobody(case):
-            info = identify(case.execution, case.plan, os.environ, host)
-        seat = sit(case, info, os.environ)
-        prepare_run(seat)
-        with meeting_of(seat, signals) as (meeting, held):
-            return start(seat, meeting, held, signals)
-    except (Stopped, HpcHydraError, OSError) as error:
-        return ended_early(seat, error, host, signals)
-
-
 def start(
-    seat: Seat,
+    context: RankContext,
     meeting: rendezvous.Endpoint,
     held: socket.socket | None,
     signals: Signals,
     *,
     new_image: bool = False,
 ) -> int | Child:
-    """Fork the program and outlive it: `supervise` once everything is known.
+    """Start the rank's program and wait for it.
+
+    Forks. Returns as `modes.supervise` does.
 
     ``new_image``: the program needs an interpreter of its own.
     """
-    env, notes = environment_of(seat, meeting)
-    out, err = open_logs(seat, notes)
-    carried = prefixed(seat, out, err)
+    env, notes = environment_of(context, meeting)
+    out, err = open_logs(context, notes)
+    carried = prefixed(context, out, err)
     reader, writer = os.pipe()
     if signals.stop is None:  # notes what came until now
         while signals.wait(0) is not None:
@@ -117,22 +76,22 @@ def start(
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore(held_for(seat.record.program, seat.plan))
+        signals.restore(held_for(context.record.program, context.plan))
         os.close(reader)
         if held is not None:
             held.close()
-        if seat.agent is not None:
+        if context.agent is not None:
             os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
-        binding.bind(seat.plan, seat.info, env)
+        binding.bind(context.plan, context.info, env)
         if carried:
             out, err = (lines.writer for lines in carried)
-        return become(seat, env, out, err, writer, new_image=new_image)
+        return become(context, env, out, err, writer, new_image=new_image)
     signals.hand_on(child)
     for descriptor in {writer} if carried else {out, err, writer}:
         os.close(descriptor)
     for lines in dict.fromkeys(carried):
         lines.begin()
-    code = outlive(seat, child, reader, signals)
+    code = outlive(context, child, reader, signals)
     for lines in carried:
         lines.end()
     return code
@@ -143,68 +102,68 @@ def held_for(program: Program, plan: Plan) -> int | None:
     return None if program.kind == "command" else number_of(plan.request.warn_signal)
 
 
-def prefixed(seat: Seat, out: int, err: int) -> list[Lines]:
+def prefixed(context: RankContext, out: int, err: int) -> list[Lines]:
     """What carries the program's streams on, each line with its rank; empty: they go to the logs by themselves."""
-    if not seat.plan.logging.rank_prefix:
+    if not context.plan.logging.rank_prefix:
         return []
-    prefix = f"[{seat.info.rank}] ".encode()
+    prefix = f"[{context.info.rank}] ".encode()
     first = Lines(out, prefix)
     return [first, first if err == out else Lines(err, prefix)]
 
 
-def environment_of(seat: Seat, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
+def environment_of(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
     """The rank's whole environment, and notes about it."""
     env, notes = environment.rank_environment(
-        os.environ, seat.plan, seat.info, host=seat.host, address=meeting.address, port=meeting.port,
-        master_host=meeting.host, seed=seat.record.seed,
+        os.environ, context.plan, context.info, host=context.host, address=meeting.address, port=meeting.port,
+        master_host=meeting.host, seed=context.record.seed,
     )  # fmt: skip
-    record = seat.record
+    record = context.record
     env |= trackers.variables(
-        env, sweep=seat.execution.sweep, program=record.program.target or (record.program.argv or ("",))[0],
-        num=record.num, overrides=record.overrides, run_dir=record.dir, system=seat.plan.system,
+        env, sweep=context.attempt.sweep, program=record.program.target or (record.program.argv or ("",))[0],
+        num=record.num, overrides=record.overrides, run_dir=record.dir, system=context.plan.system,
     )  # fmt: skip
-    gloo = rendezvous.interface_for_gloo(seat.info)
+    gloo = rendezvous.interface_for_gloo(context.info)
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
     reverse_dns.note(env, meeting.address)
-    if seat.plan.logging.verbose:
+    if context.plan.logging.verbose:
         at = endpoint(meeting.address, meeting.port)
-        notes.append(f"rank {seat.info.rank} of {seat.info.world_size} on {seat.host}, local rank "
-                     f"{seat.info.local_rank}; rank 0 listens at {at}")  # fmt: skip
+        notes.append(f"rank {context.info.rank} of {context.info.world_size} on {context.host}, local rank "
+                     f"{context.info.local_rank}; rank 0 listens at {at}")  # fmt: skip
     return env, notes
 
 
-def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
+def outlive(context: RankContext, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
-    guardian = seat.agent.pid if seat.agent else os.getppid() if envvars.SPAWN_RANK in os.environ else None
-    relay = seat.agent.relay(child) if seat.agent else _relay_of_jsrun(child)
-    overdue = Overdue(lambda: is_warned(seat, signals), lambda: _another_saved(seat))
+    guardian = context.agent.pid if context.agent else os.getppid() if envvars.SPAWN_RANK in os.environ else None
+    relay = context.agent.relay(child) if context.agent else _relay_of_jsrun(child)
+    overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
     report, left = Report(reader), ""
 
     def note(what: str) -> None:
         nonlocal left
         left = f"its function had returned, its process did not end: {what}"
         _write_end(
-            seat,
+            context,
             RankEnd(
-                seat.info.rank,
-                seat.host,
+                context.info.rank,
+                context.host,
                 0,
                 ended=time.time(),
-                log=str(seat.err) if seat.err else None,
-                round=seat.round,
-                replica=seat.execution.replica,
+                log=str(context.err) if context.err else None,
+                round=context.round,
+                replica=context.attempt.replica,
                 left=left,
             ),
         )
 
     lingering = Lingering(
-        child, seat.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at), lambda: signals.stopped_at,
-        note, lambda: _all_have_an_end(seat),
+        child, context.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at),
+        lambda: signals.stopped_at, note, lambda: _all_have_an_end(context),
     )  # fmt: skip
-    with _monitored(seat):
+    with _monitored(context):
         code, signum = _wait(
-            child, signals, lambda: _another_failed(seat), guardian, relay, stamps_of(seat), (overdue, lingering)
+            child, signals, lambda: _another_failed(context), guardian, relay, stamps_of(context), (overdue, lingering)
         )
     lingering.clear()
     failed_before = report.failed_before(signals.stopped_at)
@@ -214,60 +173,65 @@ def outlive(seat: Seat, child: int, reader: int, signals: Signals) -> int:
     done = code != 0 and report.returned_before(signals.stopped_at) and (lingering.ended or stopped)
     if done:
         code, signum = 0, None
-    warned = is_warned(seat, signals)
+    warned = is_warned(context, signals)
     error = report.found.get("error")
     if error and any(f"Errno {number}]" in error for number in (errno.ENOSPC, errno.EROFS)):
-        full = full_disks(seat.paths.root, *([seat.err.parent] if seat.err else []), Path(tempfile.gettempdir()))
+        logs = [context.err.parent] if context.err else []
+        full = full_disks(context.paths.root, *logs, Path(tempfile.gettempdir()))
         error = "; ".join([error, *dict.fromkeys(full)])
     written = _write_end(
-        seat,
+        context,
         RankEnd(
-            rank=seat.info.rank,
-            host=seat.host,
+            rank=context.info.rank,
+            host=context.host,
             exit_code=code,
             signal=signum,
             told_to_stop=not done and (overdue.told or (not failed_before and stopped)),
             ended=time.time(),
             error=error,
             traceback=report.found.get("traceback"),
-            log=str(seat.err) if seat.err else None,
-            round=seat.round,
-            replica=seat.execution.replica,
+            log=str(context.err) if context.err else None,
+            round=context.round,
+            replica=context.attempt.replica,
             warned=warned,
             left=(left or "its function had returned, its process was stopped") if done else None,
         ),
     )
-    if warned and (code == TIME_IS_UP or overdue.told) and seat.execution.replica is None:
+    if warned and (code == TIME_IS_UP or overdue.told) and context.attempt.replica is None:
         return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
     if not written and code in (0, 1):  # neither says more
         return IO_ERROR
-    if code and seat.execution.attached:
+    if code and context.attempt.attached:
         with contextlib.suppress(Stopped):
             signals.pause(float(os.environ.get(envvars.LINGER) or 0))
     return code
 
 
-def _monitored(seat: Seat) -> contextlib.AbstractContextManager[None]:
-    if seat.plan.monitor is None:
+def _monitored(context: RankContext) -> contextlib.AbstractContextManager[None]:
+    if context.plan.monitor is None:
         return contextlib.nullcontext()
     from hpc_hydra.node.monitor import monitored
 
-    return monitored(seat)
+    return monitored(context)
 
 
-def open_logs(seat: Seat, notes: Sequence[str]) -> tuple[int, int]:
+def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
     """Descriptors of the program's streams, the same one where both are merged; notes stand first."""
-    if seat.out is None or seat.err is None:
+    if context.out is None or context.err is None:
         out, err = os.dup(1), os.dup(2)
     else:
-        out = open_log(seat.out)
-        err = out if seat.err == seat.out else open_log(seat.err)
-    told_by_all = seat.info.rank == 0 or seat.plan.logging.verbose
+        out = open_log(context.out)
+        err = out if context.err == context.out else open_log(context.err)
+    told_by_all = context.info.rank == 0 or context.plan.logging.verbose
     said = [note for note in notes if told_by_all or note.startswith(environment.WARNING_NOTE)]
-    if seat.plan.request.gpus_per_proc and seat.info.local_rank == seat.round == 0 and not seat.execution.attached:
+    if (
+        context.plan.request.gpus_per_proc
+        and context.info.local_rank == context.round == 0
+        and not context.attempt.attached
+    ):
         from hpc_hydra.node.rank.gpus import models
 
-        said += [f"{seat.host} has {gpus}" for gpus in [models()] if gpus]
+        said += [f"{context.host} has {gpus}" for gpus in [models()] if gpus]
     for note in said:
         os.write(err, f"hpc_hydra: {note}\n".encode())
     return out, err
@@ -335,28 +299,28 @@ def _wait(
             kill_at = time.monotonic() + GRACE
 
 
-def _another_failed(seat: Seat) -> bool:
-    return any(end["exit_code"] and not end["told_to_stop"] for end in _others(seat))
+def _another_failed(context: RankContext) -> bool:
+    return any(end["exit_code"] and not end["told_to_stop"] for end in _others(context))
 
 
-def _another_saved(seat: Seat) -> bool:
-    return any(end["exit_code"] == TIME_IS_UP and end.get("warned") for end in _others(seat))
+def _another_saved(context: RankContext) -> bool:
+    return any(end["exit_code"] == TIME_IS_UP and end.get("warned") for end in _others(context))
 
 
-def _all_have_an_end(seat: Seat) -> bool:
+def _all_have_an_end(context: RankContext) -> bool:
     """Whether every rank has left a record of its end: by their names, as there may be thousands."""
-    names = seat.paths.attempt(seat.execution.place).glob("rank_*.end.json")
-    return sum(1 for _ in names) >= seat.info.world_size
+    names = context.paths.attempt(context.attempt.place).glob("rank_*.end.json")
+    return sum(1 for _ in names) >= context.info.world_size
 
 
-def _others(seat: Seat) -> Iterator[dict[str, Any]]:
+def _others(context: RankContext) -> Iterator[dict[str, Any]]:
     """How other ranks, started together with this one, have ended."""
-    directory = seat.paths.attempt(seat.execution.place)
+    directory = context.paths.attempt(context.attempt.place)
     for path in directory.glob("*.end.json"):
-        if path != seat.end:
+        if path != context.end:
             with contextlib.suppress(HpcHydraError, OSError):
                 end = read_json(path)
-                if end and end.get("round", 0) == seat.round:
+                if end and end.get("round", 0) == context.round:
                     yield end
 
 
@@ -395,8 +359,10 @@ class Report:
         return stopped_at is not None and self.found.get("at", stopped_at) < stopped_at
 
 
-def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, host: str, signals: Signals) -> int:
-    """The program was not started: say why, leave the reason where it is looked for; returns the exit code."""
+def ended_early(
+    context: RankContext | None, error: Stopped | HpcHydraError | OSError, host: str, signals: Signals
+) -> int:
+    """Report why the program was not started, and record it for a known rank; returns the exit code."""
     stopped = isinstance(error, Stopped)
     if isinstance(error, Stopped):
         code, why = 128 + error.signum, f"stopped by {error} before it began"
@@ -406,44 +372,44 @@ def ended_early(seat: Seat | None, error: Stopped | HpcHydraError | OSError, hos
     else:
         code, why = IO_ERROR if is_disk_error(error) else 1, f"{type(error).__name__}: {error}"
         print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
-    if seat is not None:
+    if context is not None and context.info is not UNKNOWN:
         with contextlib.suppress(OSError):
-            if seat.err is not None:
-                log = open_log(seat.err)
+            if context.err is not None:
+                log = open_log(context.err)
                 os.write(log, f"hpc_hydra: {why}\n".encode())
                 os.close(log)
         _write_end(
-            seat,
+            context,
             RankEnd(
-                rank=seat.info.rank,
-                host=seat.host,
+                rank=context.info.rank,
+                host=context.host,
                 exit_code=code,
                 signal=code - 128 if stopped else None,
                 told_to_stop=stopped,
                 ended=time.time(),
                 error=" ".join(why.split()),
-                log=str(seat.err) if seat.err else None,
-                replica=seat.execution.replica,
-                warned=is_warned(seat, signals),
+                log=str(context.err) if context.err else None,
+                replica=context.attempt.replica,
+                warned=is_warned(context, signals),
             ),
         )
     return code
 
 
-def is_warned(seat: Seat, signals: Signals) -> bool:
+def is_warned(context: RankContext, signals: Signals) -> bool:
     """Whether this rank was warned that its time is up."""
-    return number_of(seat.plan.request.warn_signal) in signals.seen
+    return number_of(context.plan.request.warn_signal) in signals.seen
 
 
-def _write_end(seat: Seat, end: RankEnd) -> bool:
+def _write_end(context: RankContext, end: RankEnd) -> bool:
     """Whether it could be written; else it is said wherever anything can be."""
     try:
-        make_below(seat.execution.sweep, seat.end.parent)
-        write_json(seat.end, to_json(end))
+        make_below(context.attempt.sweep, context.end.parent)
+        write_json(context.end, to_json(end))
     except OSError as error:
         how = end.error or (f"killed by {name_of(end.signal)}" if end.signal else f"exit code {end.exit_code}")
-        said = f"rank {end.rank} on {end.host}: {disk_error(error, seat.end.parent)}; the rank: {how}"
+        said = f"rank {end.rank} on {end.host}: {disk_error(error, context.end.parent)}; the rank: {how}"
         print(f"hpc_hydra: {said}", file=sys.stderr, flush=True)
-        leave(seat.paths.last_words(seat.execution.attempt), said)
+        leave(context.paths.last_words(context.attempt.name), said)
         return False
     return True

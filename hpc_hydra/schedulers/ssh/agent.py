@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Order:
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
-def host() -> int:
+def host(_: Sequence[str] = ()) -> int:
     """Returns the exit code of the command: 128+n for signal n."""
     signals = Signals()
     signals.start_with_none_blocked()

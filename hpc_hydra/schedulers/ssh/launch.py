@@ -29,7 +29,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import GRACE, STOP, WARN, die_with_parent
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
@@ -277,8 +277,8 @@ class _Session:
     def _write_down(host: str, code: int, reason: str) -> None:
         """Where the outcome of the run is made from, as a rank's end that no rank could write."""
         with contextlib.suppress(HpcHydraError, OSError):
-            execution = Execution.read(os.environ)
-            directory = execution.paths(execution.record()).attempt(execution.attempt)
+            attempt = Attempt.read(os.environ)
+            directory = attempt.paths(attempt.record()).attempt(attempt.name)
             directory.mkdir(parents=True, exist_ok=True)
             end = RankEnd(rank=-1, host=host, exit_code=code, ended=time.time(), error=f"{host}: {reason}")
             write_json(Path(directory, f"ssh_{plain(host)}.end.json"), to_json(end))

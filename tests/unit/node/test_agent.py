@@ -63,14 +63,14 @@ def test_agents_go_on_as_long_as_enough_are_left(
 ) -> None:
     request = Request("slurm", 2, 2)
     plan = Plan("s", request, Rendezvous(name="torchrun", min_nodes=least, max_restarts=1))
-    execution = SimpleNamespace(place="a")
+    attempt = SimpleNamespace(place="a")
     info = SimpleNamespace(world_size=2)
-    seat: Any = SimpleNamespace(plan=plan, execution=execution, paths=RunPaths(tmp_path), info=info)
+    context: Any = SimpleNamespace(plan=plan, attempt=attempt, paths=RunPaths(tmp_path), info=info)
     RunPaths(tmp_path).attempt("a").mkdir(parents=True)
     for rank, signum in ends:
         end = RankEnd(-1, f"n{rank}", 137 if signum else 1, signum)
         write_json(RunPaths(tmp_path).attempt("a") / f"torchrun_{rank}.end.json", to_json(end))
-    assert is_in_vain(seat) is vain
+    assert is_in_vain(context) is vain
 
 
 def test_static_agents_are_told_their_rank() -> None:

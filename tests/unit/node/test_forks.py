@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpc_hydra.node.modes.fork_server import imports_compiler, rank_info
-from hpc_hydra.node.rank.context import Case
+from hpc_hydra.node.rank.context import RankContext
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.frozen_config import read_run
 
 from .conftest import alive, await_true
@@ -48,8 +48,8 @@ def test_torchs_compiler_is_shared_where_the_ranks_will_import_it(
     frozen = freeze("pass", config=f"{config}\nhydra:\n  job:\n    name: app\n")
     record = read_run(frozen.root, 0)
     Path(record.program.target).write_text(script)
-    execution = Execution(frozen.root, 0, "job0", "attempt", "local")
-    assert imports_compiler(Case(execution, record, frozen.plan, HOST)) is expected
+    attempt = Attempt(frozen.root, 0, "job0", "attempt", "local")
+    assert imports_compiler(RankContext(attempt, record, frozen.plan, HOST)) is expected
 
 
 @pytest.mark.torch

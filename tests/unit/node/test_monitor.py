@@ -17,7 +17,7 @@ import pytest
 
 from hpc_hydra.node import monitor
 from hpc_hydra.node.rank import gpus
-from hpc_hydra.node.rank.context import find_case, sit
+from hpc_hydra.node.rank.context import read_context
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.logs import stamps_of
 from hpc_hydra.planning.types import Logging, Monitor, RankInfo, Rendezvous
@@ -276,8 +276,8 @@ def test_one_rank_stamps_each_log_file(freeze: Callable[..., Frozen], pattern: s
     found = []
     for rank in range(4):
         info = RankInfo(rank, rank % 2, 4, 2, rank // 2, 2, "a", ("a", "b"), "7")
-        case = find_case(frozen.environ(), f"h{rank // 2}")
-        found += [rank] if stamps_of(sit(case, info, {})) else []
+        context = read_context(frozen.environ(), f"h{rank // 2}")
+        found += [rank] if stamps_of(context.identified(info, {})) else []
     assert found == stamping
 
 

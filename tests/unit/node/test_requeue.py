@@ -15,7 +15,7 @@ from hpc_hydra.node import finalize, requeue
 from hpc_hydra.node.rank import preemption_signal
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.records.attempt import Execution
+from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.frozen_config import Program, RunRecord
 from hpc_hydra.records.manifest import current, took_over
 from hpc_hydra.records.types import Outcome, RankEnd
@@ -53,7 +53,7 @@ class Bench:
     def ends(self, outcome: Outcome = STOPPED, most: int = 2) -> Outcome | None:
         program = Program(kind="command", target="", argv=("x",), cwd=str(self.folder))
         record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=self.folder / "0", program=program)
-        return requeued(Execution(self.folder, 0, "job0", ATTEMPT, self.scheduler), record, most, outcome)
+        return requeued(Attempt(self.folder, 0, "job0", ATTEMPT, self.scheduler), record, most, outcome)
 
     @property
     def asked(self) -> list[str]:
@@ -151,7 +151,7 @@ def test_a_warning_before_the_ranks_began_is_told_or_queues_the_run_again(
     program = Program(kind="command", target="", argv=("x",), cwd=str(bench.folder))
     record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=bench.folder / "0", program=program)
     plan = Plan("slurm", Request("slurm", 1, 1, warning="USR1@15", max_requeues=most))
-    monkeypatch.setattr(Execution, "record", lambda _: record)
+    monkeypatch.setattr(Attempt, "record", lambda _: record)
     monkeypatch.setattr(finalize, "read_plans", lambda _: {"plan0": plan})
     for name, value in (("SWEEP", str(bench.folder)), ("RUN", "0"), ("JOB", "job0"), ("ATTEMPT", ATTEMPT)):
         monkeypatch.setenv(f"HPC_HYDRA_{name}", value)
@@ -236,9 +236,9 @@ def test_only_a_run_that_is_to_go_on_ends_with_the_code_that_is_requeued(
     asked = Plan("x", Request("lsf", 1, 1, max_requeues=1))
     ended = Outcome(0, status, exit_code)
     record = RunRecord(0, (), "plan0", 0, 1, tmp_path, Program(kind="command", target=""))
-    execution = Execution(tmp_path, 0, "job0", ATTEMPT, "lsf")
-    monkeypatch.setattr(Execution, "read", lambda env: execution)
-    monkeypatch.setattr(Execution, "record", lambda self: record)
+    attempt = Attempt(tmp_path, 0, "job0", ATTEMPT, "lsf")
+    monkeypatch.setattr(Attempt, "read", lambda env: attempt)
+    monkeypatch.setattr(Attempt, "record", lambda self: record)
     monkeypatch.setattr(finalize, "read_plans", lambda sweep: {"plan0": asked})
     monkeypatch.setattr(finalize, "gathered", lambda *_, **__: ended)
     monkeypatch.setattr(requeue, "requeued", lambda *_, **__: None if by_exit else ended)

@@ -1,4 +1,4 @@
-"""A rank's part in a run, and how an exception of the program is told.
+"""How an exception of the user's program is shown and reported.
 
 Must not know: how the process came to life, how the program is run.
 """
@@ -9,47 +9,22 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.records.frozen_config import RunRecord
-from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.node.rank.context import RankContext
 
 LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
 
 
-@dataclass(frozen=True)
-class Part:
-    """A rank's part in a run: all that is needed to play it, in whichever process."""
-
-    sweep: Path
-    record: RunRecord
-    attempt: str  # or a replica group's part of it: what names the directory of logs
-    rank: int
-    job_id: str
-    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the function ended
-    replica: int = 0
-
-    @property
-    def paths(self) -> RunPaths:
-        return RunPaths(self.record.dir)
-
-    @property
-    def writes(self) -> bool:
-        """Whether what Hydra writes in the output directory is this rank's to write."""
-        return self.rank == 0 and self.replica == 0
-
-
-def tell(part: Part, error: Exception) -> int:
+def tell(context: RankContext, error: Exception) -> int:
     """Print the traceback as Python does, without our own frames, and report it. Returns the exit code."""
     error.__traceback__ = _users_frames(error.__traceback__)
     sys.stdout.flush()
     sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    part.report({"error": in_one_line(error), "traceback": text[-LONGEST_REPORT:]})
+    context.report({"error": in_one_line(error), "traceback": text[-LONGEST_REPORT:]})
     return error.exit_code if isinstance(error, HpcHydraError) else 1
 
 

@@ -1,0 +1,27 @@
+"""Ranks that the scheduler starts itself, one task each: ``rendezvous=tcp``.
+
+Must not know: how any scheduler starts them, what the program does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node.rank.context import RankContext, identify, meet, prepare_run, record_startup_error
+from hpc_hydra.node.rank.exec_program import Child
+from hpc_hydra.node.rank.supervisor import ended_early, start
+from hpc_hydra.processes import Signals, Stopped
+
+
+def supervise(context: RankContext, signals: Signals) -> int | Child:
+    """As `modes.supervise`, for one rank that the scheduler's variables identify."""
+    try:
+        with record_startup_error(context):
+            info = identify(context.attempt, context.plan, os.environ, context.host)
+        context = context.identified(info, os.environ)
+        prepare_run(context)
+        with meet(context, signals) as (meeting, held):
+            return start(context, meeting, held, signals)
+    except (Stopped, HpcHydraError, OSError) as error:
+        return ended_early(context, error, context.host, signals)
