@@ -61,7 +61,7 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or the command's."""
-    streams.open_all()
+    streams.begin_command()
     try:
         code = _main(argv)
     except BrokenPipeError:  # the reader has left, as a shell's `| head` does

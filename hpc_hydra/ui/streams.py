@@ -41,6 +41,12 @@ def open_all() -> None:
     speak_any_text()
 
 
+def begin_command() -> None:
+    """As `open_all`, for a command that begins: what an earlier one of this process has lost is not its own."""
+    _lost.clear()
+    open_all()
+
+
 @contextmanager
 def spoken() -> Iterator[None]:
     """What is printed meanwhile may find no reader, or no room, and everything else goes on."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from hpc_hydra.cli.main import COMMANDS, main
+from hpc_hydra.ui import streams
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+def test_what_was_lost_before_a_command_is_not_its_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    with streams.spoken():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert main(["--version"]) == 0
 
 
 def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
