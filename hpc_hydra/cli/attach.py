@@ -1,7 +1,7 @@
 """One run that is waited for: its job script runs attached to this console, inside an allocation made for it.
 
 The script is the one that would be submitted. Where nothing is to be kept, its directory is removed at the end.
-Must not know: any scheduler's commands (the dialect does), how the command line was written.
+Must not know: any scheduler's commands (the adapter does), how the command line was written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of a
 class Attached:
     """What is to be done, decided; nothing is written yet."""
 
-    dialect: Scheduler
+    adapter: Scheduler
     run: Run
     spec: JobSpec
     script: str
@@ -96,7 +96,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             complain(f"note: {note}")
         job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
         with on_disk(todo.spec.sweep, "launch.output_script=PATH where you may write"):
-            scripts.write([job], {todo.dialect.name: todo.dialect}, prepared.settings.launch.output_script)
+            scripts.write([job], {todo.adapter.name: todo.adapter}, prepared.settings.launch.output_script)
         if todo.run.plan.logging.verbose:
             complain(told([job]))
         try:
@@ -151,8 +151,8 @@ def shared_directory(scheduler: str) -> Path:
 def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:
     [run] = prepared.runs
     plan = run.plan
-    dialect = registry.dialect(plan.request.scheduler)
-    generic.check(dialect, plan.tasks)
+    adapter = registry.adapter_for(plan.request.scheduler)
+    generic.check(adapter, plan.tasks)
     if plan.request.max_requeues:
         raise ConfigError(
             "a run that is attached to this console ends with it", where="launch.max_requeues", fix="launch.bg=true"
@@ -166,26 +166,26 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         attached=True,
     )
     script = SweepPaths(root).script(JOB)
-    held = allocation.held(dialect, prepared.settings.launch.inside)
+    held = allocation.held(adapter, prepared.settings.launch.inside)
     spec = replace(spec, held=held)
-    env = cleaned(os.environ, keep=generic.inherited_variables(dialect, plan.request))
-    if held is not None and isinstance(dialect, JobSteps):
+    env = cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
+    if held is not None and isinstance(adapter, JobSteps):
         from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 
-        StepSubmitter(dialect, held).check(plan.tasks)
-        command, env = ["bash", str(script)], dialect.step_environment(os.environ, plan.tasks, held)
+        StepSubmitter(adapter, held).check(plan.tasks)
+        command, env = ["bash", str(script)], adapter.step_environment(os.environ, plan.tasks, held)
     else:
-        if not isinstance(dialect, Attach):
+        if not isinstance(adapter, Attach):
             return None
-        around = os.environ if isinstance(dialect, NestedQueue) else env
-        command = dialect.attach_command(script, spec, around)
-        if command[:1] == ["bash"] and isinstance(dialect, NestedQueue):
+        around = os.environ if isinstance(adapter, NestedQueue) else env
+        command = adapter.attach_command(script, spec, around)
+        if command[:1] == ["bash"] and isinstance(adapter, NestedQueue):
             env = dict(os.environ)
-    notes = (*prepared.notes, *dialect.notes(plan.request), *allocation.notes(prepared.settings, held))
-    if plan.request.time_limit is not None and (held is not None or not dialect.has_queue):
+    notes = (*prepared.notes, *adapter.notes(plan.request), *allocation.notes(prepared.settings, held))
+    if plan.request.time_limit is not None and (held is not None or not adapter.has_queue):
         notes += ("resources.time_limit: nobody ends a run at this console (under -m its launcher does)",)
-    streams = replace(_streams(plan.logging, root, keep, per_rank), careless=dialect.has_queue)
-    return Attached(dialect, run, spec, dialect.script(spec), command, env, streams, notes)
+    streams = replace(_streams(plan.logging, root, keep, per_rank), careless=adapter.has_queue)
+    return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes)
 
 
 def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Streams:
@@ -210,7 +210,7 @@ def _show(todo: Attached, task: Program) -> None:
     parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(todo.spec).items()]
     parts.append(f"run by:\n  {shlex.join(todo.command)}")
-    parts.append(dry_run_hosts.show(todo.dialect, todo.spec, todo.run, task))
+    parts.append(dry_run_hosts.show(todo.adapter, todo.spec, todo.run, task))
     say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 
@@ -237,7 +237,7 @@ def _execute(todo: Attached) -> int:
             ended = run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{todo.command[0]} is not there: is this a machine with {todo.dialect.name}?",
+            f"{todo.command[0]} is not there: is this a machine with {todo.adapter.name}?",
             where="scheduler",
             fix="scheduler=local, or launch.dry_run=true to see what would be run",
         ) from error
@@ -252,9 +252,9 @@ def _execute(todo: Attached) -> int:
 @contextlib.contextmanager
 def _hopeless_told(todo: Attached) -> Iterator[None]:
     """Meanwhile, say it once where the scheduler has taken a request that can never start: it waits for ever."""
-    dialect = todo.dialect
-    command = dialect.pending_command() if isinstance(dialect, Attach) and todo.spec.held is None else None
-    if command is None or not isinstance(dialect, Attach):
+    adapter = todo.adapter
+    command = adapter.pending_command() if isinstance(adapter, Attach) and todo.spec.held is None else None
+    if command is None or not isinstance(adapter, Attach):
         yield
         return
     from threading import Timer
@@ -262,7 +262,7 @@ def _hopeless_told(todo: Attached) -> Iterator[None]:
     def look() -> None:
         with contextlib.suppress(SchedulerError):
             answer = commands.run(command, env=cleaned(os.environ), timeout=QUERY)
-            if why := dialect.parse_pending(answer.out, os.getsid(0)):
+            if why := adapter.parse_pending(answer.out, os.getsid(0)):
                 complain(f"hpc_hydra: this will never start as it is: {why}\n  Try: Ctrl-C, and another request")
 
     timer = Timer(LOOK_AFTER, look)

@@ -52,22 +52,22 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
         raise ConfigError("there is no such file", where="launch.batch_script", fix="its path from here")
     kept = preparer.root if settings.launch_dir is not None else None
     placed = kept / script.name if kept else script.absolute()
-    dialect = registry.dialect(plan.request.scheduler)
-    generic.check(dialect, plan.request)
+    adapter = registry.adapter_for(plan.request.scheduler)
+    generic.check(adapter, plan.request)
     fields, names = typed(overrides)
     request = typed_request(plan.request, fields, names)
     name = plan.request.job_name if "job_name" in fields else None
     command = None
-    if isinstance(dialect, BatchScripts):
-        options = typed_options(dialect, request, fields)
-        command = dialect.batch_command(placed, args, options, name=name, attached=not settings.bg)
-    if command is None or not isinstance(dialect, BatchScripts):
+    if isinstance(adapter, BatchScripts):
+        options = typed_options(adapter, request, fields)
+        command = adapter.batch_command(placed, args, options, name=name, attached=not settings.bg)
+    if command is None or not isinstance(adapter, BatchScripts):
         raise PlanError(
-            f"{dialect.name} cannot {'submit' if settings.bg else 'wait for'} a batch script of your own",
+            f"{adapter.name} cannot {'submit' if settings.bg else 'wait for'} a batch script of your own",
             where="launch.batch_script",
             fix="launch.bg=false" if settings.bg else "launch.bg=true",
         )
-    notes = (*prepared.notes, *dialect.notes(request))
+    notes = (*prepared.notes, *adapter.notes(request))
     if settings.dry_run:
         say("\n".join([*(f"note: {note}" for note in notes), "run by:", f"  {shlex.join(command)}"]))
         return 0
@@ -82,23 +82,23 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if settings.setup_only:
         say(f"nothing is submitted; to start it:\n  {shlex.join(command)}")
         return 0
-    kept_variables = generic.inherited_variables(dialect, request)
-    env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **dialect.command_env}
+    kept_variables = generic.inherited_variables(adapter, request)
+    env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **adapter.command_env}
     logging, here = plan.logging, Path.cwd()
-    streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=dialect.has_queue)
+    streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=adapter.has_queue)
     spec = JobSpec("batch", plan, (0,), here, here, "", here, (), ())
     try:
         if settings.bg:
             with hushed(settings.quiet):
                 return _submit(command, env, here)
-        if dialect.output_command("") is not None:
+        if adapter.output_command("") is not None:
             return follow.run(
-                dialect, command, lambda text: dialect.parse_job_ids(text, spec)[0], env=env, streams=streams
+                adapter, command, lambda text: adapter.parse_job_ids(text, spec)[0], env=env, streams=streams
             )
         return run_attached(command, env=env, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{command[0]} is not there: is this a machine with {dialect.name}?", where="scheduler"
+            f"{command[0]} is not there: is this a machine with {adapter.name}?", where="scheduler"
         ) from error
 
 

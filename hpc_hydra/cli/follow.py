@@ -34,7 +34,7 @@ _LAST = 60.0  # seconds for a cancelled job to end
 
 
 def run(
-    dialect: BatchScripts,
+    adapter: BatchScripts,
     argv: Sequence[str],
     parse_id: Callable[[str], str],
     *,
@@ -60,19 +60,19 @@ def run(
             process.wait()
             said.seek(0)
             message = said.read().decode("utf-8", "replace").strip()
-            message = dialect.refusal(message) if isinstance(dialect, SubmitAdvice) else message
+            message = adapter.refusal(message) if isinstance(adapter, SubmitAdvice) else message
             raise SchedulerError(message or text.strip() or "no answer", where=argv[0]) from None
         complain(f"job {id_}")
-        waiting = dialect.wait_command(id_)
+        waiting = adapter.wait_command(id_)
         if waiting is not None:
             process.wait()
             process = _started(waiting, env, subprocess.DEVNULL, said)
-        follower = _Follower(dialect, id_, env, streams, files)
+        follower = _Follower(adapter, id_, env, streams, files)
         while process.poll() is None and not told:
             follower.look()
             time.sleep(_TICK)
         if told:
-            return _leave(dialect, id_, told[0], process, follower, env)
+            return _leave(adapter, id_, told[0], process, follower, env)
         follower.finish()
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
@@ -120,7 +120,7 @@ def _told() -> Iterator[list[int]]:
 
 
 def _leave(
-    dialect: BatchScripts,
+    adapter: BatchScripts,
     id_: str,
     signum: int,
     process: subprocess.Popen[bytes],
@@ -128,9 +128,9 @@ def _leave(
     env: Mapping[str, str],
 ) -> int:
     if signum == signal.SIGHUP:
-        complain(f"job {id_} goes on; to end it: {' '.join(dialect.cancel_command([id_]))}")
+        complain(f"job {id_} goes on; to end it: {' '.join(adapter.cancel_command([id_]))}")
     else:
-        answer = commands.run(dialect.cancel_command([id_]), env=env, timeout=_TIMEOUT)
+        answer = commands.run(adapter.cancel_command([id_]), env=env, timeout=_TIMEOUT)
         complain(f"job {id_} is cancelled" if answer.ok else f"job {id_} could not be cancelled: {answer.message}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LAST if answer.ok else 0)
@@ -172,9 +172,9 @@ class _Follower:
     """Finds out where the job writes, and passes it on."""
 
     def __init__(
-        self, dialect: BatchScripts, id_: str, env: Mapping[str, str], streams: Streams, files: contextlib.ExitStack
+        self, adapter: BatchScripts, id_: str, env: Mapping[str, str], streams: Streams, files: contextlib.ExitStack
     ) -> None:
-        self._dialect, self._id, self._env, self._streams, self._files = dialect, id_, env, streams, files
+        self._adapter, self._id, self._env, self._streams, self._files = adapter, id_, env, streams, files
         self._outputs: list[_Output] = []
         self._there = False
         self._asked = -_ASK
@@ -199,11 +199,11 @@ class _Follower:
 
     def _ask(self) -> None:
         """Where it is: a queue may move it until the job begins."""
-        command = self._dialect.output_command(self._id)
+        command = self._adapter.output_command(self._id)
         if command is None:
             return
         said = commands.run(command, env=self._env, timeout=_TIMEOUT).out
-        for number, path in enumerate(self._dialect.parse_output(said, self._id), 1):
+        for number, path in enumerate(self._adapter.parse_output(said, self._id), 1):
             known = next((output for output in self._outputs if output.number == number), None)
             if path is None or not path.is_absolute():
                 continue

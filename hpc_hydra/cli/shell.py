@@ -1,6 +1,6 @@
 """``hpc-hydra shell``: a shell on a node of an allocation, with the environment that the ranks would have.
 
-Must not know: any scheduler's commands (the dialect does).
+Must not know: any scheduler's commands (the adapter does).
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ def main(argv: Sequence[str]) -> int:
     plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have
     asked = replace(plan.request, warning=None, max_requeues=0)  # they would end the shell
     plan = replace(plan, request=asked)
-    dialect = registry.dialect(plan.request.scheduler)
-    generic.check(dialect, plan.tasks)
-    root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(dialect.name)
+    adapter = registry.adapter_for(plan.request.scheduler)
+    generic.check(adapter, plan.tasks)
+    root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(adapter.name)
     try:
         group = Group(plan, (replace(prepared.runs[0], plan=plan, dir=root),))
         spec = replace(scripts.spec(group, "shell", "plan0", root, program(("bash",))), attached=True)
         script = root / "shell.sh"
-        if not isinstance(dialect, InteractiveShell):
+        if not isinstance(adapter, InteractiveShell):
             raise PlanError(
-                f"{dialect.name} has no interactive allocation", where="scheduler.name", fix="ssh to the machine"
+                f"{adapter.name} has no interactive allocation", where="scheduler.name", fix="ssh to the machine"
             )
-        command = dialect.shell_command(script, spec, os.environ)
+        command = adapter.shell_command(script, spec, os.environ)
         text = interactive_script(spec)
-        notes = [f"note: {note}" for note in (*prepared.notes, *dialect.notes(plan.request))]
+        notes = [f"note: {note}" for note in (*prepared.notes, *adapter.notes(plan.request))]
         if dry:
             files = [f"# {path}\n{body.rstrip()}" for path, body in container.files(spec).items()]
             parts = [*notes, f"# {script}\n{text.rstrip()}", *files, f"run by:\n  {shlex.join(command)}"]
@@ -85,9 +85,9 @@ def main(argv: Sequence[str]) -> int:
             scripts.write_container([spec])
         inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))
         env = (
-            dict(os.environ) if inside else cleaned(os.environ, keep=generic.inherited_variables(dialect, plan.request))
+            dict(os.environ) if inside else cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
         )
-        return _interactive(command, env, dialect.name)
+        return _interactive(command, env, adapter.name)
     finally:
         if not dry:
             shutil.rmtree(root, ignore_errors=True)

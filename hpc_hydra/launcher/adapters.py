@@ -22,7 +22,7 @@ class Adapters:
 
     def __getitem__(self, name: str) -> Scheduler:
         if name not in self._adapters:
-            self._adapters[name] = registry.dialect(name)
+            self._adapters[name] = registry.adapter_for(name)
         return self._adapters[name]
 
     def named(self, names: Iterable[str]) -> dict[str, Scheduler]:

@@ -69,7 +69,7 @@ class Awaited:
             for view in self.views
             if view.scheduler
             and view.run.plan.request.max_requeues
-            and isinstance(registry.dialect(view.scheduler), Resubmission)
+            and isinstance(registry.adapter_for(view.scheduler), Resubmission)
         }
         ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
         return moving | {in_queue(id_) for id_ in ids if id_ not in mine}
@@ -104,25 +104,25 @@ def read(text: str, here: Path) -> Awaited:
     return Awaited(sweep, views)
 
 
-def applied(spec: JobSpec, dialect: Scheduler) -> JobSpec:
+def applied(spec: JobSpec, adapter: Scheduler) -> JobSpec:
     """The spec with the scheduler's dependency on what its plan waits for, as far as that is in the same queue.
 
     Raises `ConfigError`, and `PlanError` where the scheduler has no such dependency.
     """
     jobs: list[tuple[str, ...]] = []
     for text in spec.plan.after:
-        if dialect.has_queue and spec.held is None:
-            jobs += read(text, spec.workdir).jobs_of(dialect.name)
+        if adapter.has_queue and spec.held is None:
+            jobs += read(text, spec.workdir).jobs_of(adapter.name)
     if not jobs:
         return spec
     request = spec.plan.request
-    if not isinstance(dialect, Dependencies):
-        raise PlanError(f"scheduler={dialect.name} has no dependencies between jobs", where=KEY, fix=f"{KEY}=null")
-    dependency, options = dialect.after(jobs)
+    if not isinstance(adapter, Dependencies):
+        raise PlanError(f"scheduler={adapter.name} has no dependencies between jobs", where=KEY, fix=f"{KEY}=null")
+    dependency, options = adapter.after(jobs)
     given = {name for name, _ in request.submit_args}
     request = replace(
         request,
-        dependency=dialect.all_of([*([request.dependency] if request.dependency else []), dependency]),
+        dependency=adapter.all_of([*([request.dependency] if request.dependency else []), dependency]),
         submit_args=(*request.submit_args, *(pair for pair in options if pair[0] not in given)),
     )
     return replace(spec, plan=replace(spec.plan, request=request))

@@ -43,7 +43,7 @@ def rank_of(env: Mapping[str, str]) -> str | None:
 
 def _identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
     try:
-        return registry.dialect(name).rank_info(env)
+        return registry.adapter_for(name).rank_info(env)
     except HpcHydraError:  # half of the variables: left over from something else
         return None
 

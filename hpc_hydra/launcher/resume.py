@@ -111,8 +111,8 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         _freeze(sweep, runs, jobs)
         for view in chosen:
             put_aside(view)
-        dialects = {name: submitter.dialect for name, submitter in submitters.items()}
-        scripts.write(jobs, dialects, None, lambda plan: _plan_key(sweep.plans, plan))
+        adapters = {name: submitter.adapter for name, submitter in submitters.items()}
+        scripts.write(jobs, adapters, None, lambda plan: _plan_key(sweep.plans, plan))
         argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})
         manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_told(chosen, len(views), common))
@@ -265,11 +265,11 @@ def _jobs(
     for g in groups:
         scheduler = g.plan.request.scheduler
         if scheduler not in submitters:
-            held[scheduler] = allocation.held(registry.dialect(scheduler), inside)
+            held[scheduler] = allocation.held(registry.adapter_for(scheduler), inside)
             submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
-        generic.check(submitters[scheduler].dialect, g.plan.tasks)
+        generic.check(submitters[scheduler].adapter, g.plan.tasks)
         if g.pack is not None:
-            generic.check_packing(submitters[scheduler].dialect, g.plan.request)
+            generic.check_packing(submitters[scheduler].adapter, g.plan.request)
         submitters[scheduler].check(g.plan.request)
     python = _python(sweep)
     jobs = []
@@ -282,7 +282,7 @@ def _jobs(
         for run in g.runs if g.pack is not None else ():
             _plan_key(sweep.plans, run.plan)
         spec = scripts.inside(spec, held[g.plan.request.scheduler])
-        spec = after.applied(spec, submitters[g.plan.request.scheduler].dialect)
+        spec = after.applied(spec, submitters[g.plan.request.scheduler].adapter)
         jobs.append((g, spec, sweep.paths.script(key)))
     return scripts.sharing(jobs, there)
 
@@ -291,7 +291,7 @@ def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
     """Of an allocation that runs are steps of now, and of plans that are new."""
     told = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
     for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
-        told += [*plan.notes, *registry.dialect(plan.request.scheduler).notes(plan.request)]
+        told += [*plan.notes, *registry.adapter_for(plan.request.scheduler).notes(plan.request)]
     for note in dict.fromkeys(told):
         complain(f"note: {note}")
 

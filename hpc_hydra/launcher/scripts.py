@@ -34,7 +34,7 @@ EARLIER = "earlier"  # in place of a job's key: what its sweep has had in the qu
 
 
 def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
-    """All that a dialect needs to write the script of a group."""
+    """All that an adapter needs to write the script of a group."""
     outside, inside = _pythons(group.plan)
     node = (*program.flags, "-m", "hpc_hydra.node")
     return JobSpec(
@@ -72,7 +72,7 @@ def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
 
 
 def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
-    """All that a dialect needs to write the script of an allocation for several runs."""
+    """All that an adapter needs to write the script of an allocation for several runs."""
     assert group.pack is not None
     made = spec(group, key, plan_key, root, program)
     node = made.finish_command[:-1]  # on the node; the runs alone are in their containers
@@ -87,7 +87,7 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
         return []
     node = made.rank_command[:-1]
     found = []
-    scheduler = registry.dialect(group.plan.request.scheduler)
+    scheduler = registry.adapter_for(group.plan.request.scheduler)
     sets_up = isinstance(scheduler, Packing) and scheduler.setup_per_run
     for plan in dict.fromkeys(run.plan for run in group.runs):
         _, inside = _pythons(plan)
@@ -157,18 +157,18 @@ def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> lis
     return done
 
 
-def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], dialect: Scheduler) -> JobSpec:
+def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], adapter: Scheduler) -> JobSpec:
     """``spec``, and its script, to begin after the end of the jobs with these ids, however they end."""
     request = spec.plan.request
-    assert isinstance(dialect, Dependencies)  # `throttled` asks
-    dependency = dialect.after(jobs)[0].replace("afterok:", "afterany:", 1)
-    dependency = dialect.all_of([*([request.dependency] if request.dependency else []), dependency])
+    assert isinstance(adapter, Dependencies)  # `throttled` asks
+    dependency = adapter.after(jobs)[0].replace("afterok:", "afterany:", 1)
+    dependency = adapter.all_of([*([request.dependency] if request.dependency else []), dependency])
     spec = replace(spec, plan=replace(spec.plan, request=replace(request, dependency=dependency)))
-    _write(path, dialect.script(spec))
+    _write(path, adapter.script(spec))
     return spec
 
 
-def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
+def one_by_one(group: Group, spec: JobSpec, adapter: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
     """Write a script for each element of an array, a run or the allocation of several, in place of the one for all."""
     name = group.plan.request.scheduler
     jobs = []
@@ -179,7 +179,7 @@ def one_by_one(group: Group, spec: JobSpec, dialect: Scheduler) -> list[tuple[Gr
         jobs.append((part, alone, SweepPaths(spec.sweep).script(key)))
     jobs = sharing(jobs)
     keys = {plan: key for key, plan in read_plans(spec.sweep).items()} if group.pack is not None else {}
-    write(jobs, {name: dialect}, None, keys.__getitem__)
+    write(jobs, {name: adapter}, None, keys.__getitem__)
     return jobs
 
 
@@ -201,7 +201,7 @@ def check_output(pattern: str | None, jobs: Jobs) -> None:
 
 
 def write(
-    jobs: Jobs, dialects: Mapping[str, Scheduler], pattern: str | None, plan_key: Callable[[Plan], str] = str
+    jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None, plan_key: Callable[[Plan], str] = str
 ) -> None:
     """Write the scripts into the sweep, and where ``launch.output_script`` says; ``plan_key`` names packed plans.
 
@@ -212,11 +212,11 @@ def write(
     write_container([spec for spec in (*alone, *together) if spec.plan.container])
     write_secrets([*(spec for _, spec, _ in jobs), *together])
     for number, (group, spec, path) in enumerate(jobs):
-        dialect = dialects[group.plan.request.scheduler]
-        text = dialect.script(spec)
+        adapter = adapters[group.plan.request.scheduler]
+        text = adapter.script(spec)
         _write(path, text)
         if group.pack is not None:
-            _write_pack(group, group.pack, spec, dialect, plan_key)
+            _write_pack(group, group.pack, spec, adapter, plan_key)
         if pattern == "-":
             say(text)
         elif pattern is not None:
@@ -279,14 +279,14 @@ def write_library(lib: Path) -> None:
             write_bytes(target, text)
 
 
-def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, plan_key: Callable[[Plan], str]) -> None:
-    assert isinstance(dialect, Packing)  # `check_packing` was called
+def _write_pack(group: Group, pack: Pack, spec: JobSpec, adapter: Scheduler, plan_key: Callable[[Plan], str]) -> None:
+    assert isinstance(adapter, Packing)  # `check_packing` was called
     paths, room = SweepPaths(spec.sweep), pack.room
     shares = {}
     for step in steps(group, spec, plan_key):
         key = step.environ[envvars.PLAN]
         shares[key] = to_json(share(step.plan))
-        _write(paths.step_script(spec.key, key), dialect.step_script(step))
+        _write(paths.step_script(spec.key, key), adapter.step_script(step))
     starts = [sum(pack.sizes[:i]) for i in range(len(pack.sizes))]
     packs = [list(group.nums[start : start + size]) for start, size in zip(starts, pack.sizes, strict=True)]
     data = {
@@ -297,12 +297,12 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, dialect: Scheduler, pla
     write_bytes(paths.pack(spec.key), text.encode())
 
 
-def by_hand(jobs: Jobs, dialects: Mapping[str, Scheduler], pattern: str | None = None) -> str:
+def by_hand(jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None = None) -> str:
     """What to type to start the runs of scripts that were not submitted; ``pattern`` as in `write`."""
     lines = ["scripts are written, nothing is submitted; to start them:"]
     for number, (group, spec, written) in enumerate(jobs):
         path = written if pattern in (None, "-") else output(str(pattern), number)
-        lines += [f"  {line}" for line in commands_by_hand(dialects[group.plan.request.scheduler], spec, path)]
+        lines += [f"  {line}" for line in commands_by_hand(adapters[group.plan.request.scheduler], spec, path)]
     if jobs and pattern not in (None, "-"):
         lines.append(f"they read what is in {jobs[0][1].sweep} (launch.launch_dir), where their runs write, too")
     return "\n".join(lines)

@@ -184,8 +184,8 @@ class Session:
 
     def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
         """Jobs for the elements of an array that the scheduler has refused."""
-        dialect = self.submitters[waiting.spec.plan.request.scheduler].dialect
-        jobs = scripts.one_by_one(waiting.group, waiting.spec, dialect)
+        adapter = self.submitters[waiting.spec.plan.request.scheduler].adapter
+        jobs = scripts.one_by_one(waiting.group, waiting.spec, adapter)
         self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}
         self._parts |= {spec.key: waiting.spec.key for _, spec, _ in jobs}
         return [_Waiting(*job) for job in jobs]
@@ -198,7 +198,7 @@ class Session:
         if key:
             scheduler = spec.plan.request.scheduler
             before = self._there[scheduler] if key == scripts.EARLIER else self._ids[key]
-            spec = scripts.following(spec, waiting.script, before, self.submitters[scheduler].dialect)
+            spec = scripts.following(spec, waiting.script, before, self.submitters[scheduler].adapter)
         waiting.spec = replace(spec, follows="")
 
     def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:

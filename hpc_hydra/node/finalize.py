@@ -28,7 +28,7 @@ from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.capabilities import JobEndQuery
 from hpc_hydra.schedulers.generic import requeue_exit_code
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def finish(code: str) -> int:
         if plan is not None and plan.request.max_requeues and not attempt.attached:
             from hpc_hydra.node.requeue import requeued
 
-            by_exit = requeue_exit_code(dialect(attempt.scheduler))
+            by_exit = requeue_exit_code(adapter_for(attempt.scheduler))
             told = requeued(attempt, record, plan.request.max_requeues, outcome, early=early)
             if told is None:
                 return by_exit or outcome.exit_code
@@ -106,7 +106,7 @@ def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
 
 def _in_its_words(attempt: Attempt, outcome: Outcome) -> Outcome:
     """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
-    scheduler = dialect(attempt.scheduler)
+    scheduler = adapter_for(attempt.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
     if of_itself or attempt.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
         return outcome

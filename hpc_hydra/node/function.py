@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra import envvars
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 
 _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
 
@@ -54,10 +54,10 @@ def function(_: Sequence[str] = ()) -> int:
 
 
 def _environment() -> Any:
-    from hpc_hydra.schedulers.executor import DialectJobEnvironment
+    from hpc_hydra.schedulers.executor import SchedulerJobEnvironment
     from hpc_hydra.schedulers.functions import again
 
-    class FunctionEnvironment(DialectJobEnvironment):
+    class FunctionEnvironment(SchedulerJobEnvironment):
         """submitit's view of this task."""
 
         @property
@@ -79,7 +79,7 @@ def _environment() -> Any:
             new = again(os.environ, self.job_id)
             print(f"job {new} goes on with this ({countdown} timeouts left)", flush=True)
 
-    return FunctionEnvironment(dialect(os.environ["SUBMITIT_EXECUTOR"]))
+    return FunctionEnvironment(adapter_for(os.environ["SUBMITIT_EXECUTOR"]))
 
 
 def _redirect(path: Path, number: int) -> None:

@@ -26,7 +26,7 @@ from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
 from hpc_hydra.schedulers.capabilities import JobEndQuery, RequeueCommand, RequeueExitCode, Resubmission
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 
 _ASK = 30  # seconds that the scheduler may take to answer
 _SUBMIT = 120  # and to take a job
@@ -44,7 +44,7 @@ def requeued(
     Returns the outcome to write where it is not, with the reason; None: it is queued again, and this attempt's outcome
     lies with its logs.
     """
-    scheduler = dialect(attempt.scheduler)
+    scheduler = adapter_for(attempt.scheduler)
     count = _count(attempt, record, scheduler)
     outcome = replace(outcome, requeues=count)
     if outcome.status == "completed":

@@ -398,7 +398,7 @@ def _refuse_foreign_keys(scheduler: SchedulerConfig) -> None:
 def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:
     """How GPUs are asked for on this system: exactly one spelling, or none where the site allows no more.
 
-    None leaves it to the dialect. ``shared``: the ranks of a node share its GPUs, which no task can ask for by itself.
+    None leaves it to the adapter. ``shared``: the ranks of a node share its GPUs, which no task can ask for by itself.
     """
     if merged.own_gpus:
         return "none"

@@ -1,6 +1,6 @@
 """The one parser of times and of memory sizes: what a user may write, and what is refused.
 
-Must not know: what a scheduler can say (dialects round up to that).
+Must not know: what a scheduler can say (adapters round up to that).
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ constraint …), which the allocation was made by, nothing is asked again."""
 class StepSubmitter(LocalSubmitter):
     """Starts runs in the order of submission, as many at once as the allocation has room for."""
 
-    dialect: JobSteps
+    adapter: JobSteps
 
-    def __init__(self, dialect: JobSteps, held: Allocation) -> None:
-        super().__init__(dialect)
+    def __init__(self, adapter: JobSteps, held: Allocation) -> None:
+        super().__init__(adapter)
         self.held = held
-        self.label = f"{dialect.name}{STEP}"
+        self.label = f"{adapter.name}{STEP}"
         self._slots = list(held.slots)
         self._cards = list(held.gpus or (0,) * len(held.hosts))
         self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of the hosts it counts on
@@ -69,7 +69,7 @@ class StepSubmitter(LocalSubmitter):
 
     def _share(self, request: Request) -> Share:
         """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
-        alone = request.exclusive or not self.dialect.steps_share_nodes
+        alone = request.exclusive or not self.adapter.steps_share_nodes
         share = Share(gpus_of(request), cores_of(request), alone=alone)
         for key, needed, there, what in (
             ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
@@ -95,7 +95,7 @@ class StepSubmitter(LocalSubmitter):
         return all(node not in nodes for nodes in self._nodes.values())
 
     def _fits(self, run: Run) -> bool:
-        if any(other.share.alone for other in self._running) and not self.dialect.steps_share_nodes:
+        if any(other.share.alone for other in self._running) and not self.adapter.steps_share_nodes:
             return False
         return len(self._room(run)) >= run.spec.plan.request.nodes
 
@@ -115,33 +115,33 @@ class StepSubmitter(LocalSubmitter):
             self._cards[i] += sign * (gpus[i] if run.share.alone else run.share.gpus)
 
     def _ask(self, group: int) -> None:
-        threading.Thread(target=ask, args=(self.dialect, group), name=f"hpc_hydra ends {group}", daemon=True).start()
+        threading.Thread(target=ask, args=(self.adapter, group), name=f"hpc_hydra ends {group}", daemon=True).start()
 
     def _force(self, group: int) -> None:
-        force(self.dialect, group)
+        force(self.adapter, group)
 
     def _environment(self, run: Run) -> dict[str, str]:
-        return self.dialect.step_environment(os.environ, run.spec.plan.tasks, self.held)
+        return self.adapter.step_environment(os.environ, run.spec.plan.tasks, self.held)
 
 
-def ask(dialect: Scheduler, group: int) -> None:
+def ask(adapter: Scheduler, group: int) -> None:
     """Tell a run to end: the ranks of its steps, and what runs here, but for a launch command that would kill them."""
-    told = ask_ranks(dialect, group)
+    told = ask_ranks(adapter, group)
     if told is None:
         _tell(group, signal.SIGTERM)
         return
     members = _members(group)
-    launcher = dialect.launch_executable if isinstance(dialect, StepSignals) else None
+    launcher = adapter.launch_executable if isinstance(adapter, StepSignals) else None
     launching = [pid for pid, name in members.items() if name == launcher]
     if launching and not told:  # a step that has not begun, or that nobody can reach
-        force(dialect, group)
+        force(adapter, group)
         return
     for pid in members.keys() - set(launching):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
 
 
-def ask_ranks(dialect: Scheduler, group: int) -> bool | None:
+def ask_ranks(adapter: Scheduler, group: int) -> bool | None:
     """Send SIGTERM to the ranks of a run's steps, past the launch command; whether they were reached.
 
     None: no steps can be asked for: it is for who signals the launch command.
@@ -149,30 +149,30 @@ def ask_ranks(dialect: Scheduler, group: int) -> bool | None:
     Args:
         group: of the processes of the run's script, which leads it.
     """
-    if not isinstance(dialect, StepSignals):
+    if not isinstance(adapter, StepSignals):
         return None
     try:
         data = Path(f"/proc/{group}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
     env = dict(os.fsdecode(line).split("=", 1) for line in data if b"=" in line)
-    command = dialect.steps_command(env)
+    command = adapter.steps_command(env)
     if command is None:
         return None
     here, steps = socket.gethostname().partition(".")[0], []
     with suppress(HpcHydraError):
-        for (host, pid), step in dialect.parse_steps(commands.run(command, env=env, timeout=_ASK).out).items():
+        for (host, pid), step in adapter.parse_steps(commands.run(command, env=env, timeout=_ASK).out).items():
             with suppress(ProcessLookupError):
                 if host == here and os.getpgid(pid) == group:
                     steps.append(step)
-        if steps and not commands.run(dialect.terminate_steps_command(steps), env=env, timeout=_ASK).ok:
+        if steps and not commands.run(adapter.terminate_steps_command(steps), env=env, timeout=_ASK).ok:
             steps = []
     return bool(steps)
 
 
-def force(dialect: Scheduler, group: int) -> None:
+def force(adapter: Scheduler, group: int) -> None:
     """End what was asked to in vain. The launch command kills its ranks; the script does not say that they failed."""
-    if not isinstance(dialect, StepSignals):
+    if not isinstance(adapter, StepSignals):
         _tell(group, signal.SIGKILL)
         return
     with suppress(ProcessLookupError, PermissionError):
@@ -209,4 +209,4 @@ def gpus_of(request: Request) -> int:
 def main(argv: Sequence[str]) -> int:
     """``python -m hpc_hydra.node ask_ranks SCHEDULER GROUP``."""
     name, group = argv
-    return 0 if ask_ranks(registry.dialect(name), int(group)) else 1
+    return 0 if ask_ranks(registry.adapter_for(name), int(group)) else 1

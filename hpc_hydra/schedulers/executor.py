@@ -35,7 +35,7 @@ from hpc_hydra.schedulers.capabilities import (
     SubmitAdvice,
 )
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, DialectWatcher, environment
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, SchedulerWatcher, environment
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1].strip()
 
 
-class DialectJob(core.Job[Any]):  # type: ignore[misc]
+class SchedulerJob(core.Job[Any]):  # type: ignore[misc]
     """One run in the queue; its result is what `outcome.json` says."""
 
     _results_timeout_s = 5
 
-    def __init__(self, executor: DialectExecutor, job_id: str, folder: Path, outcome: Path | None) -> None:
+    def __init__(self, executor: SchedulerExecutor, job_id: str, folder: Path, outcome: Path | None) -> None:
         self.watcher, self._executor, self._outcome = executor.watcher, executor, outcome
         super().__init__(folder=folder, job_id=job_id, tasks=(0,))
 
@@ -79,32 +79,32 @@ class DialectJob(core.Job[Any]):  # type: ignore[misc]
         return "error", f"{outcome.reason or outcome.status} (log: {outcome.log})"
 
 
-class DialectExecutor(core.Executor):  # type: ignore[misc]
+class SchedulerExecutor(core.Executor):  # type: ignore[misc]
     """Puts scripts into the queue, and never one twice."""
 
-    job_class = DialectJob
+    job_class = SchedulerJob
 
-    def __init__(self, folder: Path, dialect: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, folder: Path, adapter: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
         super().__init__(folder)
-        self.dialect, self.watcher = dialect, DialectWatcher(dialect)
+        self.adapter, self.watcher = adapter, SchedulerWatcher(adapter)
         self._sleep = sleep
         self._said: set[str] = set()
 
-    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path] = ()) -> list[DialectJob]:
+    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path] = ()) -> list[SchedulerJob]:
         """Submit ``script``; one handle per run of ``spec``, whose `outcome.json` are ``outcomes``.
 
         Raises:
             SubmitError: not all could be queued; its ids are those that are.
         """
         ids: tuple[str, ...] = ()
-        for part, argv in generic.submissions(self.dialect, script, spec):
+        for part, argv in generic.submissions(self.adapter, script, spec):
             try:
                 ids += part.ids_of_runs(self._submit(part, script, argv))
             except SubmitError as error:
                 taken = ids + error.ids
                 raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
         paths = [*outcomes] + [None] * (len(ids) - len(outcomes))
-        return [DialectJob(self, job, spec.log, path) for job, path in zip(ids, paths, strict=True)]
+        return [SchedulerJob(self, job, spec.log, path) for job, path in zip(ids, paths, strict=True)]
 
     def _submit(self, spec: JobSpec, script: Path, argv: list[str]) -> tuple[str, ...]:
         for pause in (*BACK_OFF, None):
@@ -112,8 +112,8 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
             said = f"{answer.out}\n{answer.err}"
             if answer.ok:
                 return self._queued(spec, script, answer)
-            kind = "transient" if answer.code is None else self.dialect.classify(said)
-            advises = self.dialect if isinstance(self.dialect, SubmitAdvice) else None
+            kind = "transient" if answer.code is None else self.adapter.classify(said)
+            advises = self.adapter if isinstance(self.adapter, SubmitAdvice) else None
             if advises and (advice := advises.unreachable_advice(said)):
                 raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=advice)
             if kind != "transient":
@@ -134,18 +134,18 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         )
 
     def _advice(self, said: str) -> str | None:
-        if not isinstance(self.dialect, SubmitAdvice) or (argv := self.dialect.advice_command(said)) is None:
+        if not isinstance(self.adapter, SubmitAdvice) or (argv := self.adapter.advice_command(said)) is None:
             return None
         with contextlib.suppress(SchedulerError):
-            answer = commands.run(argv, env=environment(self.dialect), timeout=ADVICE_TIMEOUT)
-            return self.dialect.parse_advice(answer.out) if answer.ok else None
+            answer = commands.run(argv, env=environment(self.adapter), timeout=ADVICE_TIMEOUT)
+            return self.adapter.parse_advice(answer.out) if answer.ok else None
         return None
 
     def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
         if answer.err.strip():
-            self._warn(f"{self.dialect.executable}: {answer.err.strip()}")
+            self._warn(f"{self.adapter.executable}: {answer.err.strip()}")
         try:
-            ids = self._in_order(self.dialect.parse_job_ids(answer.out, spec), spec)
+            ids = self._in_order(self.adapter.parse_job_ids(answer.out, spec), spec)
         except SchedulerError as error:
             if found := self.find(spec, script):
                 return found
@@ -156,23 +156,23 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def _check_elements(self, ids: tuple[str, ...]) -> None:
         """Raises `SubmitError` where the scheduler made no array: its runs would be awaited for ever."""
-        if len(ids) < 2 or not isinstance(self.dialect, ArrayCheck):
+        if len(ids) < 2 or not isinstance(self.adapter, ArrayCheck):
             return
         said = self.watcher.of_queue(ids)
-        if said and (lost := self.dialect.lost_elements(ids, said)):
+        if said and (lost := self.adapter.lost_elements(ids, said)):
             what = f"an array of {len(ids)} runs was submitted, and {len(lost)} of them are not there ({lost[0]} …)"
             there = " ".join(sorted(said))
-            cancel = " ".join(self.dialect.cancel_command(sorted(said)))
+            cancel = " ".join(self.adapter.cancel_command(sorted(said)))
             raise SubmitError(
-                f"{what}; in the queue: {there}", where=self.dialect.executable, fix=f"{cancel} ends that"
+                f"{what}; in the queue: {there}", where=self.adapter.executable, fix=f"{cancel} ends that"
             )
 
     def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:
         """``ids`` in the order of the runs, where the submit command gives them in another."""
-        if not isinstance(self.dialect, BulkSubmission) or (argv := self.dialect.order_command(ids, spec)) is None:
+        if not isinstance(self.adapter, BulkSubmission) or (argv := self.adapter.order_command(ids, spec)) is None:
             return ids
-        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
-        runs = self.dialect.parse_runs(answer.out, spec)
+        answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
+        runs = self.adapter.parse_runs(answer.out, spec)
         if set(runs) == set(spec.runs):
             return tuple(runs[run] for run in spec.runs)
         self._warn(f"{argv[0]} does not say which job is which run's, its order is taken: {answer.message}")
@@ -180,10 +180,10 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
 
     def _taken(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         """Ids of the first runs of ``spec``, of which one command that failed queued several. None stays besides."""
-        if not isinstance(self.dialect, FindJobs) or not isinstance(self.dialect, BulkSubmission) or len(spec.runs) < 2:
+        if not isinstance(self.adapter, FindJobs) or not isinstance(self.adapter, BulkSubmission) or len(spec.runs) < 2:
             return ()
-        answer = commands.run(self.dialect.find_command(spec), env=environment(self.dialect), timeout=ASK_TIMEOUT)
-        found = self.dialect.parse_runs(answer.out, spec) if answer.ok else {}
+        answer = commands.run(self.adapter.find_command(spec), env=environment(self.adapter), timeout=ASK_TIMEOUT)
+        found = self.adapter.parse_runs(answer.out, spec) if answer.ok else {}
         first = tuple(found[run] for run in takewhile(found.__contains__, spec.runs))
         self.cancel([job for job in found.values() if job not in first])
         return first
@@ -194,7 +194,7 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         if spec.packs:  # one thing in the queue
             return ()
         left = replace(spec, runs=spec.runs[len(found) :])
-        for part, argv in generic.submissions(self.dialect, script, left) if left.runs else ():
+        for part, argv in generic.submissions(self.adapter, script, left) if left.runs else ():
             try:
                 ids += self._submit(part, script, argv)
             except SubmitError as error:
@@ -205,10 +205,10 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
     def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
         return commands.run(
             argv,
-            env=environment(self.dialect, keep=generic.inherited_variables(self.dialect, spec.plan.request)),
+            env=environment(self.adapter, keep=generic.inherited_variables(self.adapter, spec.plan.request)),
             timeout=SUBMIT_TIMEOUT,
             cwd=spec.workdir,
-            stdin=script if self.dialect.reads_stdin else None,
+            stdin=script if self.adapter.reads_stdin else None,
         )
 
     def _warn(self, text: str) -> None:
@@ -222,10 +222,10 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         Raises:
             SubmitError: the queue cannot be read, and so nobody knows; submitting again might run all twice.
         """
-        if not isinstance(self.dialect, FindJobs):
+        if not isinstance(self.adapter, FindJobs):
             return ()
-        argv = self.dialect.find_command(spec)
-        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        argv = self.adapter.find_command(spec)
+        answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
         if not answer.ok:
             raise SubmitError(
                 f"nobody knows whether the job is queued: {answer.message}",
@@ -233,25 +233,25 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
                 kind="transient",
                 fix=f"look for a job with {spec.tag} in its comment",
             )
-        return self.dialect.parse_found(answer.out, spec, script)
+        return self.adapter.parse_found(answer.out, spec, script)
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Cancel all in one command. Raises `SchedulerError` naming those that are still there if it failed."""
         running: list[str] = []
-        if ids and isinstance(self.dialect, GracefulCancel):
+        if ids and isinstance(self.adapter, GracefulCancel):
             running = [job for job, status in self.watcher.ask(ids).items() if status.state is State.RUNNING]
         self._kill([job for job in ids if job not in running])  # at first those that would take the others' place
-        if running and isinstance(self.dialect, GracefulCancel):
-            commands.run(self.dialect.terminate_command(running), env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
+        if running and isinstance(self.adapter, GracefulCancel):
+            commands.run(self.adapter.terminate_command(running), env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
             self.watcher.cancelled.update(running)
             self._kill(self._left(running))
 
     def _kill(self, ids: Sequence[str]) -> None:
         if not ids:
             return
-        argv = self.dialect.cancel_command(ids)
-        answer = commands.run(argv, env=environment(self.dialect), timeout=SUBMIT_TIMEOUT)
-        if not answer.ok and not self.dialect.only_ended(answer.err):
+        argv = self.adapter.cancel_command(ids)
+        answer = commands.run(argv, env=environment(self.adapter), timeout=SUBMIT_TIMEOUT)
+        if not answer.ok and not self.adapter.only_ended(answer.err):
             left = [job for job, status in self.watcher.ask(ids).items() if not status.state.is_finished]
             if left:
                 raise SchedulerError(f"{answer.message}; not cancelled: {' '.join(left)}", where=argv[0])
@@ -270,29 +270,29 @@ class DialectExecutor(core.Executor):  # type: ignore[misc]
         raise NotImplementedError("this executor submits scripts (launch), not functions")
 
 
-class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
-    """What submitit asks about the task it is in, answered by the dialect."""
+class SchedulerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
+    """What submitit asks about the task it is in, answered by the adapter."""
 
-    def __new__(cls, *args: Any) -> DialectJobEnvironment:
-        made: DialectJobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
+    def __new__(cls, *args: Any) -> SchedulerJobEnvironment:
+        made: SchedulerJobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
         return made
 
-    def __init__(self, dialect: Scheduler | None = None) -> None:
-        if dialect is not None:  # else `submitit.JobEnvironment()` gives this very object once more
-            self.dialect = dialect
-            self.cluster = dialect.name
+    def __init__(self, adapter: Scheduler | None = None) -> None:
+        if adapter is not None:  # else `submitit.JobEnvironment()` gives this very object once more
+            self.adapter = adapter
+            self.cluster = adapter.name
 
     def name(self) -> str:
-        return self.dialect.name
+        return self.adapter.name
 
     def activated(self) -> bool:
-        return os.environ.get("SUBMITIT_EXECUTOR") == self.dialect.name
+        return os.environ.get("SUBMITIT_EXECUTOR") == self.adapter.name
 
     @property
     def info(self) -> RankInfo:
-        info = self.dialect.rank_info(os.environ)
+        info = self.adapter.rank_info(os.environ)
         if info is None:
-            raise RendezvousError(f"this process is no task of {self.dialect.name}")
+            raise RendezvousError(f"this process is no task of {self.adapter.name}")
         return info
 
     job_id = property(lambda self: self.info.job_id)
@@ -305,22 +305,22 @@ class DialectJobEnvironment(job_environment.JobEnvironment):  # type: ignore[mis
 
 
 class BatchSubmitter(Submitter):
-    """`Submitter` for every dialect of a batch scheduler."""
+    """`Submitter` for every adapter of a batch scheduler."""
 
-    def __init__(self, dialect: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.dialect = dialect
-        self.executor = DialectExecutor(Path.cwd(), dialect, sleep)
+    def __init__(self, adapter: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.adapter = adapter
+        self.executor = SchedulerExecutor(Path.cwd(), adapter, sleep)
         self._tried: set[tuple[str, ...]] = set()
         self._array_limit: list[int | None] = []  # once it is known
 
     def check(self, request: Request) -> None:
-        generic.check(self.dialect, request)
-        if shutil.which(self.dialect.executable) is None:
-            raise commands.not_here(self.dialect.executable)
-        trials = self.dialect.trial_commands(request) if isinstance(self.dialect, SubmitAdvice) else []
+        generic.check(self.adapter, request)
+        if shutil.which(self.adapter.executable) is None:
+            raise commands.not_here(self.adapter.executable)
+        trials = self.adapter.trial_commands(request) if isinstance(self.adapter, SubmitAdvice) else []
         for key, argv in trials:
             if (trial := tuple(argv)) not in self._tried:
-                answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+                answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
                 if answer.code:
                     raise PlanError(_last_line(answer.message), where=key, fix=f"an option of `{' '.join(argv[:2])}`")
                 self._tried.add(trial)
@@ -332,13 +332,13 @@ class BatchSubmitter(Submitter):
         return spec.ids_of_runs(self.executor.find(spec, script))
 
     def successor(self, name: str) -> str | None:
-        if not isinstance(self.dialect, Resubmission):
+        if not isinstance(self.adapter, Resubmission):
             return None
-        argv = self.dialect.successor_command()
-        answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
+        argv = self.adapter.successor_command()
+        answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
         if not answer.ok:
             raise SchedulerError(f"it does not say whether a job {name} is there: {answer.message}", where=argv[0])
-        return self.dialect.parse_successor(answer.out, name)
+        return self.adapter.parse_successor(answer.out, name)
 
     def array_limit(self) -> int | None:
         if not self._array_limit:
@@ -346,15 +346,15 @@ class BatchSubmitter(Submitter):
         return self._array_limit[0]
 
     def _ask_array_limit(self) -> int | None:
-        if not isinstance(self.dialect, JobArrays):
+        if not isinstance(self.adapter, JobArrays):
             return None
         try:
             answer = commands.run(
-                self.dialect.array_limit_command(), env=environment(self.dialect), timeout=ASK_TIMEOUT
+                self.adapter.array_limit_command(), env=environment(self.adapter), timeout=ASK_TIMEOUT
             )
         except commands.NotHere:
             return None
-        return self.dialect.parse_array_limit(answer.out) if answer.ok else None
+        return self.adapter.parse_array_limit(answer.out) if answer.ok else None
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         said = self.executor.watcher.ask(map(in_queue, ids))

@@ -31,9 +31,9 @@ from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, SubmitError
 from hpc_hydra.schedulers.capabilities import NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.executor import DialectExecutor
-from hpc_hydra.schedulers.registry import dialect
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, DialectWatcher
+from hpc_hydra.schedulers.executor import SchedulerExecutor
+from hpc_hydra.schedulers.registry import adapter_for
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, SchedulerWatcher
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,11 +70,11 @@ class Submission:
     folder: Path
 
 
-class FunctionWatcher(DialectWatcher):
+class FunctionWatcher(SchedulerWatcher):
     """States of jobs; that of one which handed over is that of the job that took over."""
 
     def __init__(self, scheduler: str, delay_s: int = 30) -> None:
-        super().__init__(dialect(scheduler), delay_s=delay_s)
+        super().__init__(adapter_for(scheduler), delay_s=delay_s)
         self.folders: dict[str, Path] = {}
 
     def now(self, job: str) -> str:
@@ -99,7 +99,7 @@ class FunctionJob(core.Job[Any]):  # type: ignore[misc]
         super().__init__(folder=folder, job_id=job_id, tasks=tasks)
 
     def cancel(self, check: bool = True) -> None:
-        DialectExecutor(self.paths.folder, self.watcher.dialect).cancel([self.watcher.now(self.job_id)])
+        SchedulerExecutor(self.paths.folder, self.watcher.adapter).cancel([self.watcher.now(self.job_id)])
         self.watcher.cancelled.add(self.watcher.now(self.job_id))
 
 
@@ -118,7 +118,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
     def __init__(self, folder: Path | str, max_num_timeout: int = 3, python: str | None = None) -> None:
         super().__init__(folder)
         self.max_num_timeout, self.python = max_num_timeout, python or sys.executable
-        self.dialect = dialect(self.scheduler)
+        self.adapter = adapter_for(self.scheduler)
         self.parameters = dict(DEFAULTS)
 
     @classmethod
@@ -136,7 +136,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
             valid = "\n  - ".join(f"{name} (default: {value!r})" for name, value in DEFAULTS.items())
             raise ValueError(f"Unavailable parameter(s): {unknown}\nValid parameters are:\n  - {valid}")
         wanted = {**self.parameters, **kwargs}
-        generic.check(self.dialect, self._request(wanted))
+        generic.check(self.adapter, self._request(wanted))
         self.parameters = wanted
 
     def _request(self, wanted: Mapping[str, Any]) -> Request:
@@ -177,7 +177,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
         record = self.folder / f"{key}.submission.pkl"
         record.write_bytes(pickle.dumps(Submission(self.scheduler, spec, self.folder)))
         try:
-            ids = submit(self.dialect, spec, self.folder)
+            ids = submit(self.adapter, spec, self.folder)
         except SubmitError as error:  # those that are queued shall find their functions all the same
             for job, path in zip(error.ids, pickles, strict=False):
                 self._handle(job, path)
@@ -215,7 +215,7 @@ def submit(scheduler: Any, spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Write the script of ``spec`` and put it into the queue. Raises `SubmitError`."""
     script = folder / f"{spec.key}.sh"
     script.write_text(scheduler.script(spec), encoding="utf-8", errors="surrogateescape")
-    return tuple(job.job_id for job in DialectExecutor(folder, scheduler).launch(spec, script))
+    return tuple(job.job_id for job in SchedulerExecutor(folder, scheduler).launch(spec, script))
 
 
 def again(env: Mapping[str, str], job_id: str) -> str:
@@ -226,7 +226,7 @@ def again(env: Mapping[str, str], job_id: str) -> str:
     key = f"{known.spec.key}-{env[envvars.RUN]}-{len(before) + 1}"
     environ = {**known.spec.environ, envvars.FUNCTION_JOB: job_id}
     spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env[envvars.RUN]),), environ=environ)
-    scheduler = dialect(known.scheduler)
+    scheduler = adapter_for(known.scheduler)
     if isinstance(scheduler, NestedQueue):
         name, command = scheduler.outer_queue_command()
         answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)

@@ -42,7 +42,7 @@ class SubmitError(SchedulerError):
 
 
 class State(Enum):
-    """A job's state in our own words; each dialect maps its scheduler's states to these, once."""
+    """A job's state in our own words; each adapter maps its scheduler's states to these, once."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -91,7 +91,7 @@ class JobEndState:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """All that a dialect needs to write one script."""
+    """All that an adapter needs to write one script."""
 
     key: str  # job0
     plan: Plan

@@ -81,7 +81,7 @@ def job_script(
     """The whole script of a job.
 
     Args:
-        scheduler: name of the dialect; the ranks ask it who they are.
+        scheduler: name of the adapter; the ranks ask it who they are.
         launch: starts one process per rank, without the ranks' own argv.
         select: bash word that gives the number of the run, from the array ``runs``.
         job_id: bash word that gives the scheduler's id of this job or array element.
@@ -90,7 +90,7 @@ def job_script(
         workdir: the script changes to where the user's command was given.
         setup: the script runs the setup lines; else the launch command does.
         notes: said in the script's head.
-        before: lines of shell of the dialect's own, run before the setup lines.
+        before: lines of shell of the adapter's own, run before the setup lines.
         head: the same, run before everything else.
         replica: `ReplicaLaunch.replica_command`, for a plan with replica groups.
     """

@@ -1,4 +1,4 @@
-"""What dialects without a queue have in common: ``bash SCRIPT RUN`` starts a run, and only its launcher knows it.
+"""What adapters without a queue have in common: ``bash SCRIPT RUN`` starts a run, and only its launcher knows it.
 
 Must not know: hosts, processes, the launcher.
 """

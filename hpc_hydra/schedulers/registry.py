@@ -53,7 +53,7 @@ def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def dialect(name: str) -> Scheduler:
+def adapter_for(name: str) -> Scheduler:
     """The pure half of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
 
     Raises:
@@ -78,9 +78,9 @@ def dialect(name: str) -> Scheduler:
 
 
 def rank_info(name: str, env: Mapping[str, str]) -> RankInfo | None:
-    """`Scheduler.rank_info`: who the process with this environment is. Raises as `dialect` and that do."""
+    """`Scheduler.rank_info`: who the process with this environment is. Raises as `adapter_for` and that do."""
     light = _RANKS.get(name.removesuffix(STEP))
-    found: RankInfo | None = (import_module(light) if light else dialect(name)).rank_info(env)
+    found: RankInfo | None = (import_module(light) if light else adapter_for(name)).rank_info(env)
     return found
 
 
@@ -93,17 +93,17 @@ def cpus_of_tasks(name: str, env: Mapping[str, str]) -> list[list[int]]:
 
 def has_queue(name: str) -> bool:
     """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
-    return not name.endswith(STEP) and dialect(name).has_queue
+    return not name.endswith(STEP) and adapter_for(name).has_queue
 
 
 def submitter(name: str, held: Allocation | None = None) -> Submitter:
     """The doing half of a scheduler: a fresh object, of which a launcher needs one. ``held``: runs are its steps."""
     if held is None:
-        return dialect(name).submitter()
+        return adapter_for(name).submitter()
     from hpc_hydra.schedulers.allocation_queue import StepSubmitter
     from hpc_hydra.schedulers.capabilities import JobSteps
 
-    scheduler = dialect(name)
+    scheduler = adapter_for(name)
     if not isinstance(scheduler, JobSteps):
         raise ConfigError(f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="submit")
     return StepSubmitter(scheduler, held)

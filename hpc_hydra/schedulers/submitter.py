@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Submitter(ABC):
     """The doing half: submit scripts, ask for states, cancel. One object per launcher process."""
 
-    dialect: Scheduler
-    label: str | None = None  # what the manifest calls its scheduler, where that is not the dialect's name
+    adapter: Scheduler
+    label: str | None = None  # what the manifest calls its scheduler, where that is not the adapter's name
 
     @property
     def outlives_launcher(self) -> bool:
         """Whether its jobs do."""
-        return self.dialect.has_queue
+        return self.adapter.has_queue
 
     @abstractmethod
     def check(self, request: Request) -> None:

@@ -28,17 +28,17 @@ _KILLED = (128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
 UNKNOWN = JobStatus(State.UNKNOWN)
 
 
-def environment(dialect: Scheduler, keep: Collection[str] = ()) -> dict[str, str]:
+def environment(adapter: Scheduler, keep: Collection[str] = ()) -> dict[str, str]:
     """What a scheduler's commands see of this process's environment."""
-    return {**cleaned(os.environ, keep=keep), **generic.command_environment(dialect, os.environ)}
+    return {**cleaned(os.environ, keep=keep), **generic.command_environment(adapter, os.environ)}
 
 
-class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
+class SchedulerWatcher(core.InfoWatcher):  # type: ignore[misc]
     """Asks for the state of all jobs at once. What is final is remembered and not asked again."""
 
-    def __init__(self, dialect: Scheduler, delay_s: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, adapter: Scheduler, delay_s: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(delay_s=delay_s)
-        self.dialect = dialect
+        self.adapter = adapter
         self.cancelled: set[str] = set()
         self._final: dict[str, JobStatus] = {}
         self._asked: dict[str, int] = {}  # how often for a job that has ended
@@ -49,21 +49,21 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
         self._form = 0  # of the questions to the queue, which the scheduler understands
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
-        """States of all ``ids``, in their order; at most one run of each of the dialect's status commands."""
+        """States of all ``ids``, in their order; at most one run of each of the adapter's status commands."""
         ids = list(dict.fromkeys(ids))
         found = {job: self._final.get(job, UNKNOWN) for job in ids}
         wanted = [job for job in ids if job not in self._final]
         queue = self._ask_queue(wanted) if wanted else None
         self.silent = self._message if wanted and queue is None else None
         for job in wanted:
-            found[job] = generic.status_of(self.dialect, job, queue or {}) or UNKNOWN
-        index = self.dialect.status_forms
+            found[job] = generic.status_of(self.adapter, job, queue or {}) or UNKNOWN
+        index = self.adapter.status_forms
         while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
-            if index >= len(self.dialect.status_commands(missing)):
+            if index >= len(self.adapter.status_commands(missing)):
                 break
             history = self._run(missing, index) or {}
             for job in missing:
-                found[job] = _joined(found[job], generic.status_of(self.dialect, job, history), in_queue=queue is None)
+                found[job] = _joined(found[job], generic.status_of(self.adapter, job, history), in_queue=queue is None)
             index += 1
         for job in wanted:
             if job in self.cancelled:
@@ -84,7 +84,7 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
 
     def _ask_queue(self, ids: Sequence[str]) -> dict[str, JobStatus] | None:
         """What the queue says, in the first form that it understands; from then on it is asked in that one."""
-        for form in range(self._form, self.dialect.status_forms):
+        for form in range(self._form, self.adapter.status_forms):
             if (said := self._run(ids, form)) is not None:
                 self._form = form
                 return said
@@ -93,22 +93,22 @@ class DialectWatcher(core.InfoWatcher):  # type: ignore[misc]
 
     def _run(self, ids: Sequence[str], index: int) -> dict[str, JobStatus] | None:
         """What a status command says; None where it cannot be asked, which is said once until it answers again."""
-        argv = self.dialect.status_commands(ids)[index]
+        argv = self.adapter.status_commands(ids)[index]
         until, pause = self._pauses.get(argv[0], (0.0, 0.0))
-        if index >= self.dialect.status_forms and self._clock() < until:  # the queue is asked each time
+        if index >= self.adapter.status_forms and self._clock() < until:  # the queue is asked each time
             return None
         self._num_calls += 1
         self._message = f"{argv[0]} does not answer"
         try:
-            answer = commands.run(argv, env=environment(self.dialect), timeout=ASK_TIMEOUT)
-            said = self.dialect.parse_status(argv, answer.out)
-            if answer.ok or said or self.dialect.is_unknown_job(answer.err):
+            answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
+            said = self.adapter.parse_status(argv, answer.out)
+            if answer.ok or said or self.adapter.is_unknown_job(answer.err):
                 self._pauses.pop(argv[0], None)
                 return said
             message = answer.message
         except SchedulerError as error:  # no such command, or an answer that is none
             message = error.what
-        if index < self.dialect.status_forms - 1:
+        if index < self.adapter.status_forms - 1:
             return None  # there is another form to ask in
         self._message = f"{argv[0]} does not answer: {message}"
         if not pause:

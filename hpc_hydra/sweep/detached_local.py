@@ -26,15 +26,15 @@ GRACE = 30.0  # seconds between the request to end and the kill
 class LocalOutside(Submitter):
     """Asks the processes of this machine. ``owners``: key of a job → the ``started`` line of its launcher.
 
-    ``name``: of the dialect, one without a queue: local or ssh, whose scripts run where the launcher does, too.
+    ``name``: of the adapter, one without a queue: local or ssh, whose scripts run where the launcher does, too.
     """
 
     def __init__(self, name: str, jobs: Path, owners: Mapping[str, Mapping[str, Any]]) -> None:
-        self.dialect = registry.dialect(name)
+        self.adapter = registry.adapter_for(name)
         self.jobs, self.owners = jobs, owners
 
     def check(self, request: Request) -> None:
-        generic.check(self.dialect, request)
+        generic.check(self.adapter, request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         raise NotImplementedError("looks only")
@@ -71,8 +71,8 @@ class LocalOutside(Submitter):
         ids = list(dict.fromkeys(map(in_queue, ids)))
         for id_ in ids:
             if id_ in running:
-                if isinstance(self.dialect, StepSignals):
-                    allocation_queue.ask(self.dialect, running[id_])
+                if isinstance(self.adapter, StepSignals):
+                    allocation_queue.ask(self.adapter, running[id_])
                     continue
                 for child in processes.children(running[id_]):
                     _signal(child, signal.SIGTERM)
@@ -83,13 +83,13 @@ class LocalOutside(Submitter):
             now = processes.local_runs(self.jobs)
             wanted = [id_ for id_ in wanted if now.get(id_) == running[id_]]
         for id_ in wanted:
-            allocation_queue.force(self.dialect, running[id_])
+            allocation_queue.force(self.adapter, running[id_])
         waiting = [id_ for id_ in ids if id_ not in running]
         if waiting:
             owners = {self.owners.get(id_.rpartition(".")[0], {}).get("pid") for id_ in waiting}
             raise SchedulerError(
                 f"not reached: {' '.join(waiting)}; runs that wait are known to their launcher alone",
-                where=f"scheduler={self.dialect.name}",
+                where=f"scheduler={self.adapter.name}",
                 fix="hpc-hydra cancel without RUNS ends the launcher: kill "
                 + " ".join(str(pid) for pid in owners if pid),
             )

@@ -63,7 +63,7 @@ def _found(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
 
 def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patient: bool) -> bool:
     """Whether a submit command of this job may not have had its effect yet."""
-    script, program = sweep.script(key), registry.dialect(scheduler).executable
+    script, program = sweep.script(key), registry.adapter_for(scheduler).executable
     while processes.submitting(script, program):
         if not patient or time.time() - when > ON_ITS_WAY:
             return True
@@ -86,7 +86,7 @@ def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
     ]
     for tag in dict.fromkeys(tags):
         ids: tuple[str, ...] = ()
-        for part, _ in generic.submissions(submitter.dialect, script, replace(sweep.spec(job), tag=tag)):
+        for part, _ in generic.submissions(submitter.adapter, script, replace(sweep.spec(job), tag=tag)):
             found = submitter.find(part, script)
             if not found:
                 break

@@ -183,7 +183,7 @@ class Watcher:
 
     def follow(self, watched: Iterable[Watched]) -> None:
         """Runs that another job goes on with are followed under its id (`launch.max_requeues` by resubmission)."""
-        if not isinstance(self.submitter.dialect, Resubmission):
+        if not isinstance(self.submitter.adapter, Resubmission):
             return
         for one in watched:
             if (now := current(self.jobs.parents[1], one.job, one.id)) != one.id:
@@ -246,7 +246,7 @@ class Watcher:
 
     def _goes_on(self, watched: Watched) -> bool:
         """Whether another job goes on with a run whose own could not note it, or nobody can tell yet."""
-        if not isinstance(self.submitter.dialect, Resubmission):
+        if not isinstance(self.submitter.adapter, Resubmission):
             return False
         try:
             settled(self.submitter, self.jobs.parents[1], watched.job, watched.id)
@@ -259,7 +259,7 @@ class Watcher:
 
     def _awaits_a_word(self, watched: Watched, outcome: Outcome, now: float) -> bool:
         """Whether the scheduler may soon say why a run was stopped: its time limit, preemption, a node that failed."""
-        local = not self.submitter.dialect.has_queue  # its scripts die with what they started
+        local = not self.submitter.adapter.has_queue  # its scripts die with what they started
         if local or not is_doubtful(outcome) or watched.status.state.is_finished:
             return False
         watched.stopped_since = now if watched.stopped_since is None else watched.stopped_since

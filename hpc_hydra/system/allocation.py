@@ -1,7 +1,7 @@
 """The allocation that this process is in, if it is one that lives: ``launch.inside``.
 
 Variables alone prove nothing: they are left over from jobs that have ended, or were copied from elsewhere; so the
-scheduler is asked. Must not know: any scheduler's variables or commands (the dialect does).
+scheduler is asked. Must not know: any scheduler's variables or commands (the adapter does).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hpc_hydra.system import defaults
 from hpc_hydra.system.probe import Probe, Unanswered, here
 
 
-def held(dialect: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
-    """The allocation whose steps runs of ``dialect`` are; None: they are jobs of their own.
+def held(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
+    """The allocation whose steps runs of ``adapter_for`` are; None: they are jobs of their own.
 
     Args:
         inside: ``launch.inside``; None is ``step`` in an allocation, and nothing outside.
@@ -27,13 +27,13 @@ def held(dialect: Scheduler, inside: str | None, probe: Probe | None = None) -> 
     """
     probe = probe or here()
     if inside is not None:
-        generic.check_inside(dialect, inside, probe.env)
+        generic.check_inside(adapter, inside, probe.env)
     if inside == "submit":
         return None
-    found = probe.once(("allocation", dialect.name), lambda: _ask(dialect, probe))
-    if found is None and inside == "step" and not isinstance(dialect, NestedQueue):
+    found = probe.once(("allocation", adapter.name), lambda: _ask(adapter, probe))
+    if found is None and inside == "step" and not isinstance(adapter, NestedQueue):
         raise ConfigError(
-            f"this is in no allocation of {dialect.name} that lives",
+            f"this is in no allocation of {adapter.name} that lives",
             where="launch.inside",
             fix="launch.inside=null, or start it in a shell of salloc, bsub -Is …",
         )
@@ -65,13 +65,13 @@ def resumed(held: Allocation | None) -> tuple[str, ...]:
     return (f"they run as steps of the allocation {held.job_id}: {own}",)
 
 
-def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
-    if not isinstance(dialect, JobSteps) or (command := dialect.allocation_command(probe.env)) is None:
+def _ask(adapter: Scheduler, probe: Probe) -> Allocation | None:
+    if not isinstance(adapter, JobSteps) or (command := adapter.allocation_command(probe.env)) is None:
         return None
     try:
         answer = probe.run(command)
     except Unanswered as error:
-        if not error.late and dialect.is_unknown_job(error.said):
+        if not error.late and adapter.is_unknown_job(error.said):
             return None
         raise SchedulerError(
             f"{command[0]} does not tell whether the allocation that this is in lives ({error.said})",
@@ -79,7 +79,7 @@ def _ask(dialect: Scheduler, probe: Probe) -> Allocation | None:
             fix="the same command again; launch.inside=submit for jobs of their own, without asking",
         ) from None
     try:
-        return dialect.parse_allocation(answer, probe.env) if answer is not None else None
+        return adapter.parse_allocation(answer, probe.env) if answer is not None else None
     except SchedulerError as error:
         raise SchedulerError(
             error.what, where="launch.inside", fix="launch.inside=submit for jobs of their own, without asking"

@@ -19,7 +19,7 @@ from hpc_hydra.config.schema import Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.slurm import sinfo
 from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
@@ -179,7 +179,7 @@ def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     if not nodes or resolved.system.kind != "probed" or resolved.scheduler.name != "slurm":
         return ()
     text = _sinfo(probe)
-    if isinstance(text, Unanswered) or allocation.held(dialect("slurm"), resolved.launch.inside, probe) is not None:
+    if isinstance(text, Unanswered) or allocation.held(adapter_for("slurm"), resolved.launch.inside, probe) is not None:
         return ()
     has = sinfo.largest(probe.once("nodes", lambda: sinfo.parse(text)), _partition(resolved))
     if has is None or nodes <= has[1]:
@@ -331,7 +331,7 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
             "numa_domains": seen.numa_domains,
         }
     elif settings.scheduler.name == "slurm":
-        held = allocation.held(dialect("slurm"), settings.launch.inside, probe)
+        held = allocation.held(adapter_for("slurm"), settings.launch.inside, probe)
         text = _sinfo(probe)
         if isinstance(text, Unanswered):
             _without_sinfo(text, settings, is_held=held is not None)

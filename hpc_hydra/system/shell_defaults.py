@@ -2,7 +2,7 @@
 
 Such a default fills what nothing else says, so that it stands in the request and is seen; of the others, which would
 change what was asked for, it is said that they are kept from the job.
-Must not know: any scheduler's variables (the dialect does), sizes of jobs.
+Must not know: any scheduler's variables (the adapter does), sizes of jobs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpc_hydra.planning.options import spoken_for
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.capabilities import ShellDefaults
 from hpc_hydra.schedulers.generic import default_variables
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation
 from hpc_hydra.system.probe import Probe
 
@@ -29,7 +29,7 @@ def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
 
     Not in an allocation whose steps the runs are: it has its account and queue. ``attached``: see `detect.resolve`.
     """
-    named = default_variables(dialect(settings.scheduler.name), attached=attached)
+    named = default_variables(adapter_for(settings.scheduler.name), attached=attached)
     values = {key: probe.env[name] for key, name in named.items() if probe.env.get(name)}
     if not values or _is_held(settings, probe):
         return settings
@@ -38,7 +38,7 @@ def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
 
 def again(settings: Settings, earlier: Request) -> Settings:
     """Fill them with what a run asked for before, whatever this shell has."""
-    keys = default_variables(dialect(settings.scheduler.name), attached=False)
+    keys = default_variables(adapter_for(settings.scheduler.name), attached=False)
     values = {key: value for key in keys if (value := getattr(earlier, key))}
     usual = queues.choose(settings.system, settings.scheduler.queue)
     if usual.partition == values.get("queue"):
@@ -50,7 +50,7 @@ def again(settings: Settings, earlier: Request) -> Settings:
 
 def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) -> tuple[str, ...]:
     """What was taken from the shell, and what was not. ``asked``: the settings before they were resolved."""
-    known = dialect(resolved.scheduler.name)
+    known = adapter_for(resolved.scheduler.name)
     if not isinstance(known, ShellDefaults):
         return ()
     named = known.default_variables(attached=attached)
@@ -82,7 +82,7 @@ def _shown(value: str) -> str:
 
 
 def _is_held(settings: Settings, probe: Probe) -> bool:
-    return allocation.held(dialect(settings.scheduler.name), settings.launch.inside, probe) is not None
+    return allocation.held(adapter_for(settings.scheduler.name), settings.launch.inside, probe) is not None
 
 
 def _filled(settings: Settings, values: Mapping[str, str]) -> Settings:

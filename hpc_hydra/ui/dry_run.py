@@ -27,7 +27,7 @@ _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", 
 
 
 def show(
-    dialects: dict[str, Scheduler],
+    adapters: dict[str, Scheduler],
     jobs: Sequence[tuple[Group, JobSpec, Path]],
     notes: Sequence[str],
     program: Program | None = None,
@@ -44,14 +44,14 @@ def show(
     if notes:
         parts.append("\n".join(f"note: {note}" for note in notes))
     for group, spec, path in jobs:
-        dialect = dialects[group.plan.request.scheduler]
-        parts.append(_job(dialect, group, spec, path))
+        adapter = adapters[group.plan.request.scheduler]
+        parts.append(_job(adapter, group, spec, path))
         if program is not None and group.pack is None:
-            parts.append(dry_run_hosts.show(dialect, spec, group.runs[0], program, hydra))
+            parts.append(dry_run_hosts.show(adapter, spec, group.runs[0], program, hydra))
         for step in steps(group, spec):
-            assert isinstance(dialect, Packing)  # `check_packing` was called
+            assert isinstance(adapter, Packing)  # `check_packing` was called
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
-            parts.append(f"# {name}\n{dialect.step_script(step).rstrip()}")
+            parts.append(f"# {name}\n{adapter.step_script(step).rstrip()}")
             parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
     parts.append("dry run: nothing was written or submitted")
     return "\n\n".join(part for part in parts if part)
@@ -98,15 +98,15 @@ def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def _job(dialect: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
+def _job(adapter: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
     request = group.plan.request
     memory = "" if request.mem_per_node is None else f", {size_text(request.mem_per_node)} of memory per node"
-    title = f"{spec.key}: {len(group.runs)} run{'s' if len(group.runs) != 1 else ''} on {dialect.name}{memory}"
+    title = f"{spec.key}: {len(group.runs)} run{'s' if len(group.runs) != 1 else ''} on {adapter.name}{memory}"
     rule = "─" * min(len(title), 100)
-    commands = by_hand(dialect, spec, path)
+    commands = by_hand(adapter, spec, path)
     shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
     groups = replica_groups(group.plan)
-    parts = [f"{title}\n{rule}", *(["\n".join(groups)] if groups else []), f"# {path}\n{dialect.script(spec).rstrip()}"]
+    parts = [f"{title}\n{rule}", *(["\n".join(groups)] if groups else []), f"# {path}\n{adapter.script(spec).rstrip()}"]
     parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(spec).items()]
     how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
     parts.append(f"{how} by:\n  " + "\n  ".join(shown))
@@ -125,11 +125,11 @@ def _preset(var: EnvVar) -> str:
     return "\n".join([*lines, f"      {about}"] if about else lines)
 
 
-def by_hand(dialect: Scheduler, spec: JobSpec, script: Path) -> list[str]:
+def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:
     """Commands that start each run of a script by hand."""
-    if spec.held is not None and isinstance(dialect, JobSteps):
-        new = dialect.step_environment({}, spec.plan.tasks, spec.held)
+    if spec.held is not None and isinstance(adapter, JobSteps):
+        new = adapter.step_environment({}, spec.plan.tasks, spec.held)
         words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []
         return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
-    stdin = f" < {shlex.quote(str(script))}" if dialect.reads_stdin else ""
-    return [shlex.join(argv) + stdin for _, argv in generic.submissions(dialect, script, spec)]
+    stdin = f" < {shlex.quote(str(script))}" if adapter.reads_stdin else ""
+    return [shlex.join(argv) + stdin for _, argv in generic.submissions(adapter, script, spec)]

@@ -24,16 +24,16 @@ _OF_THE_COMMAND = ("launch.dry_run=", "launch.setup_only=", "launch.output_scrip
 _WHICH_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd")
 
 
-def show(dialect: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
+def show(adapter: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
     """The text for one run; empty where a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
-    if not isinstance(dialect, PerNodeCommands):
+    if not isinstance(adapter, PerNodeCommands):
         return ""
-    commands = dialect.commands_per_node(spec)
+    commands = adapter.commands_per_node(spec)
     told = "its ranks and their environment go through standard input"
     lines = [f"which starts this for each host of run {run.num} ({told}):"]
     lines += [f"  {shlex.join(argv)}" for _, argv in commands]
     words = typed(program, run, hydra)
-    typable = dialect.typed_per_node(spec, words, is_python=_is_python(program)) if words else []
+    typable = adapter.typed_per_node(spec, words, is_python=_is_python(program)) if words else []
     if typable:
         lines += ["", f"run {run.num} by hand, without ssh; on each node, all at once:"]
         for host, command in typable:

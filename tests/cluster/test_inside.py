@@ -121,7 +121,8 @@ def test_variables_of_a_dead_job_do_not_fool_it(inside: Inside) -> None:
 
 def test_a_shell_of_srun_pty_is_no_rank_and_its_steps_are(inside: Inside) -> None:
     who = (
-        "import os; from hpc_hydra.schedulers.registry import dialect; i = dialect('slurm').rank_info(os.environ);"
+        "import os; from hpc_hydra.schedulers.registry import adapter_for;"
+        "i = adapter_for('slurm').rank_info(os.environ);"
         "os.write(1, f'who {i and i.world_size}\\n'.encode())"  # one write: ranks share the pipe
     )
     (inside.folder / "who.py").write_text(who)

@@ -90,7 +90,7 @@ class Jobs:
 
     def write(self, spec: JobSpec) -> Path:
         script = spec.log / f"{spec.key}.sh"
-        script.write_text(self.submitter.dialect.script(spec))
+        script.write_text(self.submitter.adapter.script(spec))
         return script
 
     def until(self, ids: Sequence[str], there: Callable[[JobStatus], bool]) -> list[JobStatus]:

@@ -19,8 +19,8 @@ from tests.conformance.conftest import SAY, Jobs
 from tests.fakes.scheduler_state import Cluster
 
 WHO = (
-    f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('flux').rank_info(os.environ);"
+    f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
+    "i = adapter_for('flux').rank_info(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes, "
     'len(i.hosts), i.job_id) or ()))"'
 )
@@ -167,7 +167,7 @@ def attached(flux: Jobs, program: str, given: str = "", **fields: Any) -> subpro
 
     spec = replace(flux.spec(program, **fields), attached=True)
     script = flux.write(spec)
-    argv = flux.submitter.dialect.attach_command(script, spec, {})
+    argv = flux.submitter.adapter.attach_command(script, spec, {})
     assert argv is not None
     return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=120)
 

@@ -131,7 +131,7 @@ def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
 def test_parameters_are_options_of_bsub(given: dict[str, Any], options: list[str], tmp_path: Path) -> None:
     executor = LsfExecutor(tmp_path)
     executor.update_parameters(**given)
-    script = executor.dialect.script(executor._spec("key", [0]))
+    script = executor.adapter.script(executor._spec("key", [0]))
     assert [option for option in options if f"#BSUB {option}\n" not in script] == []
     assert ("-wa" in script) == (given.get("timeout_min") != 1)
 

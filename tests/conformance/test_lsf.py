@@ -13,13 +13,13 @@ import pytest
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.executor import BatchSubmitter
-from hpc_hydra.schedulers.registry import dialect, submitter
+from hpc_hydra.schedulers.registry import adapter_for, submitter
 from tests.conformance.conftest import PATIENCE, SAY, Jobs
 from tests.fakes.scheduler_state import ENDED, Cluster
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('lsf').rank_info(os.environ);"
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
+    "i = adapter_for('lsf').rank_info(os.environ);"
     "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
     "os.environ['A'], os.environ['NOTE'].encode().hex())\""
 )
@@ -39,7 +39,7 @@ def lsf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
 
 @pytest.fixture
 def jobs(fake_lsf: Cluster, tmp_path: Path) -> Jobs:
-    return Jobs("lsf", tmp_path, BatchSubmitter(dialect("lsf"), sleep=lambda seconds: None))
+    return Jobs("lsf", tmp_path, BatchSubmitter(adapter_for("lsf"), sleep=lambda seconds: None))
 
 
 def test_ranks_of_several_hosts_and_what_reaches_them(

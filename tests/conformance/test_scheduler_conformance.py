@@ -51,8 +51,8 @@ def test_several_runs_have_ids_in_their_order(jobs: Jobs) -> None:
 
 def test_each_rank_knows_who_it_is(jobs: Jobs) -> None:
     program = (
-        f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-        "i = dialect(os.environ['HPC_HYDRA_SCHEDULER']).rank_info(os.environ);"
+        f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
+        "i = adapter_for(os.environ['HPC_HYDRA_SCHEDULER']).rank_info(os.environ);"
         "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes)\""
     )
     ids = jobs.submit(program, procs_per_node=2)
@@ -146,6 +146,6 @@ def test_exports_of_setup_lines_reach_every_rank(jobs: Jobs) -> None:
 def test_the_script_runs_by_hand(jobs: Jobs) -> None:
     spec = jobs.spec("echo by hand", runs=(0,))
     script = jobs.write(spec)
-    argv = jobs.submitter.dialect.submit_command(script, spec)
-    with open(script if jobs.submitter.dialect.reads_stdin else os.devnull) as stdin:
+    argv = jobs.submitter.adapter.submit_command(script, spec)
+    with open(script if jobs.submitter.adapter.reads_stdin else os.devnull) as stdin:
         assert subprocess.run(argv, cwd="/", stdin=stdin, capture_output=True).returncode == 0

@@ -16,8 +16,8 @@ from tests.conformance.conftest import ROOT, SAY, Jobs
 pytestmark = pytest.mark.cluster
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.schedulers.registry import dialect;{SAY}'
-    "i = dialect('slurm').rank_info(os.environ);"
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
+    "i = adapter_for('slurm').rank_info(os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, "
     "os.environ['SLURMD_NODENAME']) or ()))\""
 )

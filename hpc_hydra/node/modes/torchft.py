@@ -44,7 +44,7 @@ from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
 from hpc_hydra.records.types import RankEnd, Replica, Replicas
 from hpc_hydra.schedulers import generic
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 
 QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
 _LIGHTHOUSES = 10  # times that what keeps the lighthouse is started again
@@ -77,7 +77,7 @@ def replicas(argv: Sequence[str]) -> int:
 
 def _hosts(context: RankContext) -> tuple[str, ...]:
     asked = context.plan.request.nodes
-    found = generic.hosts(dialect(context.attempt.scheduler), os.environ)
+    found = generic.hosts(adapter_for(context.attempt.scheduler), os.environ)
     if len(found) < asked:
         raise RendezvousError(
             f"the job has {len(found)} nodes ({', '.join(found) or 'nobody names them'}), and asks for {asked}",

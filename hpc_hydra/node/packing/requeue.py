@@ -26,7 +26,7 @@ from hpc_hydra.records.manifest import predecessors, withdraws
 from hpc_hydra.records.requeue_policy import TIME_IS_UP, why_again
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.capabilities import RequeueExitCode
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 
 AGAIN, QUEUED = "again", "queued"
 """Lines of an allocation's journal: a run waits for its next attempt; the allocation was queued again."""
@@ -138,7 +138,7 @@ class Again:
         """
         if not self.most:
             return outcome
-        paths, scheduler = RunPaths(record.dir), dialect(self.scheduler)
+        paths, scheduler = RunPaths(record.dir), adapter_for(self.scheduler)
         outcome = replace(outcome, requeues=sum(name < attempt for name in self.earlier(record)))
         of_itself = outcome.status == "failed" and outcome.rank is not None and outcome.exit_code != TIME_IS_UP
         doubtful = outcome.signal in _ENDERS or _may_have_lost_a_node(paths, outcome)
@@ -179,7 +179,7 @@ class Again:
         """
         if self.count >= self.most or not (self.interrupted or (waiting and self.warned)):
             return None
-        scheduler = dialect(self.scheduler)
+        scheduler = adapter_for(self.scheduler)
         attempt = Attempt(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
         intend(attempt, scheduler, self.count + 1)
         standing = standing_of(scheduler)

@@ -44,7 +44,7 @@ from hpc_hydra.records.outcome_index import forget_outcome, note_end
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, Packing, StepSignals
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.resource_slice import Host
 from hpc_hydra.schedulers.ssh.adapter import LIFELINE
 
@@ -94,7 +94,7 @@ class Pack:
         if data is None:
             raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
         numbers = chosen(data["packs"], values[envvars.PACK])
-        adapter = dialect(scheduler)
+        adapter = adapter_for(scheduler)
         assert isinstance(adapter, Packing)  # or there would be no such script
         hosts = generic.hosts(adapter, env)
         room = (data["cpus"], data["gpus"], data["mem"])
@@ -127,7 +127,7 @@ class Pack:
 
     def run(self, signals: Signals) -> int:
         """Until all runs have ended, or the allocation does; the exit code."""
-        warns = dialect(self.scheduler)
+        warns = adapter_for(self.scheduler)
         limit = warns.limit_signal if isinstance(warns, EndWarning) else None
         pass_on = not (isinstance(warns, EndWarning) and warns.warns_steps)
         while self.running or (self.waiting and not self._holds):
@@ -330,7 +330,7 @@ class Pack:
 
     def _end_step(self, task: Task) -> None:
         """What the killed launch command has started may live on in the scheduler's hands."""
-        scheduler = dialect(self.scheduler)
+        scheduler = adapter_for(self.scheduler)
         if isinstance(scheduler, Packing) and (command := scheduler.end_step_command(task.record.num)) is not None:
             with contextlib.suppress(OSError):  # reaped with the others
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -349,7 +349,7 @@ class Pack:
 
     def _ask(self, pid: int, task: Task) -> None:
         """Tell one run to end: its ranks, where the launch command would kill them at once."""
-        if not isinstance(dialect(self.scheduler), StepSignals) or task.kill_at is not None:
+        if not isinstance(adapter_for(self.scheduler), StepSignals) or task.kill_at is not None:
             self._tell(pid, task)
             return
         task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
@@ -367,7 +367,7 @@ class Pack:
     @property
     def _is_cancelled(self) -> bool:
         """Whether a person ended the allocation, and the scheduler, which only handed SIGTERM on, will not say so."""
-        asks = isinstance(dialect(self.scheduler), GracefulCancel)
+        asks = isinstance(adapter_for(self.scheduler), GracefulCancel)
         return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
 
     def _leave_out(self, numbers: set[int]) -> None:
@@ -412,5 +412,5 @@ def _none_started(pack: Pack, code: int) -> int:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
         pack._write(task.record, outcome)
     return (
-        1 if code == generic.requeue_exit_code(dialect(pack.scheduler)) else code
+        1 if code == generic.requeue_exit_code(adapter_for(pack.scheduler)) else code
     )  # or the scheduler would queue it again

@@ -113,10 +113,10 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
 
 
 def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
-    from hpc_hydra.schedulers.registry import BUILT_IN, dialect
+    from hpc_hydra.schedulers.registry import BUILT_IN, adapter_for
 
     for name in BUILT_IN:  # the innermost manager first
-        info = dialect(name).rank_info(env)
+        info = adapter_for(name).rank_info(env)
         if info is not None and info.world_size > 1:
             return info
     return None

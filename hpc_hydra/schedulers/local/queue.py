@@ -61,8 +61,8 @@ class LocalSubmitter(Submitter):
 
     _stdin = subprocess.DEVNULL  # of the scripts
 
-    def __init__(self, dialect: Scheduler, machine: Callable[[], Machine] = this_machine, grace: float = GRACE) -> None:
-        self.dialect, self.grace = dialect, grace
+    def __init__(self, adapter: Scheduler, machine: Callable[[], Machine] = this_machine, grace: float = GRACE) -> None:
+        self.adapter, self.grace = adapter, grace
         self.machine = machine()
         self._gpus, self._cpus = list(self.machine.gpus.ids), list(self.machine.cpus)
         self._memory = self.machine.memory
@@ -73,7 +73,7 @@ class LocalSubmitter(Submitter):
         self._closed = False
 
     def check(self, request: Request) -> None:
-        generic.check(self.dialect, request)
+        generic.check(self.adapter, request)
         self._share(request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:

@@ -33,17 +33,17 @@ class SshSubmitter(LocalSubmitter):
 
     _stdin = subprocess.PIPE  # our end of it closes with this process, whatever ends it
 
-    def __init__(self, dialect: Scheduler) -> None:
-        super().__init__(dialect)
+    def __init__(self, adapter: Scheduler) -> None:
+        super().__init__(adapter)
         self._busy: set[str] = set()
         self._reached: set[tuple[str, ...]] = set()
         self._gone: dict[str, str] = {}  # host that was lost → why
 
     def check(self, request: Request) -> None:
         """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
-        generic.check(self.dialect, request)
-        if shutil.which(self.dialect.executable) is None:
-            raise commands.not_here(self.dialect.executable)
+        generic.check(self.adapter, request)
+        if shutil.which(self.adapter.executable) is None:
+            raise commands.not_here(self.adapter.executable)
         words = options(request)
         new = [host for host in request.hosts if (host, *words) not in self._reached]
         with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -18,7 +18,7 @@ class FakeSubmitter(Submitter):
     """Does what the test says: ``states`` by id, ``errors`` of the next submissions (None: it is taken)."""
 
     def __init__(self) -> None:
-        self.dialect = Slurm()
+        self.adapter = Slurm()
         self.states: dict[str, JobStatus] = {}
         self.errors: list[SubmitError | None] = []
         self.submitted: list[JobSpec] = []

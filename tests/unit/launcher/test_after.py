@@ -31,13 +31,13 @@ def awaited(root: Path, words: list[str], ids: list[str], scheduler: str = "slur
 
 def test_a_whole_array_is_awaited_by_its_own_id(tmp_path: Path) -> None:
     one = awaited(tmp_path, ["running", "pending", "completed"], ["7_0", "7_1", "7_2"])
-    dependency, options = registry.dialect("slurm").after(one.jobs_of("slurm"))
+    dependency, options = registry.adapter_for("slurm").after(one.jobs_of("slurm"))
     assert dependency == "afterok:7" and ("kill-on-invalid-dep", "yes") in options
 
 
 def test_some_of_an_array_are_awaited_by_theirs(tmp_path: Path) -> None:
     one = awaited(tmp_path, ["running", "failed", "pending"], ["7_0", "7_1", "7_2"])
-    assert registry.dialect("slurm").after(one.jobs_of("slurm"))[0] == "afterok:7_0:7_2"
+    assert registry.adapter_for("slurm").after(one.jobs_of("slurm"))[0] == "afterok:7_0:7_2"
 
 
 def test_packed_runs_are_awaited_by_their_allocation(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_launcher_waits_for_a_part_of_an_allocation(tmp_path: Path, monkeypa
     some = Awaited(whole.sweep, whole.views[1:])
     assert some.jobs_of("slurm") == [("7_1",)]
     assert after.elsewhere([plan], tmp_path, queue=["slurm"]) == ["sweep:0"]
-    assert after.applied(dataclasses.replace(spec, plan=plan), registry.dialect("slurm")).plan.request.dependency
+    assert after.applied(dataclasses.replace(spec, plan=plan), registry.adapter_for("slurm")).plan.request.dependency
 
 
 def test_an_allocation_from_which_a_run_went_on_elsewhere_is_a_part(tmp_path: Path) -> None:
@@ -73,18 +73,18 @@ def test_what_is_in_another_queue_is_not_the_schedulers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheduler", ["flux", "lsf"])
 def test_other_schedulers_take_the_same_words(scheduler: str, tmp_path: Path) -> None:
-    dialect = registry.dialect(scheduler)
-    assert dialect.after([("1", "2"), ("3",)]) == ("afterok:1:2:3", [])
+    adapter = registry.adapter_for(scheduler)
+    assert adapter.after([("1", "2"), ("3",)]) == ("afterok:1:2:3", [])
 
 
 def test_the_dependency_comes_beside_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, spec, _ = job(tmp_path, "job1", runs(tmp_path, 1, dependency="singleton"))
     spec = dataclasses.replace(spec, plan=dataclasses.replace(spec.plan, after=("sweep",)))
     monkeypatch.setattr(after, "read", lambda text, here: awaited(tmp_path, ["running"], ["7"]))
-    made = after.applied(spec, registry.dialect("slurm"))
+    made = after.applied(spec, registry.adapter_for("slurm"))
     assert made.plan.request.dependency == "singleton,afterok:7"
     assert "kill-on-invalid-dep" in dict(made.plan.request.submit_args)
-    assert after.applied(spec, registry.dialect("local")).plan.request.dependency == "singleton"
+    assert after.applied(spec, registry.adapter_for("local")).plan.request.dependency == "singleton"
     assert after.elsewhere([spec.plan], tmp_path, queue=["slurm"]) == []
     assert after.elsewhere([spec.plan], tmp_path, queue=[]) == ["sweep"]
 

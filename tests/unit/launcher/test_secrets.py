@@ -64,7 +64,7 @@ def test_scripts_read_secrets_from_a_file_that_only_the_owner_can(scheduler: str
     asked = request(scheduler=scheduler, hosts=("h1",) if scheduler == "ssh" else ())
     made = spec(asked, root=tmp_path, env=tuple(env))
     made = replace(made, plan=replace(made.plan, logging=replace(made.plan.logging, trace=trace)))
-    text = registry.dialect(scheduler).script(made)
+    text = registry.adapter_for(scheduler).script(made)
     assert SECRET not in text + interactive_script(made) and "touch PWNED" not in text and "export A=b" in text
     scripts.write_secrets([made])
     (file,) = (tmp_path / ".hpc_hydra/jobs").iterdir()

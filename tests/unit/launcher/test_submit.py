@@ -310,7 +310,7 @@ def test_a_closed_terminal_detaches_from_a_queue(
 
 def test_a_closed_terminal_ends_runs_without_a_queue_and_the_record_says_why(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "sweep", on_interrupt="detach")
-    bench.submitter.dialect = Local()
+    bench.submitter.adapter = Local()
     bench.leave = set(range(5))
     bench.when_polled(lambda: os.kill(os.getpid(), HUP))
     with pytest.raises(KeyboardInterrupt):

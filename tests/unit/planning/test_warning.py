@@ -12,7 +12,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 from hpc_hydra.schedulers.base import Allocation
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation
 from tests.unit.planning.test_plan import BOX, make
 from tests.unit.system.conftest import machine
@@ -81,7 +81,7 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
         ("launch.max_requeues", {"max_requeues": 1}),
     ):
         with pytest.raises(HpcHydraError) as error:
-            generic.check_capabilities(dialect(scheduler), Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
+            generic.check_capabilities(adapter_for(scheduler), Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
         assert error.value.where == key
 
 
@@ -95,7 +95,7 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
     ],
 )
 def test_a_step_of_an_allocation_has_no_end_and_no_beginning_of_its_own(key: str, fields: dict[str, Any]) -> None:
-    steps = StepSubmitter(dialect("slurm"), Allocation("7", ("a",), (8,)))
+    steps = StepSubmitter(adapter_for("slurm"), Allocation("7", ("a",), (8,)))
     with pytest.raises(HpcHydraError) as error:
         steps.check(Request("slurm", 1, 1, **fields))
     assert error.value.where == key
@@ -127,6 +127,6 @@ def test_keys_that_mean_nothing_to_a_step_are_named(scheduler: dict[str, Any], t
 
 @pytest.mark.parametrize(("limit", "noted"), [(119, True), (120, False), (None, False)])
 def test_a_warning_that_slurm_may_send_before_the_run_begins_is_noted(limit: int | None, noted: bool) -> None:
-    found = dialect("slurm").notes(Request("slurm", 1, 1, time_limit=limit, warning="USR1@60"))
+    found = adapter_for("slurm").notes(Request("slurm", 1, 1, time_limit=limit, warning="USR1@60"))
     assert bool(found) is noted and all("launch.signal_before_end" in note for note in found)
-    assert dialect("slurm").notes(Request("slurm", 1, 1, time_limit=limit)) == ()
+    assert adapter_for("slurm").notes(Request("slurm", 1, 1, time_limit=limit)) == ()

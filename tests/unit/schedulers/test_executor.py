@@ -15,9 +15,9 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import executor, watcher
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, SubmitErrorKind
 from hpc_hydra.schedulers.executor import BatchSubmitter
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.slurm.adapter import Slurm
-from hpc_hydra.schedulers.watcher import DialectWatcher
+from hpc_hydra.schedulers.watcher import SchedulerWatcher
 from tests.fakes.commands import Fakes
 from tests.unit.schedulers.specs import request, spec
 
@@ -328,7 +328,7 @@ def test_without_accounting_it_goes_on_and_says_so_once(
 
 def test_accounting_is_tried_again_after_a_while(fakes: Fakes, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    watcher = DialectWatcher(Slurm(), clock=lambda: now[0])
+    watcher = SchedulerWatcher(Slurm(), clock=lambda: now[0])
     fakes.put("squeue", NOT_FOUND)
     fakes.put("sacct", "[ $CALL -lt 3 ] && exit 1; echo '11|COMPLETED|0:0|Unknown|None'")
     for now[0] in range(0, 400, 10):
@@ -420,6 +420,6 @@ def test_what_became_no_array_is_named_with_how_to_cancel_it(fakes: Fakes, job: 
     script = job.log / "job0.sh"
     script.touch()
     with pytest.raises(SubmitError) as error:
-        BatchSubmitter(dialect("lsf")).submit(job, script)
+        BatchSubmitter(adapter_for("lsf")).submit(job, script)
     assert "array of 2 runs" in error.value.what and "in the queue: 12" in error.value.what
     assert "bkill 12" in str(error.value.fix) and error.value.ids == ()

@@ -34,13 +34,13 @@ def test_the_interface_has_few_members() -> None:
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda cls: cls.__name__)
 def test_a_capability_is_small_and_some_scheduler_has_it(capability: type[Scheduler]) -> None:
     assert len(own(capability)) <= 7
-    assert any(isinstance(registry.dialect(name), capability) for name in BUILT_IN)
+    assert any(isinstance(registry.adapter_for(name), capability) for name in BUILT_IN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_an_adapter_adds_nothing_that_callers_would_have_to_know(name: str) -> None:
     """All public names of an adapter are the interface's, a capability's, or attributes of its own base classes."""
     known = {name for cls in (Scheduler, *CAPABILITIES) for name in own(cls)}
-    adapter = type(registry.dialect(name))
+    adapter = type(registry.adapter_for(name))
     extra = {each for each in dir(adapter) if not each.startswith("_")} - known
     assert extra <= {"place", "refused", "without_meaning", "check_fields"}  # of schedulers without a queue

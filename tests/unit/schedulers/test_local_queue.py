@@ -23,7 +23,7 @@ from hpc_hydra.schedulers.local.queue import LocalSubmitter
 from tests.unit.schedulers.specs import request, spec
 
 CPUS = tuple(sorted(os.sched_getaffinity(0)))
-DIALECT = Local()
+ADAPTER = Local()
 
 
 class Queue:
@@ -36,7 +36,7 @@ class Queue:
 
     def open(self, gpus: tuple[str, ...] = (), cpus: tuple[int, ...] = CPUS, memory: int = 1000) -> LocalSubmitter:
         machine = Machine(Gpus("CUDA_VISIBLE_DEVICES", gpus), cpus, memory)
-        self.made.append(LocalSubmitter(DIALECT, machine=lambda: machine, grace=1.0))
+        self.made.append(LocalSubmitter(ADAPTER, machine=lambda: machine, grace=1.0))
         return self.made[-1]
 
     def submit(
@@ -174,12 +174,12 @@ def test_what_the_machine_has_not_is_refused_before_anything_starts(
 
 def test_what_has_no_meaning_here_is_told() -> None:
     asked = request(scheduler="local", queue="batch", account="a", submit_args=(("x", "1"),), gpu_bind="closest")
-    generic.check(DIALECT, asked)
-    (note,) = DIALECT.notes(asked)
+    generic.check(ADAPTER, asked)
+    (note,) = ADAPTER.notes(asked)
     for word in ("scheduler.queue", "scheduler.account", "submit command", "system.gpu_bind"):
         assert word in note
-    assert f"# {note}" in DIALECT.script(spec(asked))
-    assert DIALECT.notes(request(scheduler="local")) == ()
+    assert f"# {note}" in ADAPTER.script(spec(asked))
+    assert ADAPTER.notes(request(scheduler="local")) == ()
 
 
 def test_every_field_of_a_request_is_used_refused_or_told() -> None:
@@ -194,9 +194,9 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
     for name in Request.__dataclass_fields__.keys() - used - OWN_KEYS.keys():
         value: Any = 2 if name == "nodes" else (("x", "1"),) if name.endswith("_args") else "x"
         asked = request(scheduler="local", **{name: value})
-        if not DIALECT.notes(asked):
+        if not ADAPTER.notes(asked):
             with pytest.raises(PlanError):
-                generic.check(DIALECT, asked)
+                generic.check(ADAPTER, asked)
 
 
 def test_runs_have_cores_of_their_own(jobs: Queue) -> None:
@@ -362,7 +362,7 @@ SPAWNED = {"HPC_HYDRA_SPAWN_RANK": "1", "HPC_HYDRA_SPAWN_SIZE": "2", "HPC_HYDRA_
 
 
 def test_who_a_rank_on_this_machine_is() -> None:
-    info = DIALECT.rank_info({**SPAWNED, "HPC_HYDRA_JOB": "job0", "HPC_HYDRA_RUN": "3"})
+    info = ADAPTER.rank_info({**SPAWNED, "HPC_HYDRA_JOB": "job0", "HPC_HYDRA_RUN": "3"})
     assert info is not None
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (1, 1, 2, 2)
     assert (info.node_rank, info.num_nodes, info.master_host, info.hosts) == (0, 1, "me", ("me",))
@@ -370,7 +370,7 @@ def test_who_a_rank_on_this_machine_is() -> None:
 
 
 def test_another_process_is_no_rank() -> None:
-    assert DIALECT.rank_info({"RANK": "0", "WORLD_SIZE": "2"}) is None
+    assert ADAPTER.rank_info({"RANK": "0", "WORLD_SIZE": "2"}) is None
 
 
 @pytest.mark.parametrize(
@@ -384,4 +384,4 @@ def test_another_process_is_no_rank() -> None:
 )
 def test_contradictions_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(RendezvousError, match=name):
-        DIALECT.rank_info({**SPAWNED, name: value})
+        ADAPTER.rank_info({**SPAWNED, name: value})

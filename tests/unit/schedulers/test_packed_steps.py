@@ -30,7 +30,7 @@ def ssh(**fields: object) -> JobSpec:
 
 
 @pytest.mark.parametrize(
-    ("made", "dialect", "words"),
+    ("made", "adapter", "words"),
     [
         (lsf("csm", nodes=2), LSF, ["guard -- jsrun --nrs=2", "--tasks_per_rs=2 --cpu_per_rs=6 --gpu_per_rs=2"]),
         (lsf("csm", cpus_per_proc=None), LSF, ["--cpu_per_rs=2 ", "--bind=packed:1"]),
@@ -39,12 +39,12 @@ def ssh(**fields: object) -> JobSpec:
         (ssh(setup_lines=("module load x",)), SSH, ["ssh --procs 2", "'--setup=module load x'", '"--slices=${4-}" --']),
     ],
 )
-def test_a_step_asks_for_what_is_the_run_s(made: JobSpec, dialect: Lsf | Ssh, words: list[str]) -> None:
-    text = dialect.step_script(made)
+def test_a_step_asks_for_what_is_the_run_s(made: JobSpec, adapter: Lsf | Ssh, words: list[str]) -> None:
+    text = adapter.step_script(made)
     flat = " ".join(text.replace("\\\n", " ").split())
     assert all(word.strip() in flat for word in words), flat
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    assert f"HPC_HYDRA_SCHEDULER={dialect.name}" in text and "/venv/bin/python -m hpc_hydra.node rank" in text
+    assert f"HPC_HYDRA_SCHEDULER={adapter.name}" in text and "/venv/bin/python -m hpc_hydra.node rank" in text
 
 
 @pytest.mark.parametrize("flavour", ["standard", "csm"])

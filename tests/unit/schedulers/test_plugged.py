@@ -112,10 +112,10 @@ def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeyp
     monkeypatch.setattr(metadata, "entry_points", looked)
     checks.rank_of({"PATH": "/bin"})
     for name in registry.BUILT_IN:
-        registry.dialect(name)
+        registry.adapter_for(name)
         load.from_mapping({"system": {"name": "x"}, "scheduler": {"name": name}})
     with pytest.raises(AssertionError, match="looked"):
-        registry.dialect("yard")
+        registry.adapter_for("yard")
 
 
 def test_a_name_that_no_package_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

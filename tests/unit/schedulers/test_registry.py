@@ -14,42 +14,42 @@ from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.local.adapter import Local
 
 
-class OtherDialect(Local):
+class OtherAdapter(Local):
     name = "other"
 
 
 def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
-    point = SimpleNamespace(name="other", value="other_package:OtherDialect", load=lambda: loaded)
+    point = SimpleNamespace(name="other", value="other_package:OtherAdapter", load=lambda: loaded)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "hpc_hydra.schedulers" else [])
 
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
 def test_built_in_schedulers_know_their_name(name: str) -> None:
-    assert registry.dialect(name).name == name
+    assert registry.adapter_for(name).name == name
 
 
 def test_an_unknown_name_lists_the_valid_ones() -> None:
     with pytest.raises(ConfigError, match=r"'slrum'.*\n.*local.*slurm"):
-        registry.dialect("slrum")
+        registry.adapter_for("slrum")
 
 
 def test_another_package_can_bring_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, OtherDialect)
-    assert isinstance(registry.dialect("other"), OtherDialect)
+    install(monkeypatch, OtherAdapter)
+    assert isinstance(registry.adapter_for("other"), OtherAdapter)
     assert "other" in registry.names()
 
 
 @pytest.mark.parametrize("loaded", [int, lambda: 1 / 0])
 def test_a_broken_scheduler_of_another_package_is_named(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
     install(monkeypatch, loaded)
-    with pytest.raises(SchedulerError, match="other_package:OtherDialect"):
-        registry.dialect("other")
+    with pytest.raises(SchedulerError, match="other_package:OtherAdapter"):
+        registry.adapter_for("other")
 
 
 @pytest.mark.parametrize("name", ["slurm", "local"])
 def test_the_pure_half_loads_nothing_heavy(name: str) -> None:
     code = (
-        f"import sys; from hpc_hydra.schedulers.registry import dialect; dialect({name!r}).rank_info({{}});"
+        f"import sys; from hpc_hydra.schedulers.registry import adapter_for; adapter_for({name!r}).rank_info({{}});"
         "heavy = {'submitit', 'hydra', 'omegaconf', 'torch', 'psutil', 'rich', 'subprocess', 'asyncio'};"
         "print(*sorted(heavy & {*sys.modules}))"
     )

@@ -14,7 +14,7 @@ from hpc_hydra.processes import DEAF_TO
 from hpc_hydra.records.layout import attempt_began, attempt_name
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.local.adapter import Local
-from hpc_hydra.schedulers.registry import dialect
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 from tests.fakes.commands import Fakes
 from tests.unit.schedulers.specs import request, spec
@@ -245,7 +245,7 @@ def test_the_script_on_this_machine() -> None:
 @pytest.mark.parametrize("made", [spec, array, local])
 def test_scripts_are_valid_bash_and_every_value_is_on_one_line(name: str, made: object, tmp_path: Path) -> None:
     wanted = made()  # type: ignore[operator]
-    text = dialect(name).script(wanted)
+    text = adapter_for(name).script(wanted)
     assert subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True).stderr == ""
     assert "<<" not in text
     values = [wanted.workdir, wanted.sweep, *(var.value for var in wanted.plan.env)]
@@ -263,7 +263,7 @@ def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -
     )
 
 
-class HereDialect(Local):
+class HereAdapter(Local):
     """Starts the one rank as it is."""
 
     def launch_command(self, request: object, python: str = "") -> list[str]:
@@ -272,7 +272,7 @@ class HereDialect(Local):
 
 def here(tmp_path: Path, rank: str, *, setup: tuple[str, ...] = (), env: tuple[EnvVar, ...] = ()) -> str:
     finish = 'echo "finish $1 ${HPC_HYDRA_REASON-}"; exit "$1"'
-    return HereDialect().script(
+    return HereAdapter().script(
         spec(
             request(setup_lines=setup),
             runs=(4, 6),
@@ -385,7 +385,7 @@ ZONES = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/Los_Angeles", "Paci
 @pytest.mark.parametrize("name", ["slurm", "flux", "lsf", "local", "ssh"])
 def test_attempts_are_named_by_one_clock_wherever_a_job_runs(name: str) -> None:
     """Else a resume from the west is older than what it repeats, and the hour when a clock is set back comes twice."""
-    script = dialect(name).script(spec(request()))
+    script = adapter_for(name).script(spec(request()))
     (line,) = [line for line in script.splitlines() if "date " in line]
     clock = line.partition("$(")[2].partition(")")[0]
     begin = int(time.time())
@@ -427,6 +427,6 @@ def test_no_signal_to_the_whole_job_keeps_its_end_from_being_noted(
     made = spec(asked, workdir=tmp_path, log=tmp_path, rank_command=("true",), finish_command=("bash", "-c", finish))
     made = replace(made, plan=replace(made.plan, python=str(node)))
     script = tmp_path / "job.sh"
-    script.write_text(dialect(scheduler).script(made))
+    script.write_text(adapter_for(scheduler).script(made))
     subprocess.run(["bash", str(script)], start_new_session=True, timeout=30, check=False)
     assert (tmp_path / "end").read_text() == "75\n"

@@ -262,10 +262,10 @@ def test_steps_are_known_by_their_srun() -> None:
         "StepId=142.0 UserId=0 State=RUNNING NodeList=node01 Name=bash SrunHost:Pid=vm.site:30814\n"
         "StepId=142.extern State=RUNNING NodeList=node01 SrunHost:Pid=(null):0\n"
     )
-    dialect = Slurm()
-    assert dialect.steps_command({"SLURM_JOB_ID": "142"}) == ["scontrol", "show", "step", "-o", "142"]
-    assert dialect.parse_steps(said)["vm", 30814] == "142.0"
-    assert dialect.terminate_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
+    adapter = Slurm()
+    assert adapter.steps_command({"SLURM_JOB_ID": "142"}) == ["scontrol", "show", "step", "-o", "142"]
+    assert adapter.parse_steps(said)["vm", 30814] == "142.0"
+    assert adapter.terminate_steps_command(["142.0"]) == ["scancel", "--signal=TERM", "142.0"]
 
 
 @pytest.mark.parametrize(

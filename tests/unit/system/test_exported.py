@@ -126,5 +126,5 @@ def test_every_key_is_one_of_ours() -> None:
     """And each can be asked for."""
     for name in registry.BUILT_IN:
         for attached in (True, False):
-            for key in generic.default_variables(registry.dialect(name), attached=attached):
+            for key in generic.default_variables(registry.adapter_for(name), attached=attached):
                 assert key in Request.__dataclass_fields__
