@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra import envvars
@@ -27,6 +28,10 @@ _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
 _WIDTH = 100  # columns after which a command goes on in the next line
 _DEAF = f"trap '' {' '.join(DEAF_TO)}  # for all from here on: the end is noted, whatever comes"
+_ATTACHED = (
+    "trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended",
+    f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C",
+)
 _MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
 
 
@@ -62,122 +67,121 @@ def comment(text: str) -> str:
     return f"# note: {line}" if _DIRECTIVE.match(line) else f"# {line}"
 
 
+@dataclass(frozen=True)
+class SchedulerLines:
+    """What a scheduler adds to the scripts of its jobs. All are lines of shell, unless it says otherwise.
+
+    Attributes:
+        scheduler: name of the adapter; the ranks ask it who they are.
+        job_id: bash word that gives the scheduler's id of this job or array element.
+        directives: lines that the scheduler reads, as they stand.
+        head: run before everything else.
+        before: run before the setup lines; in the script of a step, before the variables are set.
+        other_nodes: argv that starts one process on each node but the first, for the setup lines; empty: there is one.
+        workdir: whether the script changes to where the user's command was given.
+    """
+
+    scheduler: str
+    job_id: str
+    directives: Sequence[str] = ()
+    head: Sequence[str] = ()
+    before: Sequence[str] = ()
+    other_nodes: Sequence[str] = ()
+    workdir: bool = True
+
+
 def job_script(
     spec: JobSpec,
+    own: SchedulerLines,
     *,
-    scheduler: str,
     launch: Sequence[str],
     select: str,
-    job_id: str,
-    directives: Iterable[str] = (),
-    other_nodes: Sequence[str] = (),
-    workdir: bool = True,
     setup: bool = True,
     notes: Iterable[str] = (),
-    before: Iterable[str] = (),
-    head: Iterable[str] = (),
     replica: Sequence[str] | None = None,
 ) -> str:
     """The whole script of a job.
 
     Args:
-        scheduler: name of the adapter; the ranks ask it who they are.
         launch: starts one process per rank, without the ranks' own argv.
         select: bash word that gives the number of the run, from the array ``runs``.
-        job_id: bash word that gives the scheduler's id of this job or array element.
-        directives: lines that the scheduler reads, as they stand.
-        other_nodes: starts one process on each node but the first, for the setup lines; empty: there is one node.
-        workdir: the script changes to where the user's command was given.
         setup: the script runs the setup lines; else the launch command does.
         notes: said in the script's head.
-        before: lines of shell of the adapter's own, run before the setup lines.
-        head: the same, run before everything else.
         replica: `ReplicaLaunch.replica_command`, for a plan with replica groups.
     """
-    lines = ["#!/bin/bash", *directives]
-    lines += [comment(f"{spec.key} of the sweep {spec.sweep}"), comment("runs " + " ".join(map(str, spec.runs)))]
-    lines += [comment(text) for text in (spec.comment, *notes) if text]
-    if spec.plan.logging.trace:
-        lines += ["", "PS4='+ line $LINENO: '", "set -x"]
-    lines += ["", _UNSET]
-    lines += head
-    if spec.attached:
-        lines.append("trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended")
-        lines.append(f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C")
-    if workdir:
-        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
-    lines += ["", *_run(spec, scheduler, select, job_id), *before]
-    if setup and spec.plan.request.setup_lines:
-        lines += ["", *_setup(spec, other_nodes)]
-    lines += _exports(spec)
-    lines += container.exports(spec)
+    about = (f"{spec.key} of the sweep {spec.sweep}", "runs " + " ".join(map(str, spec.runs)), spec.comment, *notes)
+    lines = [*_prologue(spec, own, about, _ATTACHED if spec.attached else ())]
+    lines += ["", *_run(spec, own, select), *own.before]
+    if setup:
+        lines += _setup(spec, own.other_nodes)
+    lines += [*_exports(spec), *container.exports(spec)]
     options, enter = container.around(spec)
     starter = _starter(spec, launch, replica, [*options, *enter])
-    lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?"]
-    lines += [_DEAF, f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?", *_finish(spec, "$code"), "exit $?", ""]
     return "\n".join(lines)
 
 
-def step_script(
-    spec: JobSpec, *, scheduler: str, launch: Sequence[str], last: str, job_id: str, before: Iterable[str] = ()
-) -> str:
+def step_script(spec: JobSpec, own: SchedulerLines, *, launch: Sequence[str], last: str = "") -> str:
     """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
 
     Its arguments are the run's number, its hosts, the name of its attempt, and its part of each host. By hand, without
     an attempt, the script writes the outcome as a job of its own would; else who started it does.
     """
-    lines = ["#!/bin/bash", comment(f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation")]
-    lines += [comment(text) for text in (spec.comment,) if text]
-    lines += ["", _UNSET]
-    lines.append("trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them")
-    lines += [f"cd -- {quote(str(spec.workdir))} || exit 1", "", *_run(spec, scheduler, '"${1-}"', job_id)]
-    lines += [f'[ -z "${{3-}}" ] || {envvars.ATTEMPT}="$3"', *before, *_exports(spec), *container.exports(spec)]
+    about = (f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation", spec.comment)
+    lines = [*_prologue(spec, own, about, ["trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them"])]
+    lines += ["", *_run(spec, own, '"${1-}"'), f'[ -z "${{3-}}" ] || {envvars.ATTEMPT}="$3"', *own.before]
+    lines += [*_exports(spec), *container.exports(spec)]
     options, enter = container.around(spec)
-    lines += [
-        "",
-        *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}".lstrip()),
-        "code=$?",
-        '[ -z "${3-}" ] || exit "$code"',
-    ]
-    lines += [_DEAF, f'{command(spec.finish_command)} "$code"', "exit $?", ""]
+    lines += ["", *_wrapped([*launch, *options], f"{last} {command([*enter, *spec.rank_command])}".lstrip())]
+    lines += ["code=$?", '[ -z "${3-}" ] || exit "$code"', *_finish(spec, "$code"), "exit $?", ""]
     return "\n".join(lines)
 
 
-def pack_script(
-    spec: JobSpec,
-    *,
-    scheduler: str,
-    index: str,
-    job_id: str,
-    directives: Iterable[str] = (),
-    other_nodes: Sequence[str] = (),
-    workdir: bool = True,
-    before: Iterable[str] = (),
-    head: Iterable[str] = (),
-    stays: bool = False,
-) -> str:
-    """The script of an allocation for several runs: ``index`` is the bash word that says which of the packs it is.
+def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, stays: bool = False) -> str:
+    """The script of an allocation for several runs.
 
-    ``before`` and ``head`` are as in `job_script`. ``stays``: the script awaits what it starts, or it becomes that.
+    Args:
+        index: bash word that says which of the packs it is.
+        stays: the script awaits what it starts; else it becomes that.
     """
-    lines = ["#!/bin/bash", *directives, comment(f"{spec.key} of the sweep {spec.sweep}")]
-    lines += [comment(f"{len(spec.runs)} runs in {len(spec.packs)} allocations")]
-    lines += [comment(text) for text in (spec.comment,) if text]
-    lines += ["", _UNSET]
-    lines += head
-    if workdir:
-        lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
-    lines += ["", *_own(spec, scheduler)]
-    lines += [f'export {envvars.PACK}="{index}"', f'export {envvars.PACK_JOB}="{job_id}"', *before]
-    if spec.plan.request.setup_lines:
-        lines += ["", *_setup(spec, other_nodes)]
-    lines += _exports(spec)
+    about = (f"{spec.key} of the sweep {spec.sweep}", f"{len(spec.runs)} runs in {len(spec.packs)} allocations")
+    lines = [*_prologue(spec, own, (*about, spec.comment)), "", *_variables(spec, own)]
+    lines += [f'export {envvars.PACK}="{index}"', f'export {envvars.PACK_JOB}="{own.job_id}"', *own.before]
+    lines += [*_setup(spec, own.other_nodes), *_exports(spec), ""]
     if stays:
-        lines += ["", "trap : INT TERM  # the packed runs are told too: wait for them", command(spec.rank_command)]
-        lines += ["exit $?", ""]
+        lines += [
+            "trap : INT TERM  # the packed runs are told too: wait for them",
+            command(spec.rank_command),
+            "exit $?",
+        ]
     else:
-        lines += ["", f"exec {command(spec.rank_command)}", ""]
-    return "\n".join(lines)
+        lines.append(f"exec {command(spec.rank_command)}")
+    return "\n".join([*lines, ""])
+
+
+def interactive_script(spec: JobSpec) -> str:
+    """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
+    lines = [*_prologue(spec, SchedulerLines("", ""), (f"an interactive shell of {spec.plan.system}",))]
+    for line in spec.plan.request.setup_lines:
+        lines += ["", f"eval {quote(line)} || exit"]
+    lines += [*_exports(spec), *container.exports(spec)]
+    _, enter = container.around(spec)
+    shell = [*enter, "bash"] if spec.plan.container else ["bash", "-i"]
+    return "\n".join([*lines, "", f"exec {command(shell)}", ""])
+
+
+def _prologue(spec: JobSpec, own: SchedulerLines, about: Iterable[str], traps: Sequence[str] = ()) -> Iterator[str]:
+    """What each script begins with, up to the directory that it runs in."""
+    yield from ("#!/bin/bash", *own.directives, *(comment(text) for text in about if text))
+    if spec.plan.logging.trace:
+        yield from ("", "PS4='+ line $LINENO: '", "set -x")
+    yield from ("", _UNSET, *own.head, *traps)
+    if own.workdir:
+        yield f"cd -- {quote(str(spec.workdir))} || exit 1"
+
+
+def _finish(spec: JobSpec, code: str) -> Iterator[str]:
+    yield from (_DEAF, f'{command(spec.finish_command)} "{code}"')
 
 
 def _starter(
@@ -207,25 +211,25 @@ def _starter(
     return [*argv, "--", *around]
 
 
-def _own(spec: JobSpec, scheduler: str) -> Iterator[str]:
+def _variables(spec: JobSpec, lines: SchedulerLines) -> Iterator[str]:
     own = {
         envvars.SWEEP: str(spec.sweep),
         envvars.JOB: spec.key,
-        envvars.SCHEDULER: scheduler,
+        envvars.SCHEDULER: lines.scheduler,
     }
     for name, value in {**spec.environ, **own}.items():
         yield f"export {_checked(name)}={quote(value)}"
 
 
-def _run(spec: JobSpec, scheduler: str, select: str, job_id: str) -> Iterator[str]:
-    yield from _own(spec, scheduler)
+def _run(spec: JobSpec, lines: SchedulerLines, select: str) -> Iterator[str]:
+    yield from _variables(spec, lines)
     yield f"runs=({' '.join(map(str, spec.runs))})"
     yield f"export {envvars.RUN}={select}"
     yield 'case " ${runs[*]} " in'
     yield f'  *" ${{{envvars.RUN}//[!0-9]/x}} "*) ;;'
     yield f"  *) echo \"hpc_hydra: no run '${envvars.RUN}' in this job; it has: ${{runs[*]}}\" >&2; exit 2 ;;"
     yield "esac"
-    yield f'export {envvars.ATTEMPT}="$(date -u +{ATTEMPT_TIME})-{job_id}"'
+    yield f'export {envvars.ATTEMPT}="$(date -u +{ATTEMPT_TIME})-{lines.job_id}"'
 
 
 _EACH_LINE = """\
@@ -260,6 +264,9 @@ _ELSEWHERE = (
 def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     """Setup lines: in the batch shell, whose exports reach all ranks; then once on each further node."""
     lines = spec.plan.request.setup_lines
+    if not lines:
+        return
+    yield ""
     yield "# once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)"
     yield "hpc_hydra_setup=("
     yield from (f"  {quote(line)}" for line in lines)
@@ -275,23 +282,9 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     yield 'if [ "$hpc_hydra_code" != 0 ]; then'
     yield '  echo "hpc_hydra: the run is not started" >&2'
     yield f'  export {envvars.REASON}="a setup line failed with exit code $hpc_hydra_code: $hpc_hydra_line"'
-    yield f"  {_DEAF}"
-    yield f'  {command(spec.finish_command)} "$hpc_hydra_code"'
+    yield from (f"  {line}" for line in _finish(spec, "$hpc_hydra_code"))
     yield '  exit "$hpc_hydra_code"'
     yield "fi"
-
-
-def interactive_script(spec: JobSpec) -> str:
-    """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
-    lines = ["#!/bin/bash", comment(f"an interactive shell of {spec.plan.system}")]
-    lines += ["", _UNSET]
-    lines.append(f"cd -- {quote(str(spec.workdir))} || exit 1")
-    for line in spec.plan.request.setup_lines:
-        lines += ["", f"eval {quote(line)} || exit"]
-    lines += [*_exports(spec), *container.exports(spec)]
-    _, enter = container.around(spec)
-    shell = [*enter, "bash"] if spec.plan.container else ["bash", "-i"]
-    return "\n".join([*lines, "", f"exec {command(shell)}", ""])
 
 
 def secrets_file(spec: JobSpec) -> tuple[Path, str] | None:

@@ -33,7 +33,7 @@ from hpc_hydra.schedulers.flux import ranks
 from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, merge, written
 from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
-from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.options import Option, SizeOptions, canonical, one_line
 
 __all__ = ["STATES", "Flux"]
@@ -49,6 +49,7 @@ _NO_WORD = {
 }
 _PARENT, _AGAIN, _NAME = f"{envvars.PREFIX}FLUX_PARENT", f"{envvars.PREFIX}FLUX_AGAIN", f"{envvars.PREFIX}FLUX_NAME"
 _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
+_WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
@@ -193,7 +194,6 @@ class Flux(
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
         options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
-        elsewhere = ["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else []
         before = [
             f"unset {_LEFTOVER}",
             f'export {HOSTS}="$(flux hostlist -e -d, local)"',
@@ -207,31 +207,18 @@ class Flux(
             name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else f"${envvars.RUN}"
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
             before += _TAKES_OVER.format(prefix=quote(f"{spec.log}/{spec.key}."), job=quote(spec.key)).splitlines()
-        directives = [f"#flux: {directive(name, value)}" for name, value in options]
-        if spec.packs:
-            return pack_script(
-                spec,
-                scheduler=self.name,
-                index=f"run ${{1:-{spec.runs[0]}}}",
-                job_id=_JOB,
-                directives=directives,
-                other_nodes=elsewhere,
-                before=before,
-                workdir="cwd" not in dict(options),
-            )
-        warned = () if spec.attached else ("trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them",)
-        return job_script(
-            spec,
-            scheduler=self.name,
-            launch=self.launch_command(request),
-            select='"${1:-${runs[0]}}"',
-            job_id=_JOB,
-            directives=directives,
-            other_nodes=elsewhere,
+        own = SchedulerLines(
+            self.name,
+            _JOB,
+            directives=[f"#flux: {directive(name, value)}" for name, value in options],
+            head=() if spec.attached or spec.packs else (_WARNED,),
             before=before,
-            head=warned,
+            other_nodes=["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else [],
             workdir="cwd" not in dict(options),
         )
+        if spec.packs:
+            return pack_script(spec, own, index=f"run ${{1:-{spec.runs[0]}}}")
+        return job_script(spec, own, launch=self.launch_command(request), select='"${1:-${runs[0]}}"')
 
     def step_script(self, spec: JobSpec) -> str:
         """`flux run` in the allocation's instance, which places the run and confines it to the cores and GPUs asked."""
@@ -245,9 +232,8 @@ class Flux(
         argv = self.launch_command(replace(request, exclusive=False))
         if request.gpu_request != "none" and not request.gpus_per_proc:
             argv.append("--setopt=gpu-affinity=on")
-        return step_script(
-            spec, scheduler=self.name, launch=argv, last=f'--job-name="{_STEP}${envvars.RUN}"', job_id=_JOB
-        )  # fmt: skip
+        own = SchedulerLines(self.name, _JOB)
+        return step_script(spec, own, launch=argv, last=f'--job-name="{_STEP}${envvars.RUN}"')
 
     def end_step_command(self, run: int) -> list[str]:
         """A `flux run` that is killed leaves its job behind."""

@@ -16,7 +16,7 @@ from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
-from hpc_hydra.schedulers.job_script import job_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 from hpc_hydra.schedulers.options import Option
 
@@ -70,11 +70,10 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
         request = spec.plan.tasks
         return job_script(
             spec,
-            scheduler=self.name,
+            SchedulerLines(self.name, "$$"),
             launch=self.launch_command(request, spec.python),
             replica=self.replica_command(spec.plan.step, spec.python),
             select='"${1-}"',
-            job_id="$$",
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )
 

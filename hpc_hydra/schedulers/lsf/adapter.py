@@ -34,7 +34,7 @@ from hpc_hydra.schedulers.capabilities import (
     RequeueExitCode,
     ShellDefaults,
 )
-from hpc_hydra.schedulers.job_script import export, job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import options, ranks
 from hpc_hydra.schedulers.lsf import output as answers
 from hpc_hydra.schedulers.options import Option, SizeOptions, one_line
@@ -130,34 +130,24 @@ class Lsf(
     def script(self, spec: JobSpec) -> str:
         request, plan = spec.plan.tasks, spec.plan
         python = (None if plan.container else plan.python) or sys.executable  # the launch command is outside of it
-        own = [*self._for_this_job(spec), *self.directives(request)]
         elsewhere = self._other_nodes(request, python)
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
         if elsewhere and flavour(request) != "csm" and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
-        directives = [f"#BSUB {options.directive(option)}" for option in own]
-        if spec.packs:
-            return pack_script(
-                spec,
-                scheduler=self.name,
-                directives=directives,
-                head=self._head(spec),
-                index="$((${hpc_hydra_index:-1} - 1))",
-                job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+[$hpc_hydra_index]}",
-                other_nodes=elsewhere,
-                before=before,
-            )
-        return job_script(
-            spec,
-            scheduler=self.name,
-            directives=directives,
-            head=self._head(spec),
-            launch=self.launch_command(request, python),
-            select='"${1:-${runs[${hpc_hydra_index:-1}-1]}}"',
-            job_id="${LSB_JOBID:-by-hand}${hpc_hydra_index:+_$hpc_hydra_index}",
-            other_nodes=elsewhere,
+        options_of = (*self._for_this_job(spec), *self.directives(request))
+        own = SchedulerLines(
+            self.name,
+            "${LSB_JOBID:-by-hand}${hpc_hydra_index:+"
+            + ("[$hpc_hydra_index]}" if spec.packs else "_$hpc_hydra_index}"),
+            directives=[f"#BSUB {options.directive(option)}" for option in options_of],
+            head=[*self._head(spec)],
             before=before,
+            other_nodes=elsewhere,
         )
+        if spec.packs:
+            return pack_script(spec, own, index="$((${hpc_hydra_index:-1} - 1))")
+        select = '"${1:-${runs[${hpc_hydra_index:-1}-1]}}"'
+        return job_script(spec, own, launch=self.launch_command(request, python), select=select)
 
     def step_script(self, spec: JobSpec) -> str:
         """jsrun, which places the run on what is free of the job; or our starter on the hosts, cores and GPUs it is
@@ -168,17 +158,12 @@ class Lsf(
             given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
             argv = [spec.python, "-m", "hpc_hydra.node", "blaunch", "--nodes", str(request.nodes), *given]
             argv += [*(["--whole"] if request.exclusive else []), *self._per_node(request)]
-        return step_script(
-            spec,
-            scheduler=self.name,
-            launch=argv,
-            last="" if csm else '"--hosts=${2-}" "--slices=${4-}" --',
-            job_id="${LSB_JOBID:-by-hand}",
-            before=(
-                "trap : INT QUIT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them",
-                f"export {ranks.FLAVOUR}={flavour(request)}{f' {ranks.STEP}=1' if csm else ''}",
-            ),
+        before = (
+            "trap : INT QUIT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them",
+            f"export {ranks.FLAVOUR}={flavour(request)}{f' {ranks.STEP}=1' if csm else ''}",
         )
+        own = SchedulerLines(self.name, "${LSB_JOBID:-by-hand}", before=before)
+        return step_script(spec, own, launch=argv, last="" if csm else '"--hosts=${2-}" "--slices=${4-}" --')
 
     @staticmethod
     def _head(spec: JobSpec) -> Iterator[str]:

@@ -28,7 +28,7 @@ from hpc_hydra.schedulers.capabilities import (
 )
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
-from hpc_hydra.schedulers.job_script import job_script, pack_script, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
 from hpc_hydra.schedulers.options import Option, SizeOptions, merge, one_line
 from hpc_hydra.schedulers.slurm import ranks
 from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
@@ -55,6 +55,7 @@ _OF_THE_JOB = (  # what srun would take for options of a step
     "SLURM_EXCLUSIVE",
     "SLURM_THREADS_PER_CORE",
 )
+_JOB_ID = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
 _NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
 
 
@@ -116,32 +117,23 @@ class Slurm(
         further = range(
             0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
         )  # nodes that the script itself does not run on
-        elsewhere = _once_on_each_node(further) if further else ()
-        job_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
         options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
-        directives = [f"#SBATCH {_directive(option)}" for option in options]
+        own = SchedulerLines(
+            self.name,
+            _JOB_ID,
+            directives=[f"#SBATCH {_directive(option)}" for option in options],
+            before=[*_before_requeues(spec)],
+            other_nodes=_once_on_each_node(further) if further else (),
+            workdir="chdir" not in dict(options),
+        )
         if spec.packs:
-            return pack_script(
-                spec,
-                scheduler=self.name,
-                directives=directives,
-                index="${SLURM_ARRAY_TASK_ID:-0}",
-                job_id=job_id,
-                other_nodes=elsewhere,
-                before=_no_requeue_after_the_last(spec, job_id),
-                workdir="chdir" not in dict(options),
-            )
+            return pack_script(spec, own, index="${SLURM_ARRAY_TASK_ID:-0}")
         return job_script(
             spec,
-            scheduler=self.name,
-            directives=directives,
+            own,
             launch=self.launch_command(request, attached=spec.attached),
             select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
-            job_id=job_id,
             replica=self.replica_command(spec.plan.step, spec.python),
-            other_nodes=elsewhere,
-            before=_before_requeues(spec, job_id),
-            workdir="chdir" not in dict(options),
         )
 
     def restarts(self, env: Mapping[str, str]) -> int:
@@ -166,14 +158,8 @@ class Slurm(
         options = [("exact", None), *self._slice(request)]
         given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
         options = merge(options, given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF)
-        return step_script(
-            spec,
-            scheduler=self.name,
-            launch=["srun", *map(flag, options)],
-            last='"--nodelist=${2-}"',
-            job_id="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
-            before=(f"unset {' '.join(_OF_THE_JOB)}",),
-        )
+        own = SchedulerLines(self.name, _JOB_ID, before=[f"unset {' '.join(_OF_THE_JOB)}"])
+        return step_script(spec, own, launch=["srun", *map(flag, options)], last='"--nodelist=${2-}"')
 
     def _for_this_job(self, spec: JobSpec) -> Iterator[Option]:
         logs = str(spec.log)
@@ -264,17 +250,14 @@ def _own_id(env: Mapping[str, str]) -> str:
     return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
 
 
-def _before_requeues(spec: JobSpec, job_id: str) -> Iterator[str]:
+def _before_requeues(spec: JobSpec) -> Iterator[str]:
     """The script outlives its ranks, to requeue the job; SLURM itself requeues a preempted one, but not for ever."""
-    if spec.plan.request.max_requeues and not spec.attached:
-        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
-    yield from _no_requeue_after_the_last(spec, job_id)
-
-
-def _no_requeue_after_the_last(spec: JobSpec, job_id: str) -> Iterator[str]:
     most = spec.plan.request.max_requeues
-    if most and not spec.attached:
-        yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={job_id}" requeue=0'
+    if not most or spec.attached:
+        return
+    if not spec.packs:
+        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
+    yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
 
 
 def _once_on_each_node(nodes: range) -> list[str]:

@@ -20,7 +20,7 @@ from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import NodeList, Packing, PerNodeCommands
-from hpc_hydra.schedulers.job_script import job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.local.adapter import RANK, SIZE
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 
@@ -79,41 +79,27 @@ class Ssh(Unqueued, Packing, NodeList, PerNodeCommands):
 
     def script(self, spec: JobSpec) -> str:
         request = spec.plan.tasks
+        before = [*_hosts_of_the_run(request)]
         if spec.packs:
             bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
-            return pack_script(
-                replace(spec, plan=bare),
-                scheduler=self.name,
-                index=f"run ${{1:-{spec.runs[0]}}}",
-                job_id=f"{spec.key}.${{1:-{spec.runs[0]}}}",
-                before=_hosts_of_the_run(request),
-                stays=True,
-            )
+            run = f"${{1:-{spec.runs[0]}}}"
+            own = SchedulerLines(self.name, f"{spec.key}.{run}", before=before)
+            return pack_script(replace(spec, plan=bare), own, index=f"run {run}", stays=True)
         return job_script(
             spec,
-            scheduler=self.name,
+            SchedulerLines(self.name, "$$", before=before),
             launch=self.launch_command(request, spec.python),
             select='"${1-}"',
-            job_id="$$",
             setup=False,  # on the hosts, not here
-            before=_hosts_of_the_run(request),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )
 
     def step_script(self, spec: JobSpec) -> str:
         """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
         request = spec.plan.tasks
-        return step_script(
-            spec,
-            scheduler=self.name,
-            launch=self.launch_command(request, spec.python)[:-1],
-            last='"--slices=${4-}" --',
-            job_id="$$",
-            before=(
-                *list(_hosts_of_the_run(request))[:-1],
-                f'[ -z "${{3-}}" ] || export {LIFELINE}=1',
-            ),
-        )
+        before = [*list(_hosts_of_the_run(request))[:-1], f'[ -z "${{3-}}" ] || export {LIFELINE}=1']
+        own = SchedulerLines(self.name, "$$", before=before)
+        return step_script(spec, own, launch=self.launch_command(request, spec.python)[:-1], last='"--slices=${4-}" --')
 
     def commands_per_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
         request, python = spec.plan.request, spec.python

@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from hpc_hydra.planning import packing
-from hpc_hydra.planning.types import Plan
+from hpc_hydra.planning.types import EnvVar, Logging, Plan
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.capabilities import Packing
+from hpc_hydra.schedulers.job_script import interactive_script
 from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.schedulers.lsf.adapter import Lsf
 from hpc_hydra.schedulers.lsf.ranks import rank_info
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.ssh.adapter import Ssh
 from tests.unit.schedulers.specs import request, spec
 
@@ -45,6 +48,18 @@ def test_a_step_asks_for_what_is_the_run_s(made: JobSpec, adapter: Lsf | Ssh, wo
     assert all(word.strip() in flat for word in words), flat
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert f"HPC_HYDRA_SCHEDULER={adapter.name}" in text and "/venv/bin/python -m hpc_hydra.node rank" in text
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "flux", "lsf", "ssh"])
+def test_a_trace_is_of_all_scripts_from_their_first_command(scheduler: str) -> None:
+    made = spec(request(scheduler=scheduler, hosts=("a", "b")), runs=(0, 1), env=(EnvVar("A_TOKEN", "x"),))
+    made = replace(made, plan=replace(made.plan, logging=Logging(trace=True)))
+    adapter = adapter_for(scheduler)
+    assert isinstance(adapter, Packing)
+    packed = replace(made, packs=(2,))
+    for text in (adapter.script(made), adapter.script(packed), adapter.step_script(made), interactive_script(made)):
+        commands = [line for line in text.splitlines() if line and not line.startswith("#")]
+        assert commands[:2] == ["PS4='+ line $LINENO: '", "set -x"], text
 
 
 @pytest.mark.parametrize("flavour", ["standard", "csm"])
