@@ -37,10 +37,11 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.launcher.prepare import Preparer
     from hpc_hydra.planning.types import Rendezvous
     from hpc_hydra.records.batching import Group
+    from hpc_hydra.records.files import write_script
     from hpc_hydra.schedulers import container, generic, registry
     from hpc_hydra.schedulers.capabilities import InteractiveShell
     from hpc_hydra.schedulers.environment import cleaned
-    from hpc_hydra.schedulers.job_script import interactive_script
+    from hpc_hydra.schedulers.job_script import interactive_script, write_secrets
     from hpc_hydra.ui.progress import complain, say
 
     checks.refuse_on_a_rank()
@@ -79,8 +80,8 @@ def main(argv: Sequence[str]) -> int:
             return 0
         for note in notes:
             complain(note)
-        script.write_text(text, encoding="utf-8", errors="surrogateescape")
-        scripts.write_secrets([spec])
+        write_script(script, text)
+        write_secrets(spec)
         if plan.container is not None:
             scripts.write_container([spec])
         inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))

@@ -19,6 +19,8 @@ _SETS = re.compile(
     re.DOTALL,
 )
 _WORD = re.compile(r"\w+")
+_XARGS = re.compile(r"(?:(?:-\w*x|--x\w*)=?)?(?P<name>\w[\w-]*)=", re.DOTALL)  # `hpc-hydra torchrun -x NAME=VALUE`
+_XARGS_FLAG = re.compile(r"-\w*x|--x\w*")
 
 
 def is_secret(name: str, more: Iterable[str] = ()) -> bool:
@@ -37,6 +39,16 @@ def masked(override: str, more: Iterable[str] = ()) -> str:
 
 
 def masked_words(words: Iterable[str], more: Iterable[str] = ()) -> list[str]:
-    """A command line as it may be shown."""
+    """A command line as it may be shown; values behind a `-x` of `hpc-hydra torchrun` are hidden by the same names."""
     more = tuple(more)
-    return [masked(word, more) for word in words]
+    done: list[str] = []
+    follows = False  # several words may stand behind one -x
+    for word in words:
+        found = _XARGS.match(word)
+        is_pair = found is not None and (follows or word.startswith("-"))
+        if found is not None and is_pair and is_secret(found["name"], more):
+            done.append(f"{found[0]}{MASK}")
+        else:
+            done.append(masked(word, more))
+        follows = is_pair or _XARGS_FLAG.fullmatch(word) is not None
+    return done

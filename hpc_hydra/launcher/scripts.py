@@ -20,7 +20,7 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.batching import Group, Pack, lanes, split
-from hpc_hydra.records.files import write_bytes
+from hpc_hydra.records.files import write_bytes, write_script
 from hpc_hydra.records.frozen_config import Program, read_plans
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import container, job_script, registry
@@ -127,7 +127,7 @@ def tag(key: str) -> str:
 def retag(path: Path, old: str, new: str) -> None:
     """Give a written script another tag, before it is submitted once more."""
     with suppress(FileNotFoundError):
-        _write(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
+        write_script(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
 def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> list[tuple[Group, JobSpec, Path]]:
@@ -164,7 +164,7 @@ def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], adapte
     dependency = adapter.after(jobs)[0].replace("afterok:", "afterany:", 1)
     dependency = adapter.all_of([*([request.dependency] if request.dependency else []), dependency])
     spec = replace(spec, plan=replace(spec.plan, request=replace(request, dependency=dependency)))
-    _write(path, adapter.script(spec))
+    write_script(path, adapter.script(spec))
     return spec
 
 
@@ -210,11 +210,12 @@ def write(
     alone = [spec for group, spec, _ in jobs if group.pack is None]
     together = [step for group, spec, _ in jobs for step in steps(group, spec, plan_key)]
     write_container([spec for spec in (*alone, *together) if spec.plan.container])
-    write_secrets([*(spec for _, spec, _ in jobs), *together])
+    for made in (*(spec for _, spec, _ in jobs), *together):
+        job_script.write_secrets(made)
     for number, (group, spec, path) in enumerate(jobs):
         adapter = adapters[group.plan.request.scheduler]
         text = adapter.script(spec)
-        _write(path, text)
+        write_script(path, text)
         if group.pack is not None:
             _write_pack(group, group.pack, spec, adapter, plan_key)
         if pattern == "-":
@@ -222,7 +223,7 @@ def write(
         elif pattern is not None:
             target = output(pattern, number)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write(target, text)
+            write_script(target, text)
 
 
 def write_container(specs: Sequence[JobSpec]) -> None:
@@ -235,15 +236,6 @@ def write_container(specs: Sequence[JobSpec]) -> None:
         for path, text in container.files(spec).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, text.encode())
-
-
-def write_secrets(specs: Sequence[JobSpec]) -> None:
-    """The files of secrets that the scripts of these jobs read; nobody else can."""
-    for spec in specs:
-        if found := job_script.secrets_file(spec):
-            path, text = found
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
 def check_container(spec: JobSpec) -> None:
@@ -286,7 +278,7 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, adapter: Scheduler, pla
     for step in steps(group, spec, plan_key):
         key = step.environ[envvars.PLAN]
         shares[key] = to_json(share(step.plan))
-        _write(paths.step_script(spec.key, key), adapter.step_script(step))
+        write_script(paths.step_script(spec.key, key), adapter.step_script(step))
     starts = [sum(pack.sizes[:i]) for i in range(len(pack.sizes))]
     packs = [list(group.nums[start : start + size]) for start, size in zip(starts, pack.sizes, strict=True)]
     data = {
@@ -311,13 +303,6 @@ def by_hand(jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None =
 def output(pattern: str, number: int) -> Path:
     """Where ``launch.output_script`` has the script of a job."""
     return Path(pattern.replace("{num}", str(number))).absolute()
-
-
-def _write(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8", "surrogateescape"))
-    umask = os.umask(0o077)
-    os.umask(umask)
-    path.chmod(0o777 & ~umask)
 
 
 def _numbered(pattern: str) -> str:

@@ -72,15 +72,18 @@ def is_private(folder: Path) -> bool:
     return not folder.stat().st_mode & 0o077
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace ``path`` atomically: a reader sees the old or the new content, also after a crash.
 
-    The file's ``mode`` obeys the umask, unlike that of `tempfile`.
+    Without a ``mode`` the file's obeys the umask, unlike that of `tempfile`.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)
     try:
         try:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             _write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
@@ -89,6 +92,11 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_script(path: Path, text: str) -> None:
+    """Replace ``path`` atomically by a script that only its owner can read and run, whatever the umask."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o700)
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -25,13 +25,15 @@ from typing import Any
 from submitit.core import core, utils
 
 from hpc_hydra import envvars
-from hpc_hydra.planning.types import Plan, Request
-from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.config.secrets import is_secret
+from hpc_hydra.planning.types import EnvVar, Plan, Request
+from hpc_hydra.records.files import read_json, write_bytes, write_json, write_script
 from hpc_hydra.schedulers import commands, generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, SubmitError
 from hpc_hydra.schedulers.capabilities import NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.executor import SchedulerExecutor
+from hpc_hydra.schedulers.job_script import write_secrets
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, SchedulerWatcher
 
@@ -175,7 +177,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
             delayed.dump(path)
         spec = self._spec(key, range(len(pickles)))
         record = self.folder / f"{key}.submission.pkl"
-        record.write_bytes(pickle.dumps(Submission(self.scheduler, spec, self.folder)))
+        write_bytes(record, pickle.dumps(Submission(self.scheduler, spec, self.folder)), mode=0o600)
         try:
             ids = submit(self.adapter, spec, self.folder)
         except SubmitError as error:  # those that are queued shall find their functions all the same
@@ -191,9 +193,12 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
         return job
 
     def _spec(self, key: str, runs: Sequence[int]) -> JobSpec:
+        given = {str(name): str(value) for name, value in self.parameters["env"].items()}
+        hidden = tuple(EnvVar(name, value, mode="force") for name, value in given.items() if is_secret(name))
+        request = self._request(self.parameters)
         return JobSpec(
             key=key,
-            plan=Plan(system=self.scheduler, request=self._request(self.parameters), python=self.python),
+            plan=Plan(system=self.scheduler, request=request, python=self.python, env=hidden),
             runs=tuple(runs),
             sweep=self.folder,
             workdir=Path.cwd(),
@@ -202,7 +207,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
             rank_command=(self.python, "-m", "hpc_hydra.node", "function"),
             finish_command=("bash", "-c", 'exit "$1"', "finish"),
             environ={
-                **{str(name): str(value) for name, value in self.parameters["env"].items()},
+                **{name: value for name, value in given.items() if not is_secret(name)},
                 "SUBMITIT_EXECUTOR": self.scheduler,
                 "SUBMITIT_FOLDER": str(self.folder),
                 envvars.FUNCTION: str(self.folder / f"{key}.submission.pkl"),
@@ -214,7 +219,8 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
 def submit(scheduler: Any, spec: JobSpec, folder: Path) -> tuple[str, ...]:
     """Write the script of ``spec`` and put it into the queue. Raises `SubmitError`."""
     script = folder / f"{spec.key}.sh"
-    script.write_text(scheduler.script(spec), encoding="utf-8", errors="surrogateescape")
+    write_script(script, scheduler.script(spec))
+    write_secrets(spec)
     return tuple(job.job_id for job in SchedulerExecutor(folder, scheduler).launch(spec, script))
 
 

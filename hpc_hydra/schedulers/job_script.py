@@ -17,6 +17,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.processes import DEAF_TO
+from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.layout import ATTEMPT_TIME, SweepPaths
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
@@ -295,6 +296,14 @@ def secrets_file(spec: JobSpec) -> tuple[Path, str] | None:
     lines = [line for var in spec.plan.hidden for line in export(var) if not line.startswith("#")]
     name = f"{spec.key}{f'.{plan}' if plan else ''}.secrets"
     return SweepPaths(spec.sweep).jobs / name, "\n".join([*lines, ""])
+
+
+def write_secrets(spec: JobSpec) -> None:
+    """Write the file of secrets that the script of a job reads; nobody else can."""
+    if found := secrets_file(spec):
+        path, text = found
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
 def _exports(spec: JobSpec) -> Iterator[str]:

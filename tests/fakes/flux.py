@@ -90,6 +90,14 @@ def flux_batch(cluster: Cluster, argv: list[str]) -> int:
     return 0
 
 
+def alloc(cluster: Cluster, argv: list[str]) -> int:
+    """An instance that runs a command with the streams of this process, or its terminal."""
+    asked = parse("batch", argv)
+    check(asked)
+    asked.words = ["alloc", *asked.words]
+    return foreground(cluster, queue(cluster, asked, script='#!/bin/sh\nexec "$@"\n', foreground=True))
+
+
 def run(cluster: Cluster, argv: list[str]) -> int:
     asked = parse("run", argv)
     check(asked)
@@ -99,7 +107,11 @@ def run(cluster: Cluster, argv: list[str]) -> int:
     inside = instance(cluster)
     if inside is not None:
         return run_inside(inside, asked)
-    job = queue(cluster, asked, foreground=True)
+    return foreground(cluster, queue(cluster, asked, foreground=True))
+
+
+def foreground(cluster: Cluster, job: Job) -> int:
+    """Run a job of this process; returns its exit code."""
     code = cluster.run_here(job, lambda _, now: Flux(cluster).environment(now))
     now = cluster.job(job.id)
     if code:
@@ -435,6 +447,7 @@ SUBCOMMANDS: dict[str, Callable[[Cluster, list[str]], int]] = {
     "batch": flux_batch,
     "submit": submit,
     "run": run,
+    "alloc": alloc,
     "jobs": jobs,
     "job": job_command,
     "cancel": cancel,

@@ -13,12 +13,11 @@ import pytest
 
 from hpc_hydra.cli.main import main
 from hpc_hydra.config.load import from_mapping
-from hpc_hydra.config.secrets import MASK, masked
+from hpc_hydra.config.secrets import MASK, masked, masked_words
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import scripts
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.job_script import interactive_script
+from hpc_hydra.schedulers.job_script import interactive_script, write_secrets
 from tests.unit.schedulers.specs import request, spec
 
 from .conftest import App
@@ -48,6 +47,20 @@ def test_overrides_are_shown_without_secrets(override: str, shown: str) -> None:
     assert masked(override, ["*_PIN"]) == shown
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["-x", "A_KEY=1", "B=2", "C_TOKEN=x y\nz", "-v"], ["-x", f"A_KEY={MASK}", "B=2", f"C_TOKEN={MASK}", "-v"]),
+        (["-xA_KEY=1"], [f"-xA_KEY={MASK}"]),
+        (["--xargs=A_KEY=1", "D_PIN=3"], [f"--xargs=A_KEY={MASK}", f"D_PIN={MASK}"]),
+        (["-vx", "A_KEY=1", "launch.env.B_KEY=1"], ["-vx", f"A_KEY={MASK}", f"launch.env.B_KEY={MASK}"]),
+        (["max_tokens=5", "--max-tokens=5"], ["max_tokens=5", "--max-tokens=5"]),
+    ],
+)
+def test_command_lines_are_shown_without_secrets(words: list[str], shown: list[str]) -> None:
+    assert masked_words(words, ["*_PIN"]) == shown
+
+
 def test_an_error_about_a_secret_does_not_tell_it() -> None:
     groups = {"system": {"name": "x"}, "scheduler": {"name": "local"}}
     for value in (3.14159, [3.14159]):
@@ -66,7 +79,7 @@ def test_scripts_read_secrets_from_a_file_that_only_the_owner_can(scheduler: str
     made = replace(made, plan=replace(made.plan, logging=replace(made.plan.logging, trace=trace)))
     text = registry.adapter_for(scheduler).script(made)
     assert SECRET not in text + interactive_script(made) and "touch PWNED" not in text and "export A=b" in text
-    scripts.write_secrets([made])
+    write_secrets(made)
     (file,) = (tmp_path / ".hpc_hydra/jobs").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     (line,) = [line for line in text.splitlines() if str(file) in line]
