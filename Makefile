@@ -7,6 +7,8 @@ HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 # of pytest: more than cores, because most tests wait
 WORKERS := $(shell echo $$((2 * $$(nproc))))
 ARGS ?=
+# tests start thousands of processes, and none of them shall compile our modules anew
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
 help: ## this list

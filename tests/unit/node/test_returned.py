@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from hpc_hydra.node.rank.return_value import keep
@@ -116,8 +115,6 @@ class Level(enum.IntEnum):
     [
         (np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int64(3), 3), (np.bool_(True), True), (np.str_("é"), "é"),
         (np.array(2.5), 2.5), (np.longdouble(0.5), 0.5), (np.float64("inf"), float("inf")),
-        (torch.tensor(0.5), 0.5), (torch.tensor(3), 3), (torch.tensor(True), True),
-        (torch.tensor(0.5, requires_grad=True), 0.5), (torch.tensor(0.5, dtype=torch.bfloat16), 0.5),
     ],
 )  # fmt: skip
 def test_numbers_of_other_libraries_become_numbers(value: Any, told: Any, tmp_path: Path) -> None:
@@ -126,6 +123,14 @@ def test_numbers_of_other_libraries_become_numbers(value: Any, told: Any, tmp_pa
         assert (note, why) == ({"kind": "json", "value": expected}, None)
         assert type(note["value"]) is type(expected)
     assert not (tmp_path / "result.pkl").exists()
+
+
+def test_tensors_of_one_number_become_numbers(tmp_path: Path) -> None:
+    import torch  # here, not at the top: every worker of pytest-xdist would load it
+
+    half = torch.tensor(0.5)
+    for value in (half, half.clone().requires_grad_(), half.bfloat16(), torch.tensor(3), torch.tensor(True)):
+        test_numbers_of_other_libraries_become_numbers(value, value.item(), tmp_path)
 
 
 @pytest.mark.parametrize(
