@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"left out: {number} {why}", yellow=True)
     if config.option.markexpr and terminalreporter.stats.get("deselected"):
         terminalreporter.write_line(f"left out: what -m {config.option.markexpr!r} does not choose", yellow=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed launch explains itself: outcomes and the ends of logs that it left are part of the report."""
+    report = yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when == "call" and report.failed and folder is not None and (text := _left_behind(folder)):
+        report.sections.append(("left behind", text))
+    return report
+
+
+def _left_behind(folder: Path) -> str:
+    """The newest lines of what tells how jobs and runs below a directory went."""
+    names = ("outcome.json", "*.end.json", "rounds.json", "jobs/*.log", "rank_0.log", "launcher.log")
+    files = sorted({path for name in names for path in folder.rglob(name) if path.is_file()})
+    parts = []
+    for path in files[:40]:
+        lines = path.read_text(errors="replace").splitlines()[-12:]
+        parts.append("\n".join([f"== {path.relative_to(folder)}", *(line[:300] for line in lines)]))
+    return "\n".join(parts)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -269,7 +269,7 @@ def test_which_gpus_a_rank_sees(fake_flux: Cluster, tmp_path: Path, fields: dict
 def test_the_warning_reaches_every_rank_before_the_end(fake_flux: Cluster, tmp_path: Path) -> None:
     made = Jobs("flux", tmp_path, submitter("flux"))
     program = "trap 'echo warned $FLUX_TASK_RANK; exit 0' USR1; while :; do sleep 0.1; done"
-    ids = made.submit(program, nodes=2, time_limit=60, submit_args=(("signal", "USR1@59s"),))
+    ids = made.submit(program, nodes=2, time_limit=60, submit_args=(("signal", "USR1@40s"),))  # long after the start
     made.ended(ids)
     assert sorted(line for line in made.log(ids[0]).splitlines() if line.startswith("warned")) == [
         "warned 0",

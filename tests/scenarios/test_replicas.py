@@ -87,6 +87,7 @@ def test_groups_of_this_machine_take_one_in_again(local_probe: Probe) -> None:
         wait_for(lambda: watch.state(1)["restarts"] == 1, PATIENCE, "replica 1 is started again")
         watch.goes_on(0)
         wait_for(lambda: watch.together(0, 1) and watch.back(1), PATIENCE, "both again")
+        assert not watch.back(0), "the other was started again, too"
         wait_for(lambda: watch.quorum(2, ids), PATIENCE, "the one that was killed has left the quorum")
         watch.end()
         out, _ = launcher.communicate(timeout=PATIENCE)

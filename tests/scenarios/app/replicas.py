@@ -35,7 +35,6 @@ def main(cfg: DictConfig) -> float:
             min_replica_size=1,
             replica_id=f"probe_{dist.replica}",
         )
-        model = torchft.DistributedDataParallel(manager, weight)
         optimizer = torchft.Optimizer(manager, inner)
         out = Path(cfg.out)
         out.mkdir(parents=True, exist_ok=True)
@@ -44,8 +43,11 @@ def main(cfg: DictConfig) -> float:
         while not (out / "target").exists() or manager.current_step() < int((out / "target").read_text()):
             x = torch.randn(16, 8)
             optimizer.zero_grad()
-            loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+            loss = ((weight(x) - x.sum(1, keepdim=True)) ** 2).mean()
             loss.backward()
+            # torchft.DistributedDataParallel fails with AssertionError where a peer dies during an all-reduce (0.2.0)
+            for parameter in weight.parameters():
+                manager.allreduce(parameter.grad).wait()
             optimizer.step()
             said = {"step": manager.current_step(), "replicas": manager.num_participants(), "loss": loss.item()}
             if dist.is_main:
