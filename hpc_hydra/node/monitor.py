@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.node.rank.gpus import Gpus, Reading
 from hpc_hydra.processes import STOP, WARN, die_with_parent
+from hpc_hydra.schedulers import registry
 
 if TYPE_CHECKING:
     from hpc_hydra.node.rank.context import RankContext
@@ -66,7 +67,8 @@ def _prefixes(context: RankContext, pattern: str | None) -> tuple[Path, Path]:
         return usual, usual
     from hpc_hydra.node.rank.logs import filled
 
-    name = filled(pattern, context.record.num, replace(context.info, job_id=job), context.host, os.environ)
+    array = registry.array_id(context.attempt.scheduler, os.environ)
+    name = filled(pattern, context.record.num, replace(context.info, job_id=job), context.host, array)
     prefix = context.paths.root.absolute() / name.removesuffix(CSV).removesuffix(DMON)
     for path in (prefix, usual):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +103,7 @@ def which_gpus(context: RankContext, env: Mapping[str, str]) -> str:
     if not request.gpus_per_proc:
         return "none"
     if request.gpu_request == "gpus-per-task":  # this rank sees its own only
-        return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or "all"
+        return registry.gpus_of_task(context.attempt.scheduler, env) or "all"
     from hpc_hydra.schedulers.visible_gpus import visible
 
     return ",".join(visible(env, context.plan.gpu_vendor).ids or ()) or "all"

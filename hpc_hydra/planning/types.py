@@ -311,6 +311,7 @@ class RankInfo:
     hosts: tuple[str, ...] = ()  # in allocation order; empty where not known
     job_id: str = ""
     source: str = ""
+    step: str = ""  # tells the processes that were started together from others of the job
 
 
 def to_json(value: Any) -> Any:

@@ -259,6 +259,18 @@ class RequeuePacks(Packing, Requeue):
     """An allocation of packed runs can be requeued, too."""
 
 
+class LostHosts(Packing):
+    """Hosts of an allocation may be out of reach. The launch command records how it ended on each of them.
+
+    Attributes:
+        host_ends: pattern of the names of these records (`records.types.RankEnd`) in the directory of the attempt.
+        lost_exit_code: of the launch command, and in the record of a host that could not be reached.
+    """
+
+    host_ends: str
+    lost_exit_code: int
+
+
 class JobSteps(Scheduler):
     """Runs can be steps of an allocation that is already held (``launch.inside``).
 
@@ -354,6 +366,49 @@ class PerNodeCommands(Scheduler):
 
         Empty: it cannot be typed.
         """
+
+
+# what a task knows of itself
+
+
+class TaskVariables(Scheduler):
+    """The variables of a task tell more than its rank.
+
+    Ranks ask by functions of the same names in `registry`; where the scheduler's folder has a module ``ranks``, that
+    answers, so that ranks need not load how jobs are written.
+    """
+
+    def cpus_of_tasks(self, env: Mapping[str, str]) -> list[list[int]]:
+        """The CPUs to which each task of this node is bound, by their local ranks; empty: not known."""
+        return []
+
+    def gpus_of_task(self, env: Mapping[str, str]) -> str:
+        """The node's GPUs, of which a task sees its own only, as identifiers with commas; empty: not known."""
+        return ""
+
+    def array_id(self, env: Mapping[str, str]) -> str:
+        """The id of the job array that the task's job is an element of; empty: of none."""
+        return ""
+
+    def signals_tasks_only(self, env: Mapping[str, str]) -> bool:
+        """Whether the launch command signals a task, but not the processes that the task has started."""
+        return False
+
+
+class MpiTasks(Scheduler):
+    """Its launch command starts ranks of MPI (``rendezvous=mpi``).
+
+    Attributes:
+        size_variable: of each task: how many the launch command has started.
+        mpi_advice: how to have it speak to another MPI; empty: it cannot be told.
+    """
+
+    size_variable: str
+    mpi_advice: str = ""
+
+    def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
+        """Variables for an mpiexec that starts its own processes on the nodes of a job by the launch command."""
+        return {}
 
 
 # at a console

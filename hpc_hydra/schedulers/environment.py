@@ -75,6 +75,11 @@ _OF_RANKS = re.compile(
 )
 """In a rank's shell, what nobody can tell from the parameters that a person set; elsewhere these are parameters."""
 
+_OF_NODE = re.compile(
+    r"(SLURM|FLUX|LSB|PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]"
+)
+"""What each node has for itself, and what is no plain name (functions of bash)."""
+
 _MPI_RANK = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PRTE_LAUNCHED")
 
 
@@ -92,6 +97,11 @@ def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str
         for name, value in env.items()
         if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside, of_rank)
     }
+
+
+def for_other_nodes(env: Mapping[str, str]) -> list[str]:
+    """Names of the variables that processes on other nodes get from here, beside our own."""
+    return [name for name in cleaned(env) if not _OF_NODE.match(name)]
 
 
 def _is_leftover(name: str, inside: bool, of_rank: bool) -> bool:

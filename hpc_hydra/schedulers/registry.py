@@ -85,10 +85,30 @@ def rank_info(name: str, env: Mapping[str, str]) -> RankInfo | None:
 
 
 def cpus_of_tasks(name: str, env: Mapping[str, str]) -> list[list[int]]:
-    """The CPUs to which the scheduler has bound each task of this node, by their local ranks; empty: not said."""
+    """`TaskVariables.cpus_of_tasks`: by local ranks; empty: not known."""
+    return _of_task(name, "cpus_of_tasks", env) or []
+
+
+def gpus_of_task(name: str, env: Mapping[str, str]) -> str:
+    """`TaskVariables.gpus_of_task`: identifiers with commas; empty: not known."""
+    return _of_task(name, "gpus_of_task", env) or ""
+
+
+def array_id(name: str, env: Mapping[str, str]) -> str:
+    """`TaskVariables.array_id`; empty: the job is no element of an array."""
+    return _of_task(name, "array_id", env) or ""
+
+
+def signals_tasks_only(name: str, env: Mapping[str, str]) -> bool:
+    """`TaskVariables.signals_tasks_only`: whether a task has to hand on the signals that it gets."""
+    return bool(_of_task(name, "signals_tasks_only", env))
+
+
+def _of_task(name: str, what: str, env: Mapping[str, str]) -> Any:
+    """What a method of `TaskVariables` says; None where the scheduler does not have it."""
     light = _RANKS.get(name.removesuffix(STEP))
-    tell = getattr(import_module(light), "cpus_of_tasks", None) if light else None
-    return tell(env) if tell else []
+    tell = getattr(import_module(light) if light else adapter_for(name), what, None)
+    return tell(env) if tell else None
 
 
 def has_queue(name: str) -> bool:

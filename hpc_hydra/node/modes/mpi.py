@@ -23,20 +23,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 
-# How many processes a launcher says that it started, best first.
-SIZES = (
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "JSM_NAMESPACE_SIZE",
-    "PALS_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "FLUX_JOB_SIZE",
-    "SLURM_STEP_NUM_TASKS",
-)
+# How many processes a launcher of MPI says that it started, best first; the scheduler's own variable comes last.
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 INSTALL = (
     "pip install mpi4py mpich (wheels of both), or build it with the machine's own MPI: "
     "MPICC=mpicc pip install --no-binary=mpi4py mpi4py; rendezvous=tcp needs no MPI"
@@ -147,16 +140,24 @@ def check_size(size: int, env: Mapping[str, str], library: str) -> None:
 
     Raises `RendezvousError` naming the launcher's variable.
     """
-    for name in SIZES:
+    if size > 1:
+        return
+    from hpc_hydra.schedulers.capabilities import MpiTasks  # weight: most ranks do without
+    from hpc_hydra.schedulers.registry import adapter_for
+
+    adapter = adapter_for(env[envvars.SCHEDULER]) if env.get(envvars.SCHEDULER) else None
+    size_variable, advice = "", ""
+    if isinstance(adapter, MpiTasks):
+        size_variable, advice = adapter.size_variable, adapter.mpi_advice
+    for name in filter(None, (*SIZES, size_variable)):
         text = env.get(name, "")
         started = int(text) if text.isascii() and text.isdigit() else 1
-        if size == 1 and started > 1:
+        if started > 1:
             raise RendezvousError(
                 f"{started} processes were started ({name}={text}), and MPI is alone in each: "
                 f"mpi4py uses {library}, which does not understand what started them",
                 where="rendezvous=mpi",
-                fix="srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, "
-                "or -r tcp); rendezvous.launcher=mpiexec "
+                fix=f"{advice}{'; ' if advice else ''}rendezvous.launcher=mpiexec "
                 "starts the ranks by the MPI of mpi4py itself; or build mpi4py with the MPI of the launcher",
             )
 

@@ -24,13 +24,12 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
 from hpc_hydra.records.attempt import failures
-from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.capabilities import MpiTasks
+from hpc_hydra.schedulers.environment import for_other_nodes
+from hpc_hydra.schedulers.registry import adapter_for
 
 _LOOK = 1.0  # seconds between two looks at how ranks ended
 _PATIENCE = 5.0  # seconds that the launcher has to end the other ranks by itself
-_OF_NODE = re.compile(
-    r"(SLURM|FLUX|LSB|PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]"
-)  # what each node has for itself, and what is no plain name (functions of bash)
 _RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 _CHOSEN = (_RSH_AGENT, "OMPI_MCA_plm", "OMPI_MCA_orte_rsh_agent", "OMPI_MCA_pls_rsh_agent")
 
@@ -122,8 +121,7 @@ def arguments(about: str, nodes: int, procs_per_node: int, env: Mapping[str, str
     total = ["-n", str(nodes * procs_per_node)]
     if re.search(r"Open ?MPI|OpenRTE|PRRTE|prterun", about, re.IGNORECASE):
         ours = [name for name in env if name.startswith(envvars.PREFIX)]
-        others = [name for name in cleaned(env) if not _OF_NODE.match(name)]
-        handed_on = [word for name in sorted({*ours, *others}) for word in ("-x", name)]
+        handed_on = [word for name in sorted({*ours, *for_other_nodes(env)}) for word in ("-x", name)]
         return [*total, "--map-by", f"ppr:{procs_per_node}:node:OVERSUBSCRIBE", "--bind-to", "none", *handed_on]
     return [*total, "-ppn", str(procs_per_node)]
 
@@ -143,11 +141,10 @@ def needs_no_ssh(about: str, env: Mapping[str, str]) -> bool:
 
 
 def prepare(env: MutableMapping[str, str], procs_per_node: int, cpus_per_proc: int | None) -> None:
-    """Give the launcher's own process on each node, which it starts by srun, the cores of all ranks there."""
-    if "SLURM_JOB_ID" in env:
-        if cpus_per_proc:
-            env["SRUN_CPUS_PER_TASK"] = str(procs_per_node * cpus_per_proc)
-        else:
-            env["SLURM_CPU_BIND"] = "none"
+    """Give the launcher's own process on each node, which the scheduler starts, the cores of all ranks there."""
+    adapter = adapter_for(env[envvars.SCHEDULER]) if env.get(envvars.SCHEDULER) else None
+    own = adapter.mpiexec_environment(procs_per_node, cpus_per_proc) if isinstance(adapter, MpiTasks) else {}
+    if own:
+        env.update(own)
     elif cpus_per_proc:
         env.setdefault("OMP_NUM_THREADS", str(cpus_per_proc))

@@ -325,7 +325,7 @@ class Job:
 
     def _pass_on(self, signum: int) -> None:
         """A scheduler signals the ranks itself, and its launch command would end them where it is told to stop."""
-        if self.context.attempt.scheduler == "local" or self.signals.seen.count(signal.SIGTERM) > 1:
+        if not adapter_for(self.context.attempt.scheduler).has_queue or self.signals.seen.count(signal.SIGTERM) > 1:
             self._tell(signum)
 
     # the lighthouse

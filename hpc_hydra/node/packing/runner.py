@@ -43,15 +43,13 @@ from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.outcome_index import forget_outcome, note_end
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import generic
-from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, Packing, StepSignals
+from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, LostHosts, Packing, StepSignals
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.resource_slice import Host
-from hpc_hydra.schedulers.ssh.adapter import LIFELINE
 
 LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
 ASK = 45.0  # seconds after which the scheduler's commands, which tell the ranks of a run, are not waited for
 DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
-LOST = 255  # exit code of a run one of whose hosts cannot be reached; ssh's own
 
 
 @dataclass
@@ -105,7 +103,7 @@ class Pack:
         again = Again.of(sweep, job, job_id, scheduler, plans, restarts)
         pack = cls(
             sweep, job, scheduler, job_id, data["at_a_time"], nodes, tasks, again, numbers[0],
-            counts_memory=bool(data["mem"]), lifeline=bool(env.get(LIFELINE)),
+            counts_memory=bool(data["mem"]), lifeline=bool(env.get(envvars.LIFELINE)),
             patience=adapter.kill_delay,
         )  # fmt: skip
         if again.count:
@@ -162,8 +160,9 @@ class Pack:
             self._leave_out({task.record.num for task in self.waiting})
         if self.stopped or self.ends_by:
             return 128 + (self.stopped or self.ends_by or 0)
-        if any(host.lost for host in self.hosts):
-            return LOST
+        adapter = adapter_for(self.scheduler)
+        if isinstance(adapter, LostHosts) and any(host.lost for host in self.hosts):
+            return adapter.lost_exit_code
         return 1 if self.failed or self.waiting else 0
 
     @property
@@ -247,8 +246,7 @@ class Pack:
 
     def _ended(self, task: Task, code: int, signum: int | None) -> None:
         attempt = Attempt(self.sweep, task.record.num, self.job, task.attempt, self.scheduler)
-        if code == LOST:
-            self._note_lost_hosts(task)
+        self._note_lost_hosts(task, code)
         outcome = replace(gathered(attempt, task.record, task.plan, code), job_id=self.id)
         of_itself = outcome.status == "completed" or outcome.rank is not None
         cancelled = task.cancelled or self._is_cancelled
@@ -276,13 +274,16 @@ class Pack:
             outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
         self._write(task.record, outcome)
 
-    def _note_lost_hosts(self, task: Task) -> None:
+    def _note_lost_hosts(self, task: Task, code: int) -> None:
         """Hosts that could not be reached get no further runs."""
-        for path in task.paths.attempt(task.attempt).glob("ssh_*.end.json"):
+        adapter = adapter_for(self.scheduler)
+        if not isinstance(adapter, LostHosts) or code != adapter.lost_exit_code:
+            return
+        for path in task.paths.attempt(task.attempt).glob(adapter.host_ends):
             with contextlib.suppress(HpcHydraError, OSError, KeyError):
                 end = read_json(path) or {}
                 for host in self.hosts:
-                    if end["exit_code"] == LOST and end["host"] == host.name:
+                    if end["exit_code"] == code and end["host"] == host.name:
                         host.lost = end["error"] or "not reached"
 
     def _leave_out_too_large(self) -> None:

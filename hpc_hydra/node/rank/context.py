@@ -90,8 +90,10 @@ class RankContext:
         out, err = None, None
         if not self.attempt.attached:
             first = (self.attempt.replica or 0) * (self.plan.world_size // self.plan.replicas)
-            place = self.attempt.place
-            out, err = log_files(self.plan.logging, self.paths, place, self.record.num, info, self.host, env, first)
+            place, logging = self.attempt.place, self.plan.logging
+            uses_array = any("{array_id}" in text for text in (logging.out, logging.err) if text)
+            array = registry.array_id(self.attempt.scheduler, env) if uses_array else ""
+            out, err = log_files(logging, self.paths, place, self.record.num, info, self.host, array, first)
         return replace(self, info=info, out=out, err=err)
 
 

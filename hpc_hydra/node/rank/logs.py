@@ -10,7 +10,6 @@ import getpass
 import os
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,27 +30,28 @@ def log_files(
     num: int,
     info: RankInfo,
     host: str,
-    env: Mapping[str, str],
+    array_id: str = "",
     first: int = 0,
 ) -> tuple[Path, Path]:
     """The files of standard output and standard error of one rank; the same one where both are merged.
 
     Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
-    ``attempt`` names the directory; ``first`` are the ranks of the replica groups before this one.
+    ``attempt`` names the directory; ``array_id`` is the job array's, empty where there is none; ``first`` are the
+    ranks of the replica groups before this one.
     """
 
     def file(pattern: str) -> Path:
-        return paths.root / filled(pattern, num, info, host, env, first)
+        return paths.root / filled(pattern, num, info, host, array_id, first)
 
     out = file(logging.out) if logging.out else paths.rank_log(attempt, info.rank)
     return out, file(logging.err) if logging.err else out
 
 
-def filled(pattern: str, num: int, info: RankInfo, host: str, env: Mapping[str, str], first: int = 0) -> str:
-    """A pattern with what is known of a rank; ``first`` as in `log_files`."""
+def filled(pattern: str, num: int, info: RankInfo, host: str, array_id: str = "", first: int = 0) -> str:
+    """A pattern with what is known of a rank; ``array_id`` and ``first`` as in `log_files`."""
     known = {
         "job_id": info.job_id,
-        "array_id": env.get("SLURM_ARRAY_JOB_ID") or info.job_id,
+        "array_id": array_id or info.job_id,
         "num": str(num),
         "rank": str(first + info.rank),
         "host": host,

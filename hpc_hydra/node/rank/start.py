@@ -65,7 +65,7 @@ def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
         return _by_environment(env, cfg)
     tasks = _task_of_a_scheduler(env)
     if tasks is not None:
-        token = ".".join(filter(None, (tasks.job_id, env.get("SLURM_STEP_ID"), env.get("SLURM_RESTART_COUNT"))))
+        token = ".".join(filter(None, (tasks.job_id, tasks.step)))
         return Start("tasks", tasks, token or "tasks", tasks.master_host, wishes=wishes_of(cfg))
     asked = processes_asked(cfg)
     if asked > 1:
@@ -189,7 +189,7 @@ def _value(env: Mapping[str, str], name: str) -> str:
         raise RendezvousError(
             f"is not set on {socket.gethostname()}, although {seen} says that this is a rank",
             where=name,
-            fix=f"start the ranks by torchrun, srun or -m; unset {seen.split('=')[0]} to train in one process",
+            fix=f"start the ranks by torchrun, a scheduler or -m; unset {seen.split('=')[0]} to train in one process",
         )
     return found
 

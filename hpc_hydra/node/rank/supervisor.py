@@ -47,6 +47,7 @@ from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
+from hpc_hydra.schedulers import registry
 
 
 def start(
@@ -136,7 +137,7 @@ def environment_of(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[
 def outlive(context: RankContext, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
     guardian = context.agent.pid if context.agent else os.getppid() if envvars.SPAWN_RANK in os.environ else None
-    relay = context.agent.relay(child) if context.agent else _relay_of_jsrun(child)
+    relay = context.agent.relay(child) if context.agent else _relay_to(child, context)
     overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
     report, left = Report(reader), ""
 
@@ -237,9 +238,9 @@ def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
     return out, err
 
 
-def _relay_of_jsrun(child: int) -> Callable[[int, int], None] | None:
-    """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
-    if "JSM_NAMESPACE_RANK" not in os.environ or envvars.SPAWN_RANK in os.environ:
+def _relay_to(child: int, context: RankContext) -> Callable[[int, int], None] | None:
+    """Hands on what ends a task, where the launch command tells the task alone."""
+    if not registry.signals_tasks_only(context.attempt.scheduler, os.environ):
         return None
 
     def relay(signum: int, sender: int) -> None:

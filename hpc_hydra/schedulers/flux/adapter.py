@@ -25,6 +25,7 @@ from hpc_hydra.schedulers.capabilities import (
     Dependencies,
     EndWarning,
     InteractiveShell,
+    MpiTasks,
     NestedQueue,
     RequeuePacks,
 )
@@ -73,6 +74,7 @@ class Flux(
     EndWarning,
     RequeuePacks,
     NestedQueue,
+    MpiTasks,
     Attach,
     InteractiveShell,
     BatchScripts,
@@ -83,6 +85,7 @@ class Flux(
     executable = "flux"
     warns_steps = True
     tells_cancellation = True
+    size_variable = "FLUX_JOB_SIZE"
     size_options: ClassVar[SizeOptions] = {
         "nodes": (("nodes",), ()),
         "nslots": (("procs_per_node",), ("nodes",)),

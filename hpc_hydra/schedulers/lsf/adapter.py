@@ -29,10 +29,12 @@ from hpc_hydra.schedulers.capabilities import (
     GracefulCancel,
     InteractiveShell,
     JobSteps,
+    MpiTasks,
     NodeList,
     Packing,
     RequeueExitCode,
     ShellDefaults,
+    TaskVariables,
 )
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import options, ranks
@@ -59,6 +61,8 @@ class Lsf(
     Packing,
     JobSteps,
     NodeList,
+    TaskVariables,
+    MpiTasks,
     Attach,
     InteractiveShell,
     BatchScripts,
@@ -73,6 +77,7 @@ class Lsf(
     kill_delay = 25.0
     limit_signal = signal.SIGUSR2
     warning_unit = 60
+    size_variable = "JSM_NAMESPACE_SIZE"
     size_options: ClassVar[SizeOptions] = {
         "nnodes": (("nodes",), ()),
         "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
@@ -307,6 +312,9 @@ class Lsf(
 
     def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
         return ranks.rank_info(env)
+
+    def signals_tasks_only(self, env: Mapping[str, str]) -> bool:
+        return ranks.signals_tasks_only(env)
 
 
 def flavour(request: Request) -> str:

@@ -65,6 +65,11 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
     return None
 
 
+def signals_tasks_only(env: Mapping[str, str]) -> bool:
+    """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
+    return "JSM_NAMESPACE_RANK" in env and RANK not in env
+
+
 def _of_blaunch(env: Mapping[str, str]) -> RankInfo:
     local, per_node = _number(env, RANK), _number(env, SIZE)
     hosts = tuple(env.get(HOSTS, "").split()) or (env.get(HOST, ""),)

@@ -20,11 +20,13 @@ from hpc_hydra.schedulers.capabilities import (
     Dependencies,
     EndWarning,
     InteractiveShell,
+    MpiTasks,
     ReplicaLaunch,
     RequeueCommand,
     RequeuePacks,
     ShellDefaults,
     SurvivesNodeLoss,
+    TaskVariables,
 )
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
@@ -79,6 +81,8 @@ class Slurm(
     RequeuePacks,
     SurvivesNodeLoss,
     ReplicaLaunch,
+    TaskVariables,
+    MpiTasks,
     Attach,
     InteractiveShell,
     BatchScripts,
@@ -89,6 +93,10 @@ class Slurm(
     executable = "sbatch"
     steps_share_nodes = True
     launch_executable = "srun"
+    size_variable = "SLURM_STEP_NUM_TASKS"
+    mpi_advice = (
+        "srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
+    )
     size_options: ClassVar[SizeOptions] = {
         "job-name": ((), ()),
         "nodes": (("nodes",), ()),
@@ -242,6 +250,21 @@ class Slurm(
 
     def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
         return ranks.rank_info(env)
+
+    def cpus_of_tasks(self, env: Mapping[str, str]) -> list[list[int]]:
+        return ranks.cpus_of_tasks(env)
+
+    def gpus_of_task(self, env: Mapping[str, str]) -> str:
+        return ranks.gpus_of_task(env)
+
+    def array_id(self, env: Mapping[str, str]) -> str:
+        return ranks.array_id(env)
+
+    def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
+        """mpiexec's process on a node, which srun starts, gets the cores of all ranks there."""
+        if cpus_per_proc:
+            return {"SRUN_CPUS_PER_TASK": str(procs_per_node * cpus_per_proc)}
+        return {"SLURM_CPU_BIND": "none"}
 
 
 def _own_id(env: Mapping[str, str]) -> str:

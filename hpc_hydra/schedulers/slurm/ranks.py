@@ -58,6 +58,16 @@ def cpus_of_tasks(env: Mapping[str, str]) -> list[list[int]]:
     return []
 
 
+def gpus_of_task(env: Mapping[str, str]) -> str:
+    """The node's GPUs, where each task sees its own only (``--gpus-per-task``)."""
+    return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or ""
+
+
+def array_id(env: Mapping[str, str]) -> str:
+    """The id of the job array; empty where the job is no element of one."""
+    return env.get("SLURM_ARRAY_JOB_ID", "")
+
+
 def has_terminal() -> bool:
     """Whether this process can be typed at: SLURM_PTY_PORT alone is inherited by what a shell of ``--pty`` starts."""
     try:
@@ -109,6 +119,7 @@ class _Task:
             hosts=self.hosts,
             job_id=_job_id(self.env),
             source=" ".join(f"{name}={value}" for name, value in self.read.items()),
+            step=".".join(filter(None, map(self.env.get, ("SLURM_STEP_ID", "SLURM_RESTART_COUNT")))),
         )
 
     def _node(self) -> int:

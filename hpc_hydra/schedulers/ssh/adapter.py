@@ -19,13 +19,15 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
-from hpc_hydra.schedulers.capabilities import NodeList, Packing, PerNodeCommands
+from hpc_hydra.schedulers.capabilities import LostHosts, NodeList, PerNodeCommands
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.local.adapter import RANK, SIZE
 from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
 
-NODE, HOSTS, LIFELINE = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS", f"{envvars.PREFIX}SSH_LIFELINE"
-"""What tells a rank its node and the hosts of its run; and that the end of standard input is the launcher's end."""
+NODE, HOSTS = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS"
+"""What tells a rank its node and the hosts of its run."""
+ENDS = "ssh_{host}.end.json"
+"""Name of the record of how ssh to a host ended."""
 
 FIRST = ("-T", "-x", "-o", "BatchMode=yes")
 """ssh takes the first value of an option: these cannot be overridden, those of `LAST` can."""
@@ -38,13 +40,15 @@ STATIC_PORT = 29500  # torchrun's own
 _VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
 
 
-class Ssh(Unqueued, Packing, NodeList, PerNodeCommands):
+class Ssh(Unqueued, LostHosts, NodeList, PerNodeCommands):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
     executable = "ssh"
     kill_delay = 25.0
     setup_per_run = True
+    host_ends = ENDS.format(host="*")
+    lost_exit_code = 255  # ssh's own
     place = "hosts without a scheduler"
     refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
     without_meaning: ClassVar[Mapping[str, str]] = {
@@ -97,7 +101,7 @@ class Ssh(Unqueued, Packing, NodeList, PerNodeCommands):
     def step_script(self, spec: JobSpec) -> str:
         """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
         request = spec.plan.tasks
-        before = [*list(_hosts_of_the_run(request))[:-1], f'[ -z "${{3-}}" ] || export {LIFELINE}=1']
+        before = [*list(_hosts_of_the_run(request))[:-1], f'[ -z "${{3-}}" ] || export {envvars.LIFELINE}=1']
         own = SchedulerLines(self.name, "$$", before=before)
         return step_script(spec, own, launch=self.launch_command(request, spec.python)[:-1], last='"--slices=${4-}" --')
 
@@ -228,4 +232,4 @@ def _hosts_of_the_run(request: Request) -> Iterator[str]:
     yield f'{HOSTS}="${{2-}}"  # of this run; where none are named, the first of the list'
     yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(request.hosts[: request.nodes]))}'
     yield f"export {HOSTS}"
-    yield f'[ "${{3-}}" != lifeline ] || export {LIFELINE}=1'
+    yield f'[ "${{3-}}" != lifeline ] || export {envvars.LIFELINE}=1'

@@ -35,7 +35,7 @@ from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.job_script import SETUP_THEN
 from hpc_hydra.schedulers.resource_slice import WHOLE
-from hpc_hydra.schedulers.ssh.adapter import HOSTS, LIFELINE, NODE, agent_command, explain, plain, ssh_command
+from hpc_hydra.schedulers.ssh.adapter import ENDS, HOSTS, NODE, agent_command, explain, plain, ssh_command
 from hpc_hydra.schedulers.ssh.agent import Order
 from hpc_hydra.schedulers.ssh.connection import Link
 
@@ -101,7 +101,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def forwarded(env: Mapping[str, str]) -> dict[str, str]:
     """What of the job script's environment the ranks get: all but what belongs to this machine, or to another job."""
-    ours = {name: value for name, value in env.items() if name.startswith(envvars.PREFIX) and name != LIFELINE}
+    ours = {name: value for name, value in env.items() if name.startswith(envvars.PREFIX) and name != envvars.LIFELINE}
     return ours | {
         name: value
         for name, value in cleaned(env).items()
@@ -155,7 +155,7 @@ class _Session:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self.selector.register(reader, selectors.EVENT_READ, self._signalled)
         die_with_parent(os.getppid(), signal.SIGTERM)  # the job script
-        if os.environ.get(LIFELINE):
+        if os.environ.get(envvars.LIFELINE):
             self.selector.register(0, selectors.EVENT_READ, self._from_the_launcher)
         names = [real_name(host, self.options.option) for host in self.hosts]
         env = {**forwarded(os.environ), HOSTS: ",".join(names)}
@@ -281,7 +281,7 @@ class _Session:
             directory = attempt.paths(attempt.record()).attempt(attempt.name)
             directory.mkdir(parents=True, exist_ok=True)
             end = RankEnd(rank=-1, host=host, exit_code=code, ended=time.time(), error=f"{host}: {reason}")
-            write_json(Path(directory, f"ssh_{plain(host)}.end.json"), to_json(end))
+            write_json(Path(directory, ENDS.format(host=plain(host))), to_json(end))
 
     # what goes
 

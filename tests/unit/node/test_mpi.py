@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.modes.mpi import check_size, layout
 from hpc_hydra.node.modes.mpiexec import arguments, find, needs_no_ssh, prepare
@@ -38,10 +39,21 @@ def test_nodes_are_counted_in_the_order_of_their_first_rank(
     assert (info.world_size, info.num_nodes, info.master_host) == (len(leaders), len(hosts), hosts[0])
 
 
-@pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_an_mpi_that_does_not_speak_with_its_launcher_is_named(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "scheduler"),
+    [
+        ("PMI_SIZE", "slurm"),
+        ("OMPI_COMM_WORLD_SIZE", "local"),
+        ("JSM_NAMESPACE_SIZE", "lsf"),
+        ("FLUX_JOB_SIZE", "flux"),
+        ("SLURM_STEP_NUM_TASKS", "slurm"),
+        ("SLURM_STEP_NUM_TASKS", "slurm/step"),
+    ],
+)
+def test_an_mpi_that_does_not_speak_with_its_launcher_is_named(name: str, scheduler: str) -> None:
     with pytest.raises(RendezvousError) as caught:
-        check_size(1, {name: "4"}, "MPICH Version: 5.0.2")
+        check_size(1, {name: "4", envvars.SCHEDULER: scheduler}, "MPICH Version: 5.0.2")
+    assert ("srun --mpi=list" in (caught.value.fix or "")) == scheduler.startswith("slurm")
     assert f"{name}=4" in str(caught.value) and "MPICH" in str(caught.value)
     assert "rendezvous.launcher=mpiexec" in (caught.value.fix or "")
 
@@ -95,7 +107,7 @@ def test_the_launcher_beside_the_interpreter_comes_first(tmp_path: Path) -> None
 
 
 def test_ranks_under_srun_get_the_cores_of_the_whole_node() -> None:
-    env = {"SLURM_JOB_ID": "1"}
+    env = {"SLURM_JOB_ID": "1", envvars.SCHEDULER: "slurm"}
     prepare(env, 2, 4)
     assert env["SRUN_CPUS_PER_TASK"] == "8"
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.local.adapter import Local
@@ -55,3 +56,20 @@ def test_the_pure_half_loads_nothing_heavy(name: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "expected"),
+    [
+        ("slurm", {}, ("", "", False)),
+        ("slurm", {"SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1"}, ("7", "0,1", False)),
+        ("slurm/step", {"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, ("", "1", False)),
+        ("lsf", {"JSM_NAMESPACE_RANK": "0"}, ("", "", True)),
+        ("lsf", {"JSM_NAMESPACE_RANK": "0", envvars.SPAWN_RANK: "0"}, ("", "", False)),
+        ("flux", {"SLURM_ARRAY_JOB_ID": "7"}, ("", "", False)),
+        ("local", {}, ("", "", False)),
+    ],
+)
+def test_what_a_task_knows_of_itself(name: str, env: dict[str, str], expected: tuple[str, str, bool]) -> None:
+    found = (registry.array_id(name, env), registry.gpus_of_task(name, env), registry.signals_tasks_only(name, env))
+    assert found == expected
