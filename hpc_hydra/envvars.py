@@ -46,9 +46,11 @@ LINGER = "HPC_HYDRA_LINGER"
 LIFELINE = "HPC_HYDRA_LIFELINE"
 """Set where the end of standard input is the launcher's end. Set: an adapter's job script; read: what it starts."""
 FUNCTION = "HPC_HYDRA_FUNCTION"
-"""File that tells how to submit a function again. Set and read: schedulers/functions."""
+"""File that tells how to submit a function again. Set: schedulers/functions; read: node/function."""
 FUNCTION_JOB = "HPC_HYDRA_FUNCTION_JOB"
-"""Id of the first of several jobs of one function. Set: schedulers/functions; read: node/function."""
+"""Id of the first of several jobs of one function. Set: schedulers/function_succession; read: node/function."""
+FUNCTION_SUCCESSOR = "HPC_HYDRA_FUNCTION_SUCCESSOR"
+"""Which successor of that job this one is, from 1. Set: schedulers/function_succession; read: node/function."""
 
 # In a container. Set by the wrapper around the container's command.
 LIB = "HPC_HYDRA_LIB"

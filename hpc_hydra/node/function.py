@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra import envvars
+from hpc_hydra.processes import ignore_signals
 from hpc_hydra.schedulers.registry import adapter_for
 
 _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
@@ -28,6 +29,9 @@ def function(_: Sequence[str] = ()) -> int:
     environment = _environment()
     plugins.get_job_environments()[environment.name()] = environment  # submitit.JobEnvironment() in the user's code
     paths = environment.paths
+    if not environment.goes_on():
+        print(f"hpc_hydra: the function of job {environment.job_id} does not go on in this job", flush=True)
+        return 0
     _redirect(paths.stdout, 1)
     _redirect(paths.stderr, 2)
     try:
@@ -55,7 +59,7 @@ def function(_: Sequence[str] = ()) -> int:
 
 def _environment() -> Any:
     from hpc_hydra.schedulers.executor import SchedulerJobEnvironment
-    from hpc_hydra.schedulers.functions import again
+    from hpc_hydra.schedulers.function_succession import Succession
 
     class FunctionEnvironment(SchedulerJobEnvironment):
         """submitit's view of this task."""
@@ -63,6 +67,15 @@ def _environment() -> Any:
         @property
         def job_id(self) -> str:
             return os.environ.get(envvars.FUNCTION_JOB) or self.info.job_id
+
+        @property
+        def succession(self) -> Succession:
+            return Succession(self.paths.folder, self.job_id)
+
+        def goes_on(self) -> bool:
+            """Whether the function runs in this job: another one may have been decided on, or none."""
+            number, mine = os.environ.get(envvars.FUNCTION_SUCCESSOR), self.info.job_id
+            return number is None or self.succession.decide(int(number), mine) == mine
 
         def _handle_signals(self, paths: Any, submission: Any) -> None:
             super()._handle_signals(paths, submission)
@@ -76,7 +89,9 @@ def _environment() -> Any:
             signal.signal(self._usr_sig(), checkpoint)
 
         def _requeue(self, countdown: int) -> None:
-            new = again(os.environ, self.job_id)
+            ignore_signals()  # the time limit may be reached meanwhile
+            submission, run = Path(os.environ[envvars.FUNCTION]), int(os.environ[envvars.RUN])
+            new = self.succession.again(submission, run)
             print(f"job {new} goes on with this ({countdown} timeouts left)", flush=True)
 
     return FunctionEnvironment(adapter_for(os.environ["SUBMITIT_EXECUTOR"]))

@@ -104,6 +104,19 @@ def write_json(path: Path, data: Any) -> None:
     write_bytes(path, (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
 
 
+def write_json_once(path: Path, data: Any) -> bool:
+    """Write ``data`` unless there is such a file; returns whether it was written. Of several hosts, one succeeds."""
+    mine = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    write_json(mine, data)
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return False
+    finally:
+        mine.unlink(missing_ok=True)
+    return True
+
+
 def read_bytes(path: Path, start: int = 0) -> bytes:
     """The content of a regular file from a byte on: a pipe would wait, a device may never end. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -9,8 +9,6 @@ Must not know: schedulers, Hydra.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from typing import Any
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records.events import checked_event, read_numbered
-from hpc_hydra.records.files import GONE, append_line, is_gone, on_disk, read_json, write_json
+from hpc_hydra.records.files import GONE, append_line, is_gone, on_disk, read_json, write_json, write_json_once
 from hpc_hydra.records.layout import FORMAT, SweepPaths
 from hpc_hydra.records.types import Job, consecutive
 
@@ -149,16 +147,9 @@ def took_over(sweep: Path, job: str, id_: str, new: str | None) -> str | None:
 
     Returns what is decided, by whoever came first: the job itself, or who found it ended and looked for its successor.
     """
-    path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
-    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
-    write_json(mine, {"job": job, "id": id_.partition("+")[0], "next": new})
-    try:
-        os.link(mine, path)
-    except FileExistsError:
-        return _next(path)
-    finally:
-        mine.unlink(missing_ok=True)
-    return new
+    id_ = id_.partition("+")[0]
+    path = SweepPaths(sweep).successor(job, id_)
+    return new if write_json_once(path, {"job": job, "id": id_, "next": new}) else _next(path)
 
 
 def is_denied(sweep: Path, job: str, id_: str) -> bool:

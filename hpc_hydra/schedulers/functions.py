@@ -6,36 +6,35 @@
     print(job.result())                    # also results, done, state, cancel, stdout, stderr, exception
 
 Files are submitit's (``<job>_submitted.pkl``, ``<job>_0_result.pkl``, ``<job>_0_log.out``), and so are `Checkpointable`
-and the signal before the end. These schedulers requeue nothing: a further job takes over, and the handle follows it.
+and the signal before the end. These schedulers requeue nothing: a further job takes over, and the handle follows it
+(`function_succession`).
 Must not know: Hydra, any scheduler's commands.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import secrets
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from submitit.core import core, utils
+from submitit.core import core
 
 from hpc_hydra import envvars
 from hpc_hydra.config.secrets import is_secret
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import EnvVar, Plan, Request
-from hpc_hydra.records.files import read_json, write_bytes, write_json, write_script
-from hpc_hydra.schedulers import commands, generic
+from hpc_hydra.records.files import write_bytes
+from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, SubmitError
-from hpc_hydra.schedulers.capabilities import NestedQueue
-from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.executor import SchedulerExecutor
-from hpc_hydra.schedulers.job_script import write_secrets
+from hpc_hydra.schedulers.function_succession import Submission, Succession, submit
 from hpc_hydra.schedulers.registry import adapter_for
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, SchedulerWatcher
+from hpc_hydra.schedulers.watcher import UNKNOWN, SchedulerWatcher
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,15 +62,6 @@ DEFAULTS: dict[str, Any] = {
 """What `update_parameters` takes: submitit's words, then ours. Times in minutes, memory in GiB of a node."""
 
 
-@dataclass(frozen=True)
-class Submission:
-    """What it takes to submit one function again."""
-
-    scheduler: str
-    spec: JobSpec
-    folder: Path
-
-
 class FunctionWatcher(SchedulerWatcher):
     """States of jobs; that of one which handed over is that of the job that took over."""
 
@@ -79,16 +69,29 @@ class FunctionWatcher(SchedulerWatcher):
         super().__init__(adapter_for(scheduler), delay_s=delay_s)
         self.folders: dict[str, Path] = {}
 
-    def now(self, job: str) -> str:
-        """The id under which a job goes on."""
-        folder = self.folders.get(job)
-        taken_over = read_json(successors(folder, job)) if folder else None
-        return str(taken_over[-1]) if taken_over else job
+    def succession(self, job: str) -> Succession:
+        """Of the function whose first job this is."""
+        return Succession(self.folders[job], job)
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
-        current = {job: self.now(job) for job in ids}
+        current = {job: self.succession(job).current() for job in ids}
         said = super().ask(current.values())
-        return {job: said[now] for job, now in current.items()}
+        found = {job: said[now] for job, now in current.items()}
+        for job, now in current.items():
+            if found[job].state.is_finished:
+                found[job] = self._of_successor(job, now, found[job])
+        return found
+
+    def _of_successor(self, job: str, ended: str, status: JobStatus) -> JobStatus:
+        """The state of the job that goes on; ``status`` where none does, as the one that has ``ended`` was the last."""
+        succession = self.succession(job)
+        try:
+            succession.settle(SchedulerExecutor(self.folders[job], self.adapter))
+        except SchedulerError as error:
+            self.silent = error.what
+            return UNKNOWN
+        now = succession.current()
+        return status if now == ended else super().ask([now])[now]
 
 
 class FunctionJob(core.Job[Any]):  # type: ignore[misc]
@@ -101,8 +104,11 @@ class FunctionJob(core.Job[Any]):  # type: ignore[misc]
         super().__init__(folder=folder, job_id=job_id, tasks=tasks)
 
     def cancel(self, check: bool = True) -> None:
-        SchedulerExecutor(self.paths.folder, self.watcher.adapter).cancel([self.watcher.now(self.job_id)])
-        self.watcher.cancelled.add(self.watcher.now(self.job_id))
+        executor = SchedulerExecutor(self.paths.folder, self.watcher.adapter)
+        succession = self.watcher.succession(self.job_id)
+        for ids in ([succession.close()], succession.late(executor)):
+            executor.cancel(ids)
+            self.watcher.cancelled.update(ids)
 
 
 class FunctionExecutor(core.Executor):  # type: ignore[misc]
@@ -179,7 +185,7 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
         record = self.folder / f"{key}.submission.pkl"
         write_bytes(record, pickle.dumps(Submission(self.scheduler, spec, self.folder)), mode=0o600)
         try:
-            ids = submit(self.adapter, spec, self.folder)
+            ids = submit(SchedulerExecutor(self.folder, self.adapter), spec)
         except SubmitError as error:  # those that are queued shall find their functions all the same
             for job, path in zip(error.ids, pickles, strict=False):
                 self._handle(job, path)
@@ -214,38 +220,6 @@ class FunctionExecutor(core.Executor):  # type: ignore[misc]
             },
             pythonpath=() if ROOT.name == "site-packages" else (str(ROOT),),
         )
-
-
-def submit(scheduler: Any, spec: JobSpec, folder: Path) -> tuple[str, ...]:
-    """Write the script of ``spec`` and put it into the queue. Raises `SubmitError`."""
-    script = folder / f"{spec.key}.sh"
-    write_script(script, scheduler.script(spec))
-    write_secrets(spec)
-    return tuple(job.job_id for job in SchedulerExecutor(folder, scheduler).launch(spec, script))
-
-
-def again(env: Mapping[str, str], job_id: str) -> str:
-    """Submit the function of this job once more; returns the new id, which the handle of ``job_id`` follows."""
-    known: Submission = pickle.loads(Path(env[envvars.FUNCTION]).read_bytes())
-    path = successors(known.folder, job_id)
-    before = read_json(path) or []
-    key = f"{known.spec.key}-{env[envvars.RUN]}-{len(before) + 1}"
-    environ = {**known.spec.environ, envvars.FUNCTION_JOB: job_id}
-    spec = replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(env[envvars.RUN]),), environ=environ)
-    scheduler = adapter_for(known.scheduler)
-    if isinstance(scheduler, NestedQueue):
-        name, command = scheduler.outer_queue_command()
-        answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
-        if answer.ok and answer.out.strip():
-            os.environ[name] = answer.out.strip()
-    (new,) = submit(scheduler, spec, known.folder)
-    write_json(path, [*before, new])
-    return new
-
-
-def successors(folder: Path, job_id: str) -> Path:
-    """The file with the ids of the jobs that took over from ``job_id``, in their order."""
-    return Path(utils.JobPaths(folder, job_id=job_id).folder) / f"{job_id}_requeued.json"
 
 
 def lsf_warning(seconds: float) -> tuple[tuple[str, str | None], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import submitit
 from submitit.helpers import Checkpointable
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.schedulers.functions import FluxExecutor, FunctionExecutor, LsfExecutor
+from hpc_hydra.schedulers.functions import FluxExecutor, FunctionExecutor, FunctionWatcher, LsfExecutor
+from tests.awaiting import await_true
 from tests.conformance.conftest import PATIENCE, ROOT
-from tests.fakes.scheduler_state import Cluster
+from tests.fakes.commands import Fakes
+from tests.fakes.scheduler_state import ENDED, Cluster
 
 STAND_INS = {"standard": "fake_lsf", "csm": "fake_csm", "flux": "fake_flux"}
 
@@ -35,10 +38,11 @@ def executor(flavour: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 60)
     monkeypatch.chdir(tmp_path)  # jobs work there, and a killed one may leave the file that its hosts read
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    if flavour == "flux":
-        return FluxExecutor(tmp_path / "it's a folder")
-    made = LsfExecutor(tmp_path / "it's a folder")
-    made.update_parameters(flavour=flavour)
+    made: FunctionExecutor = (FluxExecutor if flavour == "flux" else LsfExecutor)(tmp_path / "it's a folder")
+    if flavour != "flux":
+        made.update_parameters(flavour=flavour)
+    watcher = FunctionWatcher(made.scheduler)  # ids begin anew on each stand-in
+    made.job_class = type("Job", (made.job_class,), {"watcher": watcher})
     return made
 
 
@@ -102,6 +106,71 @@ def test_a_checkpointable_function_goes_on_in_a_further_job(
     cluster.signal(job.job_id, signal.SIGUSR2)  # as before a time limit
     assert job.result() == (2, job.job_id)
     assert len(cluster.jobs()) == 2
+
+
+@pytest.fixture
+def waiting(executor: FunctionExecutor, flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    """A function that waits for the signal; the test says what the command does that submits its successor."""
+    return Waiting(executor, "batch" if flavour == "flux" else "", tmp_path, monkeypatch)
+
+
+class Waiting:
+    """The submit command of the successor, in bash: `$PPID` is the function, `late` what submits it later."""
+
+    def __init__(self, executor: FunctionExecutor, word: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.executor, self.word, self.folder, self.patch = executor, word, folder, monkeypatch
+
+    def start(self, cluster: Cluster, script: str) -> Any:
+        """Submit the function and warn it, as before a time limit."""
+        armed = self.folder / "armed"
+        begins = f"""cd {self.folder}; [ -e armed ] && [ "$1" = batch -o -z "{self.word}" ] || exec "$REAL" "$@" """
+        late = """{ printf 'cd %q; ' "$OLDPWD"; printf '%q ' "$REAL" "$@"; echo "<$PWD/given"; } >late; """
+        name = "flux" if self.word else "bsub"
+        Fakes(self.folder / "wrapped", self.patch).put(name, f"{begins}\ncat >given\n{late}\n{script}")
+        job = self.executor.submit(Counts(), str(self.folder))
+        assert await_true((self.folder / "on").exists)
+        armed.touch()
+        cluster.signal(job.job_id, signal.SIGUSR2)
+        return job
+
+    def submit_late(self) -> None:
+        """The queue takes the successor only now."""
+        subprocess.run(["bash", self.folder / "late"], check=True, capture_output=True, timeout=PATIENCE)
+
+
+KILL = "kill -KILL $PPID"
+
+
+def test_a_function_killed_after_it_asked_for_its_successor_goes_on_in_that(waiting: Waiting, cluster: Cluster) -> None:
+    job = waiting.start(cluster, f". late; {KILL}")
+    assert job.result() == (2, job.job_id)
+    assert len(cluster.jobs()) == 2
+
+
+def test_a_function_killed_before_its_successor_is_queued_is_told_and_a_late_one_does_nothing(
+    waiting: Waiting, cluster: Cluster
+) -> None:
+    job = waiting.start(cluster, KILL)
+    with pytest.raises(submitit.core.utils.UncompletedJobError):
+        job._results_timeout_s = 0
+        job.result()
+    waiting.submit_late()
+    assert await_true(lambda: [each.state for each in cluster.jobs()] == [ENDED, ENDED])
+    assert not job.paths.result_pickle.exists()
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "on its way"])
+def test_a_function_cancelled_while_it_asks_for_its_successor_does_not_go_on(
+    waiting: Waiting, cluster: Cluster, queued: bool
+) -> None:
+    job = waiting.start(cluster, f"{'. late' if queued else ''}\ntouch asking; exec sleep 600")
+    assert await_true((waiting.folder / "asking").exists)
+    job.cancel()
+    if not queued:
+        waiting.submit_late()
+    assert await_true(lambda: [each.state for each in cluster.jobs()] == [ENDED, ENDED])
+    assert not job.paths.result_pickle.exists()
+    assert job.done(force_check=True)
 
 
 def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:

@@ -1,0 +1,164 @@
+"""The jobs that run one function of `functions`, one after the other.
+
+A job notes how its successor is called before it submits it. Which job goes on is decided once, by whoever comes
+first: that job, the successor itself, or a handle that finds the job ended and looks the successor up by its name.
+Must not know: Hydra, any scheduler's commands.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from submitit.core import utils
+
+from hpc_hydra import envvars
+from hpc_hydra.errors import SchedulerError
+from hpc_hydra.records.files import read_json, write_json, write_json_once, write_script
+from hpc_hydra.schedulers import commands
+from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.capabilities import NestedQueue
+from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.executor import SchedulerExecutor
+from hpc_hydra.schedulers.job_script import write_secrets
+from hpc_hydra.schedulers.registry import adapter_for
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What it takes to submit one function again."""
+
+    scheduler: str
+    spec: JobSpec
+    folder: Path
+
+
+class Succession:
+    """The successors of one job, numbered from 1, in files beside its log.
+
+    ``<job>_successor_<n>.json`` notes which one is asked for, ``<job>_successor_<n>.next.json`` what was decided.
+
+    Args:
+        folder: of the executor.
+        job: id of the function's first job.
+    """
+
+    def __init__(self, folder: Path | str, job: str) -> None:
+        self.job, self.folder = job, Path(utils.JobPaths(folder, job_id=job).folder)
+
+    def current(self) -> str:
+        """Id of the job that runs the function now."""
+        return next((each["id"] for each in reversed(self._decisions()) if each["id"]), self.job)
+
+    def again(self, submission: Path, run: int) -> str:
+        """Submit the successor, by the job that runs the function; returns its id.
+
+        Args:
+            submission: file of the `Submission`.
+            run: number of the function among those submitted together.
+
+        Raises `SchedulerError`: it cannot be submitted, or the function was cancelled.
+        """
+        known: Submission = pickle.loads(submission.read_bytes())
+        adapter = adapter_for(known.scheduler)
+        _speak_to_outer_queue(adapter)
+        executor = SchedulerExecutor(known.folder, adapter)
+        if (found := self.settle(executor)) is not None:  # of an earlier start of this very job
+            return found
+        decisions = self._decisions()
+        if not self._is_closed(decisions):
+            number = len(decisions) + 1
+            asked = {"submission": str(submission), "run": run}
+            write_json(self._asked(number), asked)
+            (new,) = submit(executor, self._spec(number, asked))
+            if (decided := self.decide(number, new)) == new:
+                return new
+            executor.cancel([new])
+            if decided:
+                return decided
+        raise SchedulerError(f"job {self.job} was cancelled", where=adapter.name)
+
+    def settle(self, executor: SchedulerExecutor) -> str | None:
+        """Decide what a job left open that ended while it asked for its successor; returns that one's id.
+
+        None: nothing was open, or there is no successor. One that comes later does nothing.
+        Raises `SchedulerError`: the queue does not say.
+        """
+        number = len(self._decisions()) + 1
+        if not self._asked(number).exists():
+            return None
+        decided = self.decide(number, self._find(number, executor))
+        if decided is None:
+            executor.cancel(self.late(executor))
+        return decided
+
+    def close(self) -> str:
+        """Decide that no successor comes any more; returns the id of the job that runs the function now."""
+        while not self._is_closed(decisions := self._decisions()):
+            self.decide(len(decisions) + 1, None, cancelled=True)
+        return self.current()
+
+    def late(self, executor: SchedulerExecutor) -> list[str]:
+        """Ids of successors in the queue that were decided against. Raises `SchedulerError`."""
+        against = [n for n, each in enumerate(self._decisions(), 1) if not each["id"] and self._asked(n).exists()]
+        return [found for number in against if (found := self._find(number, executor)) is not None]
+
+    def decide(self, number: int, id_: str | None, *, cancelled: bool = False) -> str | None:
+        """Say which job is a successor, unless that is decided; returns what is decided. None: there is none."""
+        path = self._decided(number)
+        mine = write_json_once(path, {"id": id_, **({"cancelled": True} if cancelled else {})})
+        return id_ if mine else read_json(path)["id"]
+
+    def _decisions(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while (each := read_json(self._decided(len(found) + 1))) is not None:
+            found.append(each)
+        return found
+
+    @staticmethod
+    def _is_closed(decisions: list[dict[str, Any]]) -> bool:
+        return any(each.get("cancelled") for each in decisions)
+
+    def _asked(self, number: int) -> Path:
+        return self.folder / f"{self.job}_successor_{number}.json"
+
+    def _decided(self, number: int) -> Path:
+        return self.folder / f"{self.job}_successor_{number}.next.json"
+
+    def _find(self, number: int, executor: SchedulerExecutor) -> str | None:
+        spec = self._spec(number, read_json(self._asked(number)))
+        return next(iter(spec.ids_of_runs(executor.find(spec, script_of(spec)))), None)
+
+    def _spec(self, number: int, asked: Mapping[str, Any]) -> JobSpec:
+        """A successor; its tag is its own."""
+        known: Submission = pickle.loads(Path(asked["submission"]).read_bytes())
+        key = f"{known.spec.key}-{asked['run']}-{number}"
+        own = {envvars.FUNCTION_JOB: self.job, envvars.FUNCTION_SUCCESSOR: str(number)}
+        environ = {**known.spec.environ, **own}
+        return replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(asked["run"]),), environ=environ)
+
+
+def submit(executor: SchedulerExecutor, spec: JobSpec) -> tuple[str, ...]:
+    """Write the script of ``spec`` and put it into the queue; returns an id per run. Raises `SubmitError`."""
+    script = script_of(spec)
+    write_script(script, executor.adapter.script(spec))
+    write_secrets(spec)
+    return tuple(job.job_id for job in executor.launch(spec, script))
+
+
+def script_of(spec: JobSpec) -> Path:
+    """Where its script is."""
+    return spec.sweep / f"{spec.key}.sh"
+
+
+def _speak_to_outer_queue(adapter: Scheduler) -> None:
+    if isinstance(adapter, NestedQueue):
+        name, command = adapter.outer_queue_command()
+        answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
+        if answer.ok and answer.out.strip():
+            os.environ[name] = answer.out.strip()
