@@ -34,7 +34,7 @@ def rank_of(env: Mapping[str, str]) -> str | None:
         return f"{envvars.RUN}={env[envvars.RUN]} is set"
     if env.get("RANK") and env.get("WORLD_SIZE"):
         return f"RANK={env['RANK']} and WORLD_SIZE={env['WORLD_SIZE']} are set"
-    for name in registry.of_ranks(env):
+    for name in registry.with_ranks():
         info = _identity(name, env)
         if info is not None and info.world_size > 1:
             return f"it is task {info.rank} of {info.world_size} of {name} job {info.job_id}"
@@ -43,7 +43,7 @@ def rank_of(env: Mapping[str, str]) -> str | None:
 
 def _identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
     try:
-        return registry.adapter_for(name).rank_info(env)
+        return registry.rank_info(name, env)
     except HpcHydraError:  # half of the variables: left over from something else
         return None
 

@@ -1,70 +1,57 @@
-"""Schedulers by name: the built-in ones and those of other packages (entry points ``hpc_hydra.schedulers``).
+"""Schedulers by name: the folders beside this module, and entry points ``hpc_hydra.schedulers`` of other packages.
 
+A folder ``NAME/`` has a module `adapter` with a `Scheduler` whose ``name`` is NAME, and may have a module `ranks` with
+the functions `Scheduler.rank_info` and those of `TaskVariables`: a rank loads that alone, and not how jobs are written.
 Must not know: any scheduler; each is imported when it is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, SchedulerError
 
 if TYPE_CHECKING:
     from hpc_hydra.planning.types import RankInfo
     from hpc_hydra.schedulers.base import Allocation, Scheduler, Submitter
 
-BUILT_IN = {
-    "local": "hpc_hydra.schedulers.local.adapter:Local",
-    "flux": "hpc_hydra.schedulers.flux.adapter:Flux",
-    "lsf": "hpc_hydra.schedulers.lsf.adapter:Lsf",
-    "slurm": "hpc_hydra.schedulers.slurm.adapter:Slurm",
-    "ssh": "hpc_hydra.schedulers.ssh.adapter:Ssh",
-}
-_RANKS = {"flux": "hpc_hydra.schedulers.flux.ranks", "slurm": "hpc_hydra.schedulers.slurm.ranks"}
-"""Where a scheduler's `rank_info` is a module's: a rank asks that, and need not load how jobs are written."""
-
 STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
-
-# Every rank of these has a variable that begins so: where there is none, the module need not be loaded to ask.
-_PREFIXES = {
-    "local": (envvars.PREFIX,),
-    "ssh": (envvars.PREFIX,),
-    "flux": ("FLUX_",),
-    "slurm": ("SLURM_",),
-    "lsf": (envvars.PREFIX, "LSB_"),
-}
 
 
 def names() -> tuple[str, ...]:
     """All valid names of schedulers, sorted."""
-    return tuple(sorted({*BUILT_IN, *_others()}))
+    return tuple(sorted({*built_in(), *_others()}))
 
 
-def of_ranks(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the built-in schedulers that may know the process with this environment as a rank.
+@lru_cache(maxsize=1)
+def built_in() -> tuple[str, ...]:
+    """Names of the schedulers that have a folder in this package, sorted."""
+    return _folders_with("adapter")
 
-    Another package's are not asked: to look for them takes longer than the start of a program may. Ranks that our own
-    job scripts start are known by HPC_HYDRA_RUN.
+
+@lru_cache(maxsize=1)
+def with_ranks() -> tuple[str, ...]:
+    """Names of the schedulers whose tasks `rank_info` knows without loading the adapter, sorted.
+
+    Tasks of the others are started by our own job scripts alone, which set HPC_HYDRA_RUN.
     """
-    found = [name for name in BUILT_IN if any(key.startswith(_PREFIXES.get(name, ("",))) for key in env)]
-    return tuple(found)
+    return _folders_with("ranks")
 
 
 def adapter_for(name: str) -> Scheduler:
-    """The pure half of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
+    """The adapter of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
 
     Raises:
         ConfigError: no scheduler of this name.
-        SchedulerError: another package's scheduler cannot be loaded.
+        SchedulerError: it cannot be loaded.
     """
     name = name.removesuffix(STEP)
-    if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        found: Scheduler = getattr(import_module(module), attribute)()
-        return found
+    if name in built_in():
+        return _adapter_in(import_module(_module(name, "adapter")), name)
     others = _others()
     if name not in others:
         valid = ", ".join(names())
@@ -79,8 +66,7 @@ def adapter_for(name: str) -> Scheduler:
 
 def rank_info(name: str, env: Mapping[str, str]) -> RankInfo | None:
     """`Scheduler.rank_info`: who the process with this environment is. Raises as `adapter_for` and that do."""
-    light = _RANKS.get(name.removesuffix(STEP))
-    found: RankInfo | None = (import_module(light) if light else adapter_for(name)).rank_info(env)
+    found: RankInfo | None = _source(name).rank_info(env)
     return found
 
 
@@ -106,9 +92,14 @@ def signals_tasks_only(name: str, env: Mapping[str, str]) -> bool:
 
 def _of_task(name: str, what: str, env: Mapping[str, str]) -> Any:
     """What a method of `TaskVariables` says; None where the scheduler does not have it."""
-    light = _RANKS.get(name.removesuffix(STEP))
-    tell = getattr(import_module(light) if light else adapter_for(name), what, None)
+    tell = getattr(_source(name), what, None)
     return tell(env) if tell else None
+
+
+def _source(name: str) -> Any:
+    """What knows the tasks of a scheduler: its module `ranks`, else its adapter."""
+    name = name.removesuffix(STEP)
+    return import_module(_module(name, "ranks")) if name in with_ranks() else adapter_for(name)
 
 
 def has_queue(name: str) -> bool:
@@ -117,7 +108,7 @@ def has_queue(name: str) -> bool:
 
 
 def submitter(name: str, held: Allocation | None = None) -> Submitter:
-    """The doing half of a scheduler: a fresh object, of which a launcher needs one. ``held``: runs are its steps."""
+    """A fresh submitter of a scheduler, of which a launcher needs one. ``held``: runs are its steps."""
     if held is None:
         return adapter_for(name).submitter()
     from hpc_hydra.schedulers.allocation_queue import StepSubmitter
@@ -127,6 +118,25 @@ def submitter(name: str, held: Allocation | None = None) -> Submitter:
     if not isinstance(scheduler, JobSteps):
         raise ConfigError(f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="submit")
     return StepSubmitter(scheduler, held)
+
+
+def _module(name: str, module: str) -> str:
+    return f"{__package__}.{name}.{module}"
+
+
+def _folders_with(module: str) -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in Path(__file__).parent.glob(f"*/{module}.py")))
+
+
+def _adapter_in(module: Any, name: str) -> Scheduler:
+    from hpc_hydra.schedulers.base import Scheduler
+
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Scheduler) and vars(value).get("name") == name:
+            return value()
+    raise SchedulerError(
+        f"has no Scheduler with the name {name!r}", where=module.__file__, fix=f'class …(Scheduler): name = "{name}"'
+    )
 
 
 def _made(value: Any) -> Scheduler:

@@ -113,10 +113,10 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
 
 
 def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
-    from hpc_hydra.schedulers.registry import BUILT_IN, adapter_for
+    from hpc_hydra.schedulers import registry
 
-    for name in BUILT_IN:  # the innermost manager first
-        info = adapter_for(name).rank_info(env)
+    for name in registry.with_ranks():
+        info = registry.rank_info(name, env)
         if info is not None and info.world_size > 1:
             return info
     return None

@@ -11,17 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from hpc_hydra import envvars
-from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script
-from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
+from hpc_hydra.schedulers.local import ranks
+from hpc_hydra.schedulers.local_base import Unqueued
 from hpc_hydra.schedulers.options import Option
-
-RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
-"""What ``spawn`` sets for each rank."""
 
 
 class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
@@ -86,28 +83,7 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
         return ["bash", str(script), *args] if attached else None
 
     def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
-        if RANK not in env:
-            return None
-        rank, size = number(env, RANK), number(env, SIZE)
-        if rank >= size:
-            raise RendezvousError(f"{rank} is not below {SIZE}={size}", where=RANK)
-        host = env.get(HOST)
-        if not host:
-            raise RendezvousError(
-                f"is not set, although {RANK} is", where=HOST, fix="start the ranks by the job script"
-            )
-        return RankInfo(
-            rank=rank,
-            local_rank=rank,
-            world_size=size,
-            local_world_size=size,
-            node_rank=0,
-            num_nodes=1,
-            master_host=host,
-            hosts=(host,),
-            job_id=run_id(env.get(envvars.JOB, ""), env.get(envvars.RUN, "")),
-            source=f"{RANK}={rank} {SIZE}={size} {HOST}={host}",
-        )
+        return ranks.rank_info(env)
 
     def submitter(self) -> Submitter:
         from hpc_hydra.schedulers.local.queue import LocalSubmitter

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_hydra import envvars
-from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import LostHosts, NodeList, PerNodeCommands
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
-from hpc_hydra.schedulers.local.adapter import RANK, SIZE
-from hpc_hydra.schedulers.local_base import Unqueued, number, run_id
+from hpc_hydra.schedulers.local_base import Unqueued
+from hpc_hydra.schedulers.ssh import ranks
+from hpc_hydra.schedulers.ssh.ranks import HOSTS
 
-NODE, HOSTS = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS"
-"""What tells a rank its node and the hosts of its run."""
 ENDS = "ssh_{host}.end.json"
 """Name of the record of how ssh to a host ended."""
 
@@ -132,29 +131,7 @@ class Ssh(Unqueued, LostHosts, NodeList, PerNodeCommands):
         return commands
 
     def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
-        if NODE not in env or RANK not in env:
-            return None
-        node, local, size = (number(env, name) for name in (NODE, RANK, SIZE))
-        hosts = tuple(host for host in env.get(HOSTS, "").split(",") if host)
-        if node >= len(hosts) or local >= size:
-            raise RendezvousError(
-                f"{node} is not below the number of hosts, {len(hosts)} ({HOSTS}={env.get(HOSTS, '')}), or "
-                f"{RANK}={local} not below {SIZE}={size}",
-                where=NODE,
-                fix="start the ranks by the job script",
-            )
-        return RankInfo(
-            rank=node * size + local,
-            local_rank=local,
-            world_size=size * len(hosts),
-            local_world_size=size,
-            node_rank=node,
-            num_nodes=len(hosts),
-            master_host=hosts[0],
-            hosts=hosts,
-            job_id=run_id(env.get(envvars.JOB, ""), env.get(envvars.RUN, "")),
-            source=f"{NODE}={node} {HOSTS}={env[HOSTS]} {RANK}={local} {SIZE}={size}",
-        )
+        return ranks.rank_info(env)
 
     def submitter(self) -> Submitter:
         from hpc_hydra.schedulers.ssh.queue import SshSubmitter

@@ -35,9 +35,10 @@ from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.job_script import SETUP_THEN
 from hpc_hydra.schedulers.resource_slice import WHOLE
-from hpc_hydra.schedulers.ssh.adapter import ENDS, HOSTS, NODE, agent_command, explain, plain, ssh_command
+from hpc_hydra.schedulers.ssh.adapter import ENDS, agent_command, explain, plain, ssh_command
 from hpc_hydra.schedulers.ssh.agent import Order
 from hpc_hydra.schedulers.ssh.connection import Link
+from hpc_hydra.schedulers.ssh.ranks import HOSTS, NODE
 
 BEAT = 15.0  # seconds between two signs of life
 _OF_THIS_MACHINE = frozenset(

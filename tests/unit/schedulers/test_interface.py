@@ -13,7 +13,6 @@ CAPABILITIES = [
     cls for cls in vars(capabilities).values()
     if isinstance(cls, type) and issubclass(cls, Scheduler) and cls is not Scheduler
 ]  # fmt: skip
-BUILT_IN = ("slurm", "flux", "lsf", "ssh", "local")
 
 
 def own(cls: type) -> set[str]:
@@ -34,10 +33,10 @@ def test_the_interface_has_few_members() -> None:
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda cls: cls.__name__)
 def test_a_capability_is_small_and_some_scheduler_has_it(capability: type[Scheduler]) -> None:
     assert len(own(capability)) <= 7
-    assert any(isinstance(registry.adapter_for(name), capability) for name in BUILT_IN)
+    assert any(isinstance(registry.adapter_for(name), capability) for name in registry.built_in())
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", registry.built_in())
 def test_an_adapter_adds_nothing_that_callers_would_have_to_know(name: str) -> None:
     """All public names of an adapter are the interface's, a capability's, or attributes of its own base classes."""
     known = {name for cls in (Scheduler, *CAPABILITIES) for name in own(cls)}

@@ -111,7 +111,7 @@ def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeyp
 
     monkeypatch.setattr(metadata, "entry_points", looked)
     checks.rank_of({"PATH": "/bin"})
-    for name in registry.BUILT_IN:
+    for name in registry.built_in():
         registry.adapter_for(name)
         load.from_mapping({"system": {"name": "x"}, "scheduler": {"name": name}})
     with pytest.raises(AssertionError, match="looked"):

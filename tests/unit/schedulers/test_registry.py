@@ -24,7 +24,7 @@ def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [point] if group == "hpc_hydra.schedulers" else [])
 
 
-@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+@pytest.mark.parametrize("name", registry.built_in())
 def test_built_in_schedulers_know_their_name(name: str) -> None:
     assert registry.adapter_for(name).name == name
 
@@ -47,15 +47,25 @@ def test_a_broken_scheduler_of_another_package_is_named(monkeypatch: pytest.Monk
         registry.adapter_for("other")
 
 
+HEAVY = {"submitit", "hydra", "omegaconf", "torch", "psutil", "rich", "subprocess", "asyncio"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Modules that an interpreter has loaded after ``code``."""
+    code = f"import sys; from hpc_hydra.schedulers import registry; {code}; print(*sys.modules)"
+    return {*subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()}
+
+
 @pytest.mark.parametrize("name", ["slurm", "local"])
-def test_the_pure_half_loads_nothing_heavy(name: str) -> None:
-    code = (
-        f"import sys; from hpc_hydra.schedulers.registry import adapter_for; adapter_for({name!r}).rank_info({{}});"
-        "heavy = {'submitit', 'hydra', 'omegaconf', 'torch', 'psutil', 'rich', 'subprocess', 'asyncio'};"
-        "print(*sorted(heavy & {*sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+def test_an_adapter_loads_nothing_heavy(name: str) -> None:
+    assert loaded_by(f"registry.adapter_for({name!r}).rank_info({{}})") & HEAVY == set()
+
+
+def test_a_rank_is_identified_without_loading_an_adapter() -> None:
+    loaded = loaded_by("[registry.rank_info(name, {}) for name in registry.with_ranks()]")
+    assert "hpc_hydra.schedulers.slurm.ranks" in loaded
+    assert [name for name in loaded if name.endswith(".adapter")] == []
+    assert loaded & HEAVY == set()
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_a_run_that_is_planned_again_keeps_what_it_had(
 
 def test_every_key_is_one_of_ours() -> None:
     """And each can be asked for."""
-    for name in registry.BUILT_IN:
+    for name in registry.built_in():
         for attached in (True, False):
             for key in generic.default_variables(registry.adapter_for(name), attached=attached):
                 assert key in Request.__dataclass_fields__

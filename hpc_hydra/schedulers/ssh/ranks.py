@@ -1,0 +1,45 @@
+"""Who a rank on a host that ssh reaches is, from the variables that our own ``ssh`` and ``host`` set for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hpc_hydra import envvars
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.schedulers.local.ranks import RANK, SIZE
+from hpc_hydra.schedulers.local_base import number, run_id
+
+NODE, HOSTS = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS"
+"""What tells a rank its node and the hosts of its run."""
+
+
+def rank_info(env: Mapping[str, str]) -> RankInfo | None:
+    """The rank that this process is; None where it is none.
+
+    Raises:
+        RendezvousError: variables are missing, malformed or contradict each other.
+    """
+    if NODE not in env or RANK not in env:
+        return None
+    node, local, size = (number(env, name) for name in (NODE, RANK, SIZE))
+    hosts = tuple(host for host in env.get(HOSTS, "").split(",") if host)
+    if node >= len(hosts) or local >= size:
+        raise RendezvousError(
+            f"{node} is not below the number of hosts, {len(hosts)} ({HOSTS}={env.get(HOSTS, '')}), or "
+            f"{RANK}={local} not below {SIZE}={size}",
+            where=NODE,
+            fix="start the ranks by the job script",
+        )
+    return RankInfo(
+        rank=node * size + local,
+        local_rank=local,
+        world_size=size * len(hosts),
+        local_world_size=size,
+        node_rank=node,
+        num_nodes=len(hosts),
+        master_host=hosts[0],
+        hosts=hosts,
+        job_id=run_id(env.get(envvars.JOB, ""), env.get(envvars.RUN, "")),
+        source=f"{NODE}={node} {HOSTS}={env[HOSTS]} {RANK}={local} {SIZE}={size}",
+    )
