@@ -19,8 +19,8 @@ from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.records.manifest import intends, took_over, withdraws
-from hpc_hydra.records.requeue_policy import is_told_to_end, why_again
+from hpc_hydra.records.manifest import intends, took_over, was_cancelled, withdraws
+from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
@@ -28,6 +28,7 @@ from hpc_hydra.schedulers.capabilities import JobEndQuery, RequeueCommand, Reque
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.registry import adapter_for
 
+CANCELLED = "it was cancelled"
 _ASK = 30  # seconds that the scheduler may take to answer
 _SUBMIT = 120  # and to take a job
 
@@ -70,8 +71,8 @@ def _requeued(
         return outcome
     if standing is None:
         return with_more(outcome, "it is not queued again: the scheduler does not say how the job stands")
-    if not (standing.is_running or standing.reached_limit or preempted):  # a person has cancelled it
-        return outcome
+    if is_cancelled(standing):
+        return as_cancelled(outcome)
     if count >= most:
         return with_more(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
     os.umask(record.program.umask)
@@ -90,7 +91,17 @@ def _requeued(
             print(told, flush=True)
         return None
     file.unlink(missing_ok=True)
-    return with_more(outcome, f"it could not be queued again: {failed}")
+    return not_queued(outcome, failed)
+
+
+def is_cancelled(standing: JobEndState) -> bool:
+    """Whether a person has cancelled a job that stands so."""
+    return not (standing.is_running or standing.reached_limit or standing.is_preempted)
+
+
+def not_queued(outcome: Outcome, why: str) -> Outcome:
+    """The outcome of a run that was to be queued again, and `queue_again` says why it is not."""
+    return as_cancelled(outcome) if why == CANCELLED else with_more(outcome, f"it could not be queued again: {why}")
 
 
 def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndState | None:
@@ -140,7 +151,7 @@ def intend(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
 
 
 def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | None:
-    """Put the job of this process into the queue again; returns why that failed. None: it did not.
+    """Put the job of this process into the queue again; returns why that failed, `CANCELLED` too. None: it did not.
 
     Where another job takes over, that was `intend`-ed.
 
@@ -170,9 +181,14 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
         decided = took_over(attempt.sweep, attempt.job, attempt.job_id, new)
     except OSError as error:
         failed, decided = str(error), None
-    if new is not None and decided is None:
+    standing = standing_of(scheduler) if decided is not None else None
+    cancelled = was_cancelled(attempt.sweep, attempt.job, attempt.job_id)
+    cancelled = cancelled or (standing is not None and is_cancelled(standing))
+    if new is not None and (decided is None or cancelled):
         _run(scheduler.cancel_command([new]), env)
-    return None if decided is not None else failed or "this job was taken for ended, or cancelled, meanwhile"
+    if cancelled:
+        return CANCELLED
+    return None if decided is not None else failed or "this job was taken for ended meanwhile"
 
 
 def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:

@@ -140,8 +140,10 @@ def intended(sweep: Path, job: str, id_: str) -> str | None:
     return None
 
 
-def took_over(sweep: Path, job: str, id_: str, new: str | None) -> str | None:
+def took_over(sweep: Path, job: str, id_: str, new: str | None, *, cancelled: bool = False) -> str | None:
     """Decide, once and for all, which job goes on with the run of another one; None: none does. Raises `OSError`.
+
+    ``cancelled``: none does because somebody cancelled the run.
 
     In a file of its own: on a network file system two hosts must not append to one, and the manifest is the launcher's.
 
@@ -149,13 +151,23 @@ def took_over(sweep: Path, job: str, id_: str, new: str | None) -> str | None:
     """
     id_ = id_.partition("+")[0]
     path = SweepPaths(sweep).successor(job, id_)
-    return new if write_json_once(path, {"job": job, "id": id_, "next": new}) else _next(path)
+    decision = {"job": job, "id": id_, "next": new, **({"cancelled": True} if cancelled and new is None else {})}
+    return new if write_json_once(path, decision) else _next(path)
 
 
 def is_denied(sweep: Path, job: str, id_: str) -> bool:
     """Whether a run was about to go on in another job, and does not, as its own ended before."""
     path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
     return path.exists() and _next(path) is None
+
+
+def was_cancelled(sweep: Path, job: str, id_: str) -> bool:
+    """Whether somebody cancelled a run that was about to go on in another job."""
+    try:
+        decision = read_json(SweepPaths(sweep).successor(job, id_.partition("+")[0]))
+    except SweepError:
+        return False
+    return isinstance(decision, dict) and decision.get("cancelled") is True
 
 
 def current(sweep: Path, job: str, id_: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hpc_hydra.records.types import Outcome, RankEnd
 
@@ -42,6 +43,13 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
     if (early or any(end.warned for end in ends)) and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
     return None
+
+
+def as_cancelled(outcome: Outcome) -> Outcome:
+    """The outcome of a run that was to be queued again, and that somebody cancelled."""
+    if outcome.status in ("completed", "cancelled"):
+        return outcome
+    return replace(outcome, status="cancelled", reason="cancelled")
 
 
 def is_told_to_end(ends: Sequence[RankEnd]) -> bool:

@@ -21,7 +21,7 @@ from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.manifest import current
+from hpc_hydra.records.manifest import current, was_cancelled
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State, Submitter, in_queue, is_packed
@@ -231,9 +231,10 @@ class Watcher:
         except (SweepError, OSError):
             outcome = None
         if outcome is not None:
-            if self._awaits_a_word(watched, outcome, now):
+            known = was_cancelled(self.jobs.parents[1], watched.job, watched.id)
+            if not known and self._awaits_a_word(watched, outcome, now):
                 return
-            told = corrected(outcome, watched.status)
+            told = outcome if known else corrected(outcome, watched.status)
             if told != outcome:
                 with suppress(OSError):
                     write_json(watched.paths.outcome, to_json(told))

@@ -15,7 +15,7 @@ import pytest
 
 from tests.awaiting import await_true
 from tests.fakes.commands import Fakes
-from tests.fakes.scheduler_state import Cluster
+from tests.fakes.scheduler_state import ENDED, Cluster
 
 from .conftest import Probe
 from .test_coming_back import SMALL, hpc, runs, states
@@ -171,3 +171,47 @@ if [ -e once ]; then touch begun; until [ -e ends ]; do sleep 0.1; done; exit 0;
 trap 'exit 75' USR1; touch once
 while :; do sleep 0.1; done
 """
+
+
+ENDLESS = """
+cd "$1"; echo {x} >>began; [ ! -e once.{x} ] || exec sleep 600
+trap 'exit 75' USR1; touch once.{x}
+while :; do sleep 0.1; done
+"""
+TOLD = """echo '{"name": "exception", "context": {"type": "cancel", "severity": 0}}'; exit"""
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+@pytest.mark.parametrize("when", ["queued", "on its way", "answered", "by hand"])
+def test_a_run_that_is_cancelled_while_it_is_queued_again_reads_cancelled_and_none_of_its_jobs_survives(
+    fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, packed: bool
+) -> None:
+    probe = Probe(tmp_path, "flux")
+    asking, late = tmp_path / "asking", tmp_path / "late"
+    decided = f'"$(echo {probe.sweep}/.hpc_hydra/jobs/*.next)"'
+    batch = {
+        "queued": f'"$REAL" "$@"; touch {asking}; exec sleep 600',
+        "on its way": f"""printf '%q ' "$REAL" "$@" >{late}; touch {asking}; exec sleep 600""",
+        "answered": f'touch {asking}; until [ -e {decided} ]; do sleep 0.05; done; exec "$REAL" "$@"',
+        "by hand": f'touch {asking}; exec "$REAL" "$@"',
+    }[when]
+    eventlog = f"[ ! -e {asking} ] || {{ {TOLD}; }}" if when == "by hand" else ""
+    cases = f'case "$1$#" in batch6) {batch} ;; esac; case "$1$2" in jobeventlog) {eventlog} ;; esac; exec "$REAL" "$@"'
+    Fakes(tmp_path / "wrapped", monkeypatch).put("flux", cases)
+    given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]
+    given += ["+x=0,1", "launch.pack=2", "launch.allocations=1"] if packed else ["+x=0"]
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
+    argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", ENDLESS, "sh", str(tmp_path)]
+    subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
+    assert await_true(lambda: len(list(tmp_path.glob("once.*"))) == 1 + packed)
+    (first,) = fake_flux.jobs()
+    subprocess.run(["flux", "job", "kill", "-s", "USR1", first.id], check=True, capture_output=True, timeout=60)
+    assert await_true(asking.exists)
+    if when != "by hand":
+        hpc(probe, "cancel")
+    if when == "on its way":
+        subprocess.run(["bash", late], check=True, capture_output=True, timeout=PATIENCE)
+    assert await_true(lambda: {job.state for job in fake_flux.jobs()} == {ENDED})
+    assert await_true(lambda: set(states(probe)) == {"cancelled"}), runs(probe)
+    if when in ("on its way", "answered"):
+        assert sorted((tmp_path / "began").read_text().split()) == ["0", "1"][: 1 + packed]

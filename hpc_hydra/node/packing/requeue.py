@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.requeue import intend, queue_again, standing_of, times, with_more
+from hpc_hydra.node.requeue import intend, is_cancelled, not_queued, queue_again, standing_of, times, with_more
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.codec import readable
@@ -147,7 +147,7 @@ class Again:
         ends = read_ends(paths, attempt)
         standing = standing_of(scheduler, ends)
         preempted = standing is not None and standing.is_preempted
-        if standing is not None and not (standing.is_running or standing.reached_limit or preempted):
+        if standing is not None and is_cancelled(standing):
             self.over = True  # a person has ended it, or a node failed: then SLURM queues it again
             return None
         why = why_again(outcome, ends, preempted=preempted, early=self.warned)
@@ -183,7 +183,7 @@ class Again:
         attempt = Attempt(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
         intend(attempt, scheduler, self.count + 1)
         standing = standing_of(scheduler)
-        if standing is None or not (standing.is_running or standing.reached_limit or standing.is_preempted):
+        if standing is None or is_cancelled(standing):
             withdraws(self.sweep, self.job, self.id)
             return None
         print(
@@ -202,7 +202,7 @@ class Again:
         print(f"hpc_hydra: it could not be queued again: {why}", flush=True)
         for record, outcome in self.interrupted:
             RunPaths(record.dir).closed(outcome.attempt).unlink(missing_ok=True)
-            self.left.append((record, with_more(outcome, f"it could not be queued again: {why}")))
+            self.left.append((record, not_queued(outcome, why)))
         return None
 
     def note(self, event: str, run: int | None) -> None:

@@ -77,11 +77,16 @@ class FluxAnswers(BulkSubmission, FindJobs, Resubmission, SubmitAdvice):
         return None
 
     def parse_job_end(self, stdout: str) -> JobEndState | None:
-        """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later."""
+        """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later.
+
+        A job may be cancelled in the seconds that it has after its time limit.
+        """
         events = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
         told = [event.get("context", {}) for event in events if event.get("name") == "exception"]
         fatal = [each.get("type") for each in told if each.get("severity") == 0]
-        return JobEndState(not fatal, reached_limit="timeout" in fatal[:1]) if events else None
+        return (
+            JobEndState(not fatal, reached_limit="timeout" in fatal[:1] and "cancel" not in fatal) if events else None
+        )
 
     def parse_resubmitted(self, stdout: str) -> str:
         return self._printed(stdout)[-1]

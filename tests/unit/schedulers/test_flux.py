@@ -305,6 +305,7 @@ def test_the_warning_before_the_end_is_told() -> None:
         ([("cancel", 0)], JobEndState(False)),
         ([("timeout", 0)], JobEndState(False, reached_limit=True)),
         ([("y", 2), ("cancel", 0), ("timeout", 0)], JobEndState(False)),
+        ([("timeout", 0), ("cancel", 0)], JobEndState(False)),
     ],
 )
 def test_how_a_job_stands_is_in_its_eventlog(exceptions: list[tuple[str, int]], standing: JobEndState) -> None:
