@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from hpc_hydra import envvars
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
+from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.compose import raw_list
@@ -138,7 +139,7 @@ def shared_directory(scheduler: str) -> Path:
     """A new directory that the nodes see too: here, else in the home directory. What killed processes left goes."""
     from hpc_hydra.launcher.temporary import make
 
-    if scheduler == "local":
+    if scheduler == THIS_MACHINE:
         return make(Path(tempfile.gettempdir()), "hpc_hydra-")
     for parent in (Path.cwd(), Path.home()):
         with contextlib.suppress(OSError):
@@ -239,7 +240,7 @@ def _execute(todo: Attached) -> int:
         raise SchedulerError(
             f"{todo.command[0]} is not there: is this a machine with {todo.adapter.name}?",
             where="scheduler",
-            fix="scheduler=local, or launch.dry_run=true to see what would be run",
+            fix=f"scheduler={THIS_MACHINE}, or launch.dry_run=true to see what would be run",
         ) from error
     if ended.signal is not None:
         outcome = read_json(RunPaths(todo.run.dir).outcome)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import PlanError, SchedulerError
 
 USAGE = "hpc-hydra shell [overrides]"
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.records.files import write_script
     from hpc_hydra.schedulers import container, generic, registry
     from hpc_hydra.schedulers.capabilities import InteractiveShell
-    from hpc_hydra.schedulers.environment import cleaned
+    from hpc_hydra.schedulers.environment import cleaned, is_in_job
     from hpc_hydra.schedulers.job_script import interactive_script, write_secrets
     from hpc_hydra.ui.progress import complain, say
 
@@ -84,9 +85,10 @@ def main(argv: Sequence[str]) -> int:
         write_secrets(spec)
         if plan.container is not None:
             scripts.write_container([spec])
-        inside = any(name in os.environ for name in ("SLURM_JOB_ID", "FLUX_ENCLOSING_ID", "LSB_JOBID"))
         env = (
-            dict(os.environ) if inside else cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
+            dict(os.environ)
+            if is_in_job(os.environ)
+            else cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
         )
         return _interactive(command, env, adapter.name)
     finally:
@@ -103,7 +105,9 @@ def _interactive(command: Sequence[str], env: dict[str, str], scheduler: str) ->
         ).returncode
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{command[0]} is not there: is this a machine with {scheduler}?", where="scheduler", fix="scheduler=local"
+            f"{command[0]} is not there: is this a machine with {scheduler}?",
+            where="scheduler",
+            fix=f"scheduler={THIS_MACHINE}",
         ) from error
     finally:
         signal.signal(signal.SIGINT, before)

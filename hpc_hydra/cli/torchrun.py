@@ -16,6 +16,7 @@ from typing import Any
 from hpc_hydra.cli.quoting import mapping, override
 from hpc_hydra.cli.scan import UsageError, format_help, scan
 from hpc_hydra.cli.torchrun_options import OPTIONS, SCHEDULERS
+from hpc_hydra.config.schema import THIS_MACHINE
 
 TIMESTAMPED = "true"  # launch.launch_dir: a new directory, named by command and time
 BACKENDS = {"nccl": "nccl", "rccl": "nccl", "*ccl": "nccl", "mpi": "mpi", "gloo": "gloo"}  # torch's names
@@ -131,7 +132,7 @@ def _check(args: Arguments) -> None:
     for one, given, other, also in exclusions:
         if given is not None and also is not None:
             raise UsageError(f"cannot be used with {other}", where=one, fix="one of the two")
-    if args.local and SCHEDULERS[args.scheduler or "None"] not in (None, "local"):
+    if args.local and SCHEDULERS[args.scheduler or "None"] not in (None, THIS_MACHINE):
         raise UsageError(f"cannot be used with --scheduler {args.scheduler}", where="--local", fix="one of the two")
     if args.out and args.out == args.err:
         raise UsageError(f"is the same file as --err ({args.out})", where="--out", fix="two files")
@@ -143,7 +144,7 @@ def translate(args: Arguments) -> list[str]:
     scheduler = SCHEDULERS[args.scheduler or "None"] or SCHEDULERS[str(parameters.get("scheduler"))]
     lines: list[tuple[str, str | int | float | bool | None]] = [
         ("system", args.system),
-        ("scheduler", "local" if args.local else scheduler),
+        ("scheduler", THIS_MACHINE if args.local else scheduler),
         ("rendezvous", args.rdv),
         ("rendezvous.launcher", "mpiexec" if args.local and args.rdv == "mpi" else None),  # nobody else is there
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc_hydra.cli.scan import Option, did_you_mean, named
 
-SCHEDULERS = {
+SCHEDULERS = {  # torchrun-hpc's own words
     "None": None,
     "local": "local",
     "LocalScheduler": "local",

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, Settings
+from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, THIS_MACHINE, Settings
 from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
@@ -54,7 +54,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "rendezvous.gpu_visibility": ("all", "own"),
-    "system.kind": ("known", "auto", "local", "probed"),
+    "system.kind": ("known", "auto", THIS_MACHINE, "probed"),
     "system.gpu_vendor": ("nvidia", "amd", "intel"),
     "system.gpu_request": ("gpus-per-task", "gpus-per-node", "gres", "none"),
     "scheduler.kind": ("known", "auto"),
@@ -69,7 +69,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 GLOBAL_PACKAGE = "# @package _global_"
 
-OF_SBATCH = {
+OF_COMMANDS = {
     "partition": "scheduler.queue",
     "time": "resources.time_limit",
     "timeout_min": "resources.time_limit",
@@ -89,7 +89,7 @@ OF_SBATCH = {
 }
 """Names that sbatch, srun and submitit give, and our keys for them."""
 OF_SUBMITIT = {
-    **OF_SBATCH,
+    **OF_COMMANDS,
     "submitit_folder": "hydra.sweep.dir",
     "name": "scheduler.job_name",
     "qos": "scheduler.qos",
@@ -238,7 +238,7 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
 def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: bool) -> ConfigError:
     """A slip of the pen, or (``foreign`` for certain) a configuration of the user's own merged into ours."""
     key = unknown[0]
-    theirs = OF_SBATCH.get(key.replace("-", "_"))
+    theirs = OF_COMMANDS.get(key.replace("-", "_"))
     if theirs is not None and group in ("scheduler", "resources", "launch") and not foreign:
         return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=theirs)
     elsewhere = _all_keys().get(key, [])

@@ -73,6 +73,10 @@ class SystemConfig:
     env: Dict[str, Any] = field(default_factory=dict)  # NAME: {value, why, source, checked, when, mode}
 
 
+THIS_MACHINE = "local"
+"""The scheduler where there is none, and the system of which only the OS tells facts: this machine."""
+
+
 @dataclass
 class SchedulerConfig:
     """Everything about queueing that is not a size."""

@@ -75,7 +75,7 @@ def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "")
 
 def other_launcher(name: str) -> ConfigError:
     """The error for submitit's launcher in place of ours."""
-    scheduler = "local" if name.endswith("local") else "slurm"
+    scheduler = name.removeprefix("submitit_")
     return ConfigError(
         "submitit's launcher knows nothing of scheduler, resources and the other groups of hpc_hydra",
         where=f"hydra/launcher={name}",

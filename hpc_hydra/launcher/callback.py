@@ -108,7 +108,8 @@ def _check_launcher(config: DictConfig) -> None:
     if "submitit" in target:
         from hpc_hydra.hydra_compat.errors import other_launcher
 
-        raise other_launcher(name if name.startswith("submitit") else "submitit_slurm")
+        own = target.rpartition(".")[2].removesuffix("Launcher").lower()
+        raise other_launcher(name if name.startswith("submitit_") else f"submitit_{own}")
     fix = f"leave out hydra/launcher={name}: the bundle chooses hpc"
     for key in ("dry_run", "setup_only", "bg"):
         if OmegaConf.select(config, f"launch.{key}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from hpc_hydra.config.schema import MonitorConfig, Settings, SystemConfig
+from hpc_hydra.config.schema import THIS_MACHINE, MonitorConfig, Settings, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
@@ -116,7 +116,7 @@ def _monitor(asked: MonitorConfig, job_name: str) -> Monitor | None:
         raise ConfigError(
             f"{asked.file!r} has to tell nodes apart, and no ranks: one sampler a node writes it",
             where="monitor.file",
-            fix="monitor.file='slurm-{job_id}.{host}.gutil'",
+            fix="monitor.file='{job_id}.{host}.gutil'",
         )
     return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon, file)
 
@@ -202,7 +202,7 @@ def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
         gpus_per_node=system.gpus_per_node,
         mem_per_gpu=system.mem_per_gpu,
         cpus_per_proc=queue.profile.cpus_per_proc,
-        may_crowd=system.kind == "local",
+        may_crowd=system.kind == THIS_MACHINE,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import packing
@@ -113,7 +114,7 @@ def packed(groups: Iterable[Group]) -> list[Group]:
         plan = group.plan
         if plan.pack is None:
             done.append(group)
-        elif plan.request.scheduler == "local":
+        elif plan.request.scheduler == THIS_MACHINE:
             done.append(_on_this_machine(group))
         else:
             key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python, plan.after)

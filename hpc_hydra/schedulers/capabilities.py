@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, Scheduler
@@ -366,6 +366,52 @@ class PerNodeCommands(Scheduler):
 
         Empty: it cannot be typed.
         """
+
+
+# a machine and its nodes
+
+
+class AutoDetection(Scheduler):
+    """``scheduler=auto`` finds out whether this scheduler answers here.
+
+    Attributes:
+        detection_order: those with lower numbers are asked first; the first that answers is taken.
+    """
+
+    detection_order: int = 100
+
+    @abstractmethod
+    def answer_command(self) -> Sequence[str]:
+        """Command whose output tells whether the scheduler answers."""
+
+    @abstractmethod
+    def answers(self, stdout: str) -> bool:
+        """Whether it does, from the output of `answer_command`."""
+
+    def is_disabled(self, env: Mapping[str, str]) -> bool:
+        """Whether a variable says that there is no such scheduler here, although its commands are."""
+        return False
+
+
+class NodeFacts(Scheduler):
+    """Tells the hardware of its nodes, for a cluster that no file of ``conf/system`` describes."""
+
+    @abstractmethod
+    def nodes_command(self) -> Sequence[str]:
+        """Command that tells all nodes."""
+
+    @abstractmethod
+    def node_facts(self, stdout: str, queue: str | None, *, with_gpus: bool) -> Mapping[str, Any]:
+        """Fields of `SystemConfig` that every node of a queue meets, from the output of `nodes_command`.
+
+        Args:
+            queue: None: the default one.
+            with_gpus: nodes without GPUs do not count where there are others.
+        """
+
+    @abstractmethod
+    def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
+        """The largest of the queues meant by ``queue``, and its number of nodes; None where that is not told."""
 
 
 # what a task knows of itself

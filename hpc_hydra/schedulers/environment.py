@@ -75,6 +75,9 @@ _OF_RANKS = re.compile(
 )
 """In a rank's shell, what nobody can tell from the parameters that a person set; elsewhere these are parameters."""
 
+_NARROWING = ("SINFO_",)
+"""Beginnings of a person's variables that narrow what a scheduler's commands tell about the machine."""
+
 _OF_NODE = re.compile(
     r"(SLURM|FLUX|LSB|PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]"
 )
@@ -90,13 +93,23 @@ def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str
     stay, as does what locates the cluster. Visible GPUs go where ``env`` is that of a job, and parameters that an MPI
     launcher sets for its ranks, too, where ``env`` is that of a rank.
     """
-    inside = any(name in env for name in JOB_IDS)
+    inside = is_in_job(env)
     of_rank = any(name in env for name in _MPI_RANK)
     return {
         name: value
         for name, value in env.items()
         if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside, of_rank)
     }
+
+
+def for_queries(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a command that asks a scheduler about the machine."""
+    return {name: value for name, value in env.items() if not name.startswith(_NARROWING)}
+
+
+def is_in_job(env: Mapping[str, str]) -> bool:
+    """Whether ``env`` is that of a job's process."""
+    return any(name in env for name in JOB_IDS)
 
 
 def for_other_nodes(env: Mapping[str, str]) -> list[str]:

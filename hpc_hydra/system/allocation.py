@@ -35,7 +35,7 @@ def held(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> 
         raise ConfigError(
             f"this is in no allocation of {adapter.name} that lives",
             where="launch.inside",
-            fix="launch.inside=null, or start it in a shell of salloc, bsub -Is …",
+            fix="launch.inside=null, or start it in a shell of an allocation",
         )
     return found
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from hpc_hydra import envvars
 from hpc_hydra.config.load import from_mapping
-from hpc_hydra.config.schema import GROUPS, QueueConfig, Settings
+from hpc_hydra.config.schema import GROUPS, THIS_MACHINE, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning import options
@@ -234,4 +234,4 @@ def _section(file: Path, name: str, section: Any) -> Section:
 
 
 def _named(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": "local", **section.get("scheduler", {})}
+    return {"name": THIS_MACHINE, **section.get("scheduler", {})}

@@ -9,30 +9,21 @@ Must not know: torch, Hydra, sizes of jobs.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpc_hydra.config.schema import Settings, SystemConfig
+from hpc_hydra.config.schema import THIS_MACHINE, Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.schedulers.capabilities import AutoDetection, NodeFacts
 from hpc_hydra.schedulers.registry import adapter_for
-from hpc_hydra.schedulers.slurm import sinfo
 from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
 
 UNKNOWN = "unknown"  # a cluster that no file describes
-# A scheduler, the command that asks it, and what the answer holds.
-ASKED = (
-    ("slurm", ("scontrol", "ping"), r"\bis UP\b"),
-    ("flux", ("flux", "queue", "status"), ""),
-    ("lsf", ("lsid",), "My cluster name"),
-)
-_NO_SINFO = "sinfo is here but tells nothing of the nodes ({})"
-_NAMES = {"slurm": "SLURM", "flux": "Flux", "lsf": "LSF", "pbs": "PBS", "ssh": "ssh"}
 
 
 @dataclass(frozen=True)
@@ -96,8 +87,8 @@ def resolve(
         scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
     is_probed = system.kind != "known"
     if is_probed:
-        is_local = scheduler.name == "local"
-        name, kind = ("local", "local") if is_local else (UNKNOWN, "probed")
+        is_local = scheduler.name == THIS_MACHINE
+        name, kind = (THIS_MACHINE, THIS_MACHINE) if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
     done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe, said)
     done = (
@@ -153,9 +144,7 @@ def notes(
 
 
 def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
-    if asked.scheduler.kind != "auto" or resolved.scheduler.name != "local" or resolved.system.kind == "known":
-        return ()
-    if probe.env.get("SLURM_CONF") == os.devnull:  # says that there is none
+    if asked.scheduler.kind != "auto" or resolved.scheduler.name != THIS_MACHINE or resolved.system.kind == "known":
         return ()
     return tuple(
         f"{command} is here but fails ({said}): this runs on this machine; scheduler={name} to submit anyway"
@@ -165,23 +154,25 @@ def _failed(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...
 
 def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     system = resolved.system
-    if system.kind != "probed" or resolved.scheduler.name != "slurm":
+    adapter = adapter_for(resolved.scheduler.name)
+    if system.kind != "probed" or not isinstance(adapter, NodeFacts):
         return ()
     if system.cores_per_node is not None and system.gpus_per_node is not None:
         return ()
-    text = _sinfo(probe)
-    return (f"{_NO_SINFO.format(text.said)}: sizes may differ",) if isinstance(text, Unanswered) else ()
+    text = _nodes(adapter, probe)
+    return (f"{_says_nothing(adapter, text)}: sizes may differ",) if isinstance(text, Unanswered) else ()
 
 
 def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
-    """What is said of more nodes than the partition has: SLURM may take such a job, and keep it waiting."""
+    """What is said of more nodes than the partition has: a scheduler may take such a job, and keep it waiting."""
     nodes = resolved.resources.nodes
-    if not nodes or resolved.system.kind != "probed" or resolved.scheduler.name != "slurm":
+    adapter = adapter_for(resolved.scheduler.name)
+    if not nodes or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
         return ()
-    text = _sinfo(probe)
-    if isinstance(text, Unanswered) or allocation.held(adapter_for("slurm"), resolved.launch.inside, probe) is not None:
+    text = _nodes(adapter, probe)
+    if isinstance(text, Unanswered) or allocation.held(adapter, resolved.launch.inside, probe) is not None:
         return ()
-    has = sinfo.largest(probe.once("nodes", lambda: sinfo.parse(text)), _partition(resolved))
+    has = adapter.largest_queue(text, _partition(resolved))
     if has is None or nodes <= has[1]:
         return ()
     return (f"resources.nodes={nodes}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
@@ -195,9 +186,9 @@ def _answering_or_local(probe: Probe) -> str:
         raise SchedulerError(
             f"{command} is here but does not answer ({COMMAND_S:g} s)",
             where="scheduler=auto",
-            fix=f"scheduler={name} to submit anyway, scheduler=local to run here",
+            fix=f"scheduler={name} to submit anyway, scheduler={THIS_MACHINE} to run here",
         )
-    return found.name or "local"
+    return found.name or THIS_MACHINE
 
 
 def explain(probe: Probe | None = None) -> tuple[Step, ...]:
@@ -251,9 +242,11 @@ def _answering(probe: Probe) -> Detection:
     steps: list[Step] = []
     late: list[tuple[str, str]] = []
     failed: list[tuple[str, str, str]] = []
-    for name, command, sign in ASKED:
-        if name not in shipped("scheduler"):
+    for name, adapter in _detectable():
+        if adapter.is_disabled(probe.env):
+            steps.append(Step(f"scheduler {name}", "a variable says that there is none"))
             continue
+        command = adapter.answer_command()
         try:
             answer = probe.run(command)
         except Unanswered as error:
@@ -263,13 +256,20 @@ def _answering(probe: Probe) -> Detection:
             else:
                 failed.append((name, command[0], error.said))
             continue
-        up = answer is not None and re.search(sign, answer) is not None
+        up = answer is not None and adapter.answers(answer)
         first = (answer or "").strip().partition("\n")[0]
         steps.append(Step(f"command {' '.join(command)}", first or "no answer", up))
         if up:
             return Detection(name, tuple(steps))
-    end = Step("no scheduler answers in time", "none is chosen") if late else Step("no scheduler", "local", True)
+    end = Step("no scheduler answers in time", "none is chosen") if late else Step("no scheduler", THIS_MACHINE, True)
     return Detection(None, (*steps, end), tuple(late), tuple(failed))
+
+
+def _detectable() -> list[tuple[str, AutoDetection]]:
+    """Schedulers of this package that can be asked, by name, in the order in which they are."""
+    found = [(name, adapter_for(name)) for name in shipped("scheduler") if name != "auto"]
+    able = [(name, adapter) for name, adapter in found if isinstance(adapter, AutoDetection)]
+    return sorted(able, key=lambda pair: pair[1].detection_order)
 
 
 def _adapter(name: str, system: SystemConfig) -> str:
@@ -280,11 +280,12 @@ def _adapter(name: str, system: SystemConfig) -> str:
 
     if name in registry.names():
         return name
-    title = _NAMES.get(name, name)
+    title = name.upper()
     raise PlanError(
         f"{system.name} runs {title}, and there is no {title} adapter yet",
         where="system.scheduler",
-        fix="scheduler=local inside a job that you have started there, or another system (`hpc-hydra systems`)",
+        fix=f"scheduler={THIS_MACHINE} inside a job that you have started there, "
+        "or another system (`hpc-hydra systems`)",
     )
 
 
@@ -319,7 +320,8 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
     """Facts of a machine that no file describes: of this machine, or of the nodes that its scheduler has."""
     system = settings.system
     facts: Mapping[str, Any] = {}
-    if settings.scheduler.name == "local":
+    adapter = adapter_for(settings.scheduler.name)
+    if settings.scheduler.name == THIS_MACHINE:
         seen = probe.once("hardware", probe.hardware)
         facts = {
             "cores_per_node": seen.cores,
@@ -330,32 +332,38 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
             "mem_per_node": None if seen.memory is None else f"{seen.memory}M",
             "numa_domains": seen.numa_domains,
         }
-    elif settings.scheduler.name == "slurm":
-        held = allocation.held(adapter_for("slurm"), settings.launch.inside, probe)
-        text = _sinfo(probe)
+    elif isinstance(adapter, NodeFacts):
+        held = allocation.held(adapter, settings.launch.inside, probe)
+        text = _nodes(adapter, probe)
         if isinstance(text, Unanswered):
-            _without_sinfo(text, settings, is_held=held is not None)
+            _without_answer(_says_nothing(adapter, text), settings, is_held=held is not None)
             text = ""
-        kinds = probe.once("nodes", lambda: sinfo.parse(text))
         with_gpus = settings.resources.gpus_per_proc != 0
-        facts = sinfo.facts(kinds, _partition(settings), with_gpus=with_gpus)
+        facts = adapter.node_facts(text, _partition(settings), with_gpus=with_gpus)
         if held is not None:  # what there is, is what the allocation has
             facts = {**facts, "cores_per_node": min(held.slots), "gpus_per_node": min(held.gpus)}
     missing = {key: value for key, value in facts.items() if getattr(system, key) is None}
     return dataclasses.replace(system, scheduler=system.scheduler or settings.scheduler.name, **missing)
 
 
-def _sinfo(probe: Probe) -> str | Unanswered:
+def _nodes(adapter: NodeFacts, probe: Probe) -> str | Unanswered:
+    """What the scheduler tells of its nodes; empty where it has no such command."""
+
     def ask() -> str | Unanswered:
         try:
-            return probe.run(sinfo.COMMAND) or ""
+            return probe.run(adapter.nodes_command()) or ""
         except Unanswered as error:
-            return "" if probe.env.get("SLURM_CONF") == os.devnull else error
+            is_disabled = isinstance(adapter, AutoDetection) and adapter.is_disabled(probe.env)
+            return "" if is_disabled else error
 
-    return probe.once("sinfo", ask)
+    return probe.once(("nodes", adapter.name), ask)
 
 
-def _without_sinfo(error: Unanswered, settings: Settings, *, is_held: bool) -> None:
+def _says_nothing(adapter: NodeFacts, error: Unanswered) -> str:
+    return f"{adapter.nodes_command()[0]} is here but tells nothing of the nodes ({error.said})"
+
+
+def _without_answer(what: str, settings: Settings, *, is_held: bool) -> None:
     """A job of one process without GPUs is not what was meant where nobody knows the nodes. Raises `SchedulerError`.
 
     An allocation tells what it has, and who says all of a node needs no answer. A dry run is noted.
@@ -365,7 +373,7 @@ def _without_sinfo(error: Unanswered, settings: Settings, *, is_held: bool) -> N
     if is_held or is_told or settings.launch.dry_run:
         return
     raise SchedulerError(
-        _NO_SINFO.format(error.said),
+        what,
         where=f"system={system.name if system.name != UNKNOWN else 'auto'}",
         fix="the same command again, or say what a node has: system.cores_per_node=64 system.gpus_per_node=4",
     )

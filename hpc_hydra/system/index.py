@@ -17,12 +17,12 @@ from typing import Any
 import yaml
 
 from hpc_hydra.config.load import from_mapping
-from hpc_hydra.config.schema import SystemConfig
+from hpc_hydra.config.schema import THIS_MACHINE, SystemConfig
 from hpc_hydra.config.store import conf_dir, own_dir, shipped
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.suggest import nearest
 
-NOT_MACHINES = ("auto", "local")
+NOT_MACHINES = ("auto", THIS_MACHINE)
 PACKAGE = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 _DETAILS = re.compile(r"^  (queues|env):", re.MULTILINE)
 
@@ -85,7 +85,7 @@ def preset(name: str, folders: Folders = ()) -> SystemConfig:
 
     Raises `ConfigError` where there is no machine of this name, or its file cannot be used.
     """
-    return from_mapping({"system": facts(name, folders), "scheduler": {"name": "local"}}).system
+    return from_mapping({"system": facts(name, folders), "scheduler": {"name": THIS_MACHINE}}).system
 
 
 def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:

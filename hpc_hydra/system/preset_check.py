@@ -8,14 +8,15 @@ from __future__ import annotations
 import dataclasses
 
 from hpc_hydra.config.load import from_mapping, misspelt_group
-from hpc_hydra.config.schema import GROUPS, Settings, SystemConfig
+from hpc_hydra.config.schema import GROUPS, THIS_MACHINE, Settings, SystemConfig
+from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning import env, queues
 from hpc_hydra.planning.units import mebibytes, seconds
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system import index
 
-SCHEDULERS = ("slurm", "flux", "lsf", "pbs", "local", "ssh")  # pbs: its machines are known, and refused in plain words
+WITHOUT_ADAPTER = ("pbs",)  # machines that have it are known, and refused in plain words
 
 
 def system(name: str, folders: index.Folders = ()) -> SystemConfig:
@@ -28,7 +29,7 @@ def system(name: str, folders: index.Folders = ()) -> SystemConfig:
                 raise ConfigError(f"there is no group {key!r}", where=str(key), fix=f"{meant}:")
         groups = {key: value for key, value in data.items() if key in GROUPS and key != "system"}
         if isinstance(groups.get("scheduler", {}), dict):
-            groups["scheduler"] = {"name": "local", **groups.get("scheduler", {})}
+            groups["scheduler"] = {"name": THIS_MACHINE, **groups.get("scheduler", {})}
         done = from_mapping({**groups, "system": index.facts(name, folders)})
         _check(done)
     except ConfigError as error:
@@ -39,13 +40,11 @@ def system(name: str, folders: index.Folders = ()) -> SystemConfig:
 
 def _check(settings: Settings) -> None:
     facts = settings.system
-    if facts.scheduler is not None and facts.scheduler not in SCHEDULERS:
-        from hpc_hydra.config.store import plugged
-
-        if facts.scheduler not in plugged():
-            near = nearest(facts.scheduler, SCHEDULERS) or SCHEDULERS
-            what = f"{facts.scheduler!r} is no scheduler that is known"
-            raise ConfigError(what, where="system.scheduler", fix="scheduler: " + " or ".join(near))
+    known = (*(name for name in shipped("scheduler") if name != "auto"), *WITHOUT_ADAPTER)
+    if facts.scheduler is not None and facts.scheduler not in known and facts.scheduler not in plugged():
+        near = nearest(facts.scheduler, known) or known
+        what = f"{facts.scheduler!r} is no scheduler that is known"
+        raise ConfigError(what, where="system.scheduler", fix="scheduler: " + " or ".join(near))
     mebibytes(facts.mem_per_node, "system.mem_per_node")
     for name in facts.queues:
         queue = queues.choose(facts, name)

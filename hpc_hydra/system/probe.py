@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpc_hydra.schedulers.environment import for_queries
 from hpc_hydra.system.hardware import Hardware, look
 
 T = TypeVar("T")
@@ -55,8 +56,7 @@ class Unanswered(Exception):
 
 def run_command(argv: Sequence[str]) -> str | None:
     """What a command prints; None where there is no such command. Raises `Unanswered`."""
-    # SINFO_PARTITION and the like of the user's own would narrow what sinfo tells
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")} | {"LC_ALL": "C"}
+    env = for_queries(os.environ) | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
             argv, capture_output=True, stdin=subprocess.DEVNULL, timeout=COMMAND_S, env=env, check=True

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 
+from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.records.batching import Group
@@ -37,6 +38,11 @@ def unpacked(groups: Sequence[Group]) -> Cost:
     return _sum([(run.plan.request.nodes, run.plan.request.time_limit, 1) for g in groups for run in g.runs])
 
 
+def _elsewhere(groups: Sequence[Group]) -> list[Group]:
+    """What is not run on this machine, where nothing is charged."""
+    return [group for group in groups if group.plan.request.scheduler != THIS_MACHINE]
+
+
 def _jobs(group: Group) -> int:
     return len(group.pack.sizes) if group.pack is not None else len(group.runs)
 
@@ -50,7 +56,7 @@ def _sum(jobs: Sequence[tuple[int, int | None, int]]) -> Cost:
 
 def told(groups: Sequence[Group]) -> str:
     """In words, with a table where runs are packed; nothing where all runs are on this machine."""
-    there = [g for g in groups if g.plan.request.scheduler != "local"]
+    there = _elsewhere(groups)
     if not there:
         return ""
     now = packed(there)
@@ -131,7 +137,7 @@ def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | No
         say(text)
     if limit is None:
         return
-    hours = packed([g for g in groups if g.plan.request.scheduler != "local"]).hours
+    hours = packed(_elsewhere(groups)).hours
     if hours is not None and hours <= limit:
         return
     shown = _hours(hours)

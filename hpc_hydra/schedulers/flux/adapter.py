@@ -21,6 +21,7 @@ from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import (
     Attach,
+    AutoDetection,
     BatchScripts,
     Dependencies,
     EndWarning,
@@ -74,6 +75,7 @@ class Flux(
     EndWarning,
     RequeuePacks,
     NestedQueue,
+    AutoDetection,
     MpiTasks,
     Attach,
     InteractiveShell,
@@ -86,6 +88,7 @@ class Flux(
     warns_steps = True
     tells_cancellation = True
     size_variable = "FLUX_JOB_SIZE"
+    detection_order = 20
     size_options: ClassVar[SizeOptions] = {
         "nodes": (("nodes",), ()),
         "nslots": (("procs_per_node",), ("nodes",)),
@@ -93,6 +96,12 @@ class Flux(
     command_env: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
     }  # ids are f…, not ƒ…, whatever the locale; also in names of files
+
+    def answer_command(self) -> Sequence[str]:
+        return ("flux", "queue", "status")
+
+    def answers(self, stdout: str) -> bool:
+        return True
 
     def check(self, request: Request) -> None:
         for field, (key, fix) in _NO_WORD.items():

@@ -22,6 +22,7 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, SubmitErro
 from hpc_hydra.schedulers.capabilities import (
     ArrayCheck,
     Attach,
+    AutoDetection,
     BatchScripts,
     Dependencies,
     EndWarning,
@@ -61,6 +62,7 @@ class Lsf(
     Packing,
     JobSteps,
     NodeList,
+    AutoDetection,
     TaskVariables,
     MpiTasks,
     Attach,
@@ -78,6 +80,7 @@ class Lsf(
     limit_signal = signal.SIGUSR2
     warning_unit = 60
     size_variable = "JSM_NAMESPACE_SIZE"
+    detection_order = 30
     size_options: ClassVar[SizeOptions] = {
         "nnodes": (("nodes",), ()),
         "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
@@ -87,6 +90,12 @@ class Lsf(
         ),
         "gpu": (("gpus_per_proc",), ("procs_per_node",)),
     }
+
+    def answer_command(self) -> Sequence[str]:
+        return ("lsid",)
+
+    def answers(self, stdout: str) -> bool:
+        return "My cluster name" in stdout
 
     def check(self, request: Request) -> None:
         if (

@@ -5,10 +5,11 @@ Pure: no command is run here. Must not know: submitit, the launcher, the node.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
@@ -16,11 +17,13 @@ from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import Allocation, JobSpec
 from hpc_hydra.schedulers.capabilities import (
     Attach,
+    AutoDetection,
     BatchScripts,
     Dependencies,
     EndWarning,
     InteractiveShell,
     MpiTasks,
+    NodeFacts,
     ReplicaLaunch,
     RequeueCommand,
     RequeuePacks,
@@ -32,7 +35,7 @@ from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
 from hpc_hydra.schedulers.options import Option, SizeOptions, merge, one_line
-from hpc_hydra.schedulers.slurm import ranks
+from hpc_hydra.schedulers.slurm import ranks, sinfo
 from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
 from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
 
@@ -81,6 +84,8 @@ class Slurm(
     RequeuePacks,
     SurvivesNodeLoss,
     ReplicaLaunch,
+    AutoDetection,
+    NodeFacts,
     TaskVariables,
     MpiTasks,
     Attach,
@@ -93,6 +98,7 @@ class Slurm(
     executable = "sbatch"
     steps_share_nodes = True
     launch_executable = "srun"
+    detection_order = 10
     size_variable = "SLURM_STEP_NUM_TASKS"
     mpi_advice = (
         "srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
@@ -259,6 +265,24 @@ class Slurm(
 
     def array_id(self, env: Mapping[str, str]) -> str:
         return ranks.array_id(env)
+
+    def answer_command(self) -> Sequence[str]:
+        return ("scontrol", "ping")
+
+    def answers(self, stdout: str) -> bool:
+        return re.search(r"\bis UP\b", stdout) is not None
+
+    def is_disabled(self, env: Mapping[str, str]) -> bool:
+        return env.get("SLURM_CONF") == os.devnull
+
+    def nodes_command(self) -> Sequence[str]:
+        return sinfo.COMMAND
+
+    def node_facts(self, stdout: str, queue: str | None, *, with_gpus: bool) -> Mapping[str, Any]:
+        return sinfo.facts(sinfo.parse(stdout), queue, with_gpus=with_gpus)
+
+    def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
+        return sinfo.largest(sinfo.parse(stdout), queue)
 
     def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
         """mpiexec's process on a node, which srun starts, gets the cores of all ranks there."""

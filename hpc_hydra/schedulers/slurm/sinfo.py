@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%D")
@@ -24,6 +25,7 @@ class NodeKind:
     count: int | None = None  # nodes of it, whatever they do now; None: not told
 
 
+@lru_cache(maxsize=4)
 def parse(text: str) -> tuple[NodeKind, ...]:
     """Lines of `COMMAND`; a line that makes no sense is left out."""
     found = []

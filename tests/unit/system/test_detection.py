@@ -244,6 +244,12 @@ def test_scheduler_whose_command_fails_at_once_is_none_and_that_is_noted() -> No
     assert detect.notes(auto(), done, machine()) == ()
 
 
+def test_a_scheduler_that_a_variable_switches_off_is_not_asked() -> None:
+    probe = machine(env={"SLURM_CONF": "/dev/null"}, commands=SLURM_IS_UP | {"lsid": LSID})
+    assert detect.resolve(auto(), probe=probe).scheduler.name == "lsf"
+    assert next(step.looked_at for step in detect.answering(probe).steps) == "scheduler slurm"
+
+
 def test_variables_of_a_job_around_us_say_nothing_about_the_scheduler() -> None:
     env = {"SLURM_JOB_ID": "12", "SLURM_CLUSTER_NAME": "frontier", "LSB_JOBID": "3", "FLUX_URI": "local:///x"}
     assert detect.resolve(auto(), probe=machine(env=env)).scheduler.name == "local"
