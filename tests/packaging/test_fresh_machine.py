@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import venv
 from email import message_from_bytes
 from pathlib import Path
@@ -50,3 +51,16 @@ def test_pip_installs_it_beside_a_sweeper(wheel: Path, tmp_path: Path) -> None:
     run(python, "-m", "pip", "install", "-q", "--no-compile", wheel, sweeper, cwd=tmp_path, env=env)
     installed = run(python, "-c", "import hydra, hpc_hydra.launcher.plugin; print(hydra.__version__)", cwd=tmp_path)
     assert installed.startswith("1.3.")
+
+
+@pytest.mark.needs("index")
+@pytest.mark.parametrize("python", ["3.10", "3.13"])
+def test_each_python_can_have_the_versions_that_the_tests_run_with(
+    project_root: Path, tmp_path: Path, python: str
+) -> None:
+    lines = (project_root / "constraints" / "test.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    version = {"python_version": python, "python_full_version": f"{python}.0"}
+    meant = [f"{pin.name}{pin.specifier}" for pin in pins if pin.marker is None or pin.marker.evaluate(version)]
+    found = ("--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--python-version", python)
+    run(sys.executable, "-m", "pip", "install", "-q", *found, "--target", tmp_path / "none", *meant, cwd=tmp_path)
