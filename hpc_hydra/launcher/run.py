@@ -136,6 +136,10 @@ class Launch:
                 where="launch.batch_script",
                 fix="hpc-hydra run launch.batch_script=FILE",
             )
+        if launch.best is not None:
+            from hpc_hydra.launcher.returned import check_best
+
+            check_best(launch.best, self.function)
         preparer.check_files(prepared)
         if launch.bg and self._needs_results():
             raise ConfigError(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hpc_hydra.ui import streams
 from hpc_hydra.ui.progress import MANY, common_overrides, printable, say
@@ -57,16 +57,30 @@ def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> s
     for run in runs:
         value = outcomes[run.num].result if outcomes[run.num].status == "completed" else None
         value = value.get(name) if isinstance(value, dict) else None if name else value
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+        if _is_number(value):
             found.append((value, run))
     if not found:
-        returned = [outcome.result for outcome in outcomes.values() if isinstance(outcome.result, dict)]
-        names = list(dict.fromkeys(str(key) for result in returned for key in result))
-        said = f"; there is {', '.join(names)}" if names else ""
-        return f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best}){said}"
+        what = f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best})"
+        return f"{what}; {_returned(outcomes.values(), direction)}"
     value, run = (min if direction == "min" else max)(found, key=lambda pair: pair[0])
     own = " ".join(_apart(runs)[runs.index(run)])
     return f"best: run {run.num}{f' [{own}]' if own else ''}, {name or 'result'} {_scalar(value)}"
+
+
+def _returned(outcomes: Iterable[Outcome], direction: str) -> str:
+    """What runs returned instead of what `launch.best` names, and what would name it."""
+    results = [outcome.result for outcome in outcomes if outcome.status == "completed"]
+    columns = [(str(key), value) for result in results if isinstance(result, dict) for key, value in result.items()]
+    numbers = list(dict.fromkeys(key for key, value in columns if _is_number(value)))
+    if numbers:
+        return f"they returned {', '.join(numbers)}\n  Try: 'launch.best={direction} {numbers[0]}'"
+    if any(_is_number(result) for result in results):
+        return f"they returned one number each\n  Try: launch.best={direction}"
+    return "none of them returned a number" if results else "none has completed"
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _apart(runs: Sequence[Run]) -> list[list[str]]:

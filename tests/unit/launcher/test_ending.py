@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.returned import check_best
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.ui.summary_table import show, table, winner
 
+from .conftest import App
 from .fakes import plan, runs
+
+NO_LOSS = "best: no run returned a number 'loss' (launch.best=min loss); they returned"
 
 
 @pytest.mark.parametrize(
@@ -24,14 +31,33 @@ from .fakes import plan, runs
         (
             "min loss",
             [{"speed": 1}, "text", True],
-            "best: no run returned a number 'loss' (launch.best=min loss); there is speed",
+            f"{NO_LOSS} speed\n  Try: 'launch.best=min speed'",
         ),
-        ("min", [{"loss": 1}, True], "best: no run returned a number (launch.best=min); there is loss"),
+        (
+            "min",
+            [{"loss": 1}, True],
+            "best: no run returned a number (launch.best=min); they returned loss\n  Try: 'launch.best=min loss'",
+        ),
+        (
+            "min loss",
+            [0.5, None],
+            f"{NO_LOSS} one number each\n  Try: launch.best=min",
+        ),
+        (
+            "max",
+            [None, "text", {"note": "x"}],
+            "best: no run returned a number (launch.best=max); none of them returned a number",
+        ),
     ],
 )
 def test_the_best_run_is_named(best: str, values: list[Any], expected: str) -> None:
     outcomes = {num: Outcome(num, "completed", 0, result=value, result_kind="json") for num, value in enumerate(values)}
     assert winner(runs(Path("/s"), len(values)), outcomes, best) == expected
+
+
+def test_where_all_have_failed_nothing_is_the_best() -> None:
+    outcomes = {num: Outcome(num, "failed", 1, result={"loss": 1.0}) for num in (0, 1)}
+    assert winner(runs(Path("/s"), 2), outcomes, "min loss").endswith("; none has completed")
 
 
 def test_a_run_that_failed_is_not_the_best() -> None:
@@ -68,3 +94,90 @@ def test_a_table_that_would_be_too_wide_is_a_line_for_each_run(
         "run 0: model.width 0, path /data/0, world size 2, state completed, seconds 2.5, loss 0.5",
         "run 1: model.width 1, path /data/1, state failed",
     ]
+
+
+def nothing(cfg: Any) -> None:
+    if cfg:
+        return
+    [1].sort(key=lambda one: one)
+
+
+def two(cfg: Any) -> Any:
+    def inner() -> int:
+        return 1
+
+    if cfg is None:
+        return None
+    return {"loss": inner(), "accuracy": 0.5} if cfg is ... else {"loss": 1}
+
+
+def literal(cfg: Any) -> Any:
+    if cfg:
+        return {"loss": 0.5}
+    return {"loss": 1.0, "accuracy": 0.5}
+
+
+def unpacked(cfg: Any) -> Any:
+    return {"loss": 0.5, **cfg}
+
+
+def number(cfg: Any) -> float:
+    return 0.5
+
+
+@functools.wraps(literal)
+def wrapped(cfg: Any) -> Any:
+    return other(literal(cfg))
+
+
+def other(given: Any) -> Any:
+    return given
+
+
+@pytest.mark.parametrize(
+    ("function", "best", "said"),
+    [
+        (nothing, "min loss", "nothing returns nothing to compare runs by"),
+        (nothing, "max", "nothing returns nothing to compare runs by"),
+        (literal, "min los", "literal returns accuracy, loss and no 'los'\n  Try: 'launch.best=min loss'"),
+        (literal, "max", "literal returns accuracy, loss, not one number"),
+        (literal, "max accuracy", None),
+        (two, "min lr", None),
+        (unpacked, "min lr", None),
+        (number, "min loss", None),
+        (wrapped, "min lr", None),
+        (lambda cfg: None, "min lr", None),
+        (functools.partial(nothing), "min lr", None),
+        (print, "min lr", None),
+    ],
+)
+def test_what_no_run_can_return_is_found_before_submission(function: Any, best: str, said: str | None) -> None:
+    if said is None:
+        check_best(best, function)
+        return
+    with pytest.raises(ConfigError) as error:
+        check_best(best, function)
+    assert said in str(error.value) and f"launch.best={best}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "best", "code", "said", "submitted"),
+    [
+        ("return {'loss': cfg.x}", "min los", 2, "main returns loss and no 'los'", False),
+        ("pass", "min loss", 2, "main returns nothing to compare runs by", False),
+        ("return dict(loss=cfg.x)", "min los", 0, "they returned loss\n  Try: 'launch.best=min loss'", True),
+        ("return dict(loss=cfg.x)", "max loss", 0, "best: run 1 [x=2], loss 2", True),
+    ],
+)
+def test_a_sweep_with_its_best_run(app: App, body: str, best: str, code: int, said: str, submitted: bool) -> None:
+    (app.folder / "app.py").write_text(
+        "import hydra\n@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        f"def main(cfg):\n    {body}\nif __name__ == '__main__':\n    main()\n"
+    )
+    done = app.start("-m", "scheduler=local", "x=1,2", f"launch.best={best}", "hydra.sweep.dir=sweep")
+    assert done.returncode == code, done.stderr
+    assert said in done.stdout + done.stderr
+    assert (app.folder / "sweep").exists() is submitted
+    if submitted:
+        kept = [json.loads((app.folder / f"sweep/{num}/outcome.json").read_text())["result"] for num in (0, 1)]
+        assert kept == [{"loss": 1}, {"loss": 2}]
