@@ -96,8 +96,11 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         for note in todo.notes:
             complain(f"note: {note}")
         job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
+        pattern = prepared.settings.launch.output_script
         with on_disk(todo.spec.sweep, "launch.output_script=PATH where you may write"):
-            scripts.write([job], {todo.adapter.name: todo.adapter}, prepared.settings.launch.output_script)
+            scripts.write([job], {todo.adapter.name: todo.adapter}, pattern)
+        if pattern not in (None, "-"):
+            complain(f"note: {scripts.output(str(pattern), 0)}: {scripts.reads(todo.spec.sweep)}")
         if todo.run.plan.logging.verbose:
             complain(told([job]))
         try:

@@ -107,7 +107,8 @@ class Launch:
             if stays:
                 scripts.write(jobs, used, launch.output_script, sweep.plan_key)
         if launch.setup_only:
-            say(scripts.by_hand(jobs, used, launch.output_script))
+            tell = complain if launch.output_script == "-" else say  # stdout is the script
+            tell(scripts.by_hand(jobs, used, launch.output_script))
             return self._no_results()
 
         # submit → watch → results

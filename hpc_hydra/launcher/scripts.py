@@ -295,9 +295,14 @@ def by_hand(jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None =
     for number, (group, spec, written) in enumerate(jobs):
         path = written if pattern in (None, "-") else output(str(pattern), number)
         lines += [f"  {line}" for line in commands_by_hand(adapters[group.plan.request.scheduler], spec, path)]
-    if jobs and pattern not in (None, "-"):
-        lines.append(f"they read what is in {jobs[0][1].sweep} (launch.launch_dir), where their runs write, too")
+    if jobs and pattern is not None:
+        lines.append(reads(jobs[0][1].sweep))
     return "\n".join(lines)
+
+
+def reads(sweep: Path) -> str:
+    """What a script elsewhere (``launch.output_script``) needs besides itself."""
+    return f"job scripts read {sweep}, and runs write there: keep it (launch.launch_dir=DIR chooses it)"
 
 
 def output(pattern: str, number: int) -> Path:

@@ -26,7 +26,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.codec import check_size, checked
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.files import GONE, is_gone, write_json
 from hpc_hydra.records.layout import FORMAT, SweepPaths
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def read_program(sweep: Path) -> Program:
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
+        if is_gone(sweep):
+            raise SweepError(GONE, where=str(sweep), fix="launch again: job scripts read that directory") from None
         raise SweepError(
             "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
         ) from None

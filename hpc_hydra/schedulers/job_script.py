@@ -122,6 +122,11 @@ def job_script(
     return "\n".join(lines)
 
 
+def named_run(spec: JobSpec) -> str:
+    """Bash word for the run that the script's first argument names; a lone run needs no argument."""
+    return f'"${{1-{spec.runs[0]}}}"' if len(spec.runs) == 1 else '"${1-}"'
+
+
 def step_script(spec: JobSpec, own: SchedulerLines, *, launch: Sequence[str], last: str = "") -> str:
     """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
 

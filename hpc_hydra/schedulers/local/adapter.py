@@ -15,7 +15,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
-from hpc_hydra.schedulers.job_script import SchedulerLines, job_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run
 from hpc_hydra.schedulers.local import ranks
 from hpc_hydra.schedulers.local_base import Unqueued
 from hpc_hydra.schedulers.options import Option
@@ -70,7 +70,7 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
             SchedulerLines(self.name, "$$"),
             launch=self.launch_command(request, spec.python),
             replica=self.replica_command(spec.plan.step, spec.python),
-            select='"${1-}"',
+            select=named_run(spec),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )
 

@@ -20,7 +20,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import LostHosts, NodeList, PerNodeCommands
-from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
 from hpc_hydra.schedulers.local_base import Unqueued
 from hpc_hydra.schedulers.ssh import ranks
 from hpc_hydra.schedulers.ssh.ranks import HOSTS
@@ -92,7 +92,7 @@ class Ssh(Unqueued, LostHosts, NodeList, PerNodeCommands):
             spec,
             SchedulerLines(self.name, "$$", before=before),
             launch=self.launch_command(request, spec.python),
-            select='"${1-}"',
+            select=named_run(spec),
             setup=False,  # on the hosts, not here
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -240,15 +241,35 @@ def test_verbose_tells_what_runs_where(here: Path) -> None:
     assert all(f"rank {r} of 2 on {host}, local rank {r}; rank 0 listens at " in done.stderr for r in (0, 1))
 
 
-def test_setup_only_leaves_a_script_that_runs_by_hand(here: Path) -> None:
-    done = hpc_hydra("torchrun", "--local", "-n", "2", "--setup-only", "-o", "job.sh", "train.py", "a b", cwd=here)
+TORCHRUN = ("torchrun", "--local", "-n", "2", "-o", "job.sh")
+RUN = ("run", "scheduler=local", "resources.procs_per_node=2", "launch.output_script=job.sh")
+
+
+@pytest.mark.parametrize("words", [TORCHRUN, (*TORCHRUN, "-l", "."), (*TORCHRUN, "-l", "kept"), RUN])
+@pytest.mark.parametrize("only_written", [True, False])
+def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...], only_written: bool) -> None:
+    """The command that is printed names the file, and the directory that it needs is told."""
+    option = ("--setup-only" if words[0] == "torchrun" else "launch.setup_only=true",) if only_written else ()
+    behind = ("--",) if words[0] == "run" else ()
+    done = hpc_hydra(*words, *option, *behind, "train.py", "a b", cwd=here)
     assert done.returncode == 0, done.stderr
-    by_hand = subprocess.run(
-        ["bash", "job.sh", "0"], cwd=here, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert by_hand.returncode == 0, by_hand.stderr
-    logs = sorted(here.glob("*/logs/*/rank_*.log"))
-    assert [lines(log.read_text(), "out") for log in logs] == [[f"out {r}/2 ['a b']"] for r in (0, 1)]
+    (told,) = [line for line in (done.stdout + done.stderr).splitlines() if "job scripts read " in line]
+    folder = Path(told.partition("job scripts read ")[2].partition(", and runs write there: keep it")[0])
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  bash ")]
+    assert commands == ([["bash", f"{here}/job.sh", "0"]] if only_written else [])
+
+    def by_hand(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True, check=False)
+
+    for command in (["bash", f"{here}/job.sh", "0"], [f"{here}/job.sh"]):
+        ended = by_hand(*command)
+        assert ended.returncode == 0, ended.stderr
+    shown = "".join(log.read_text() for log in folder.glob("**/rank_*.log")) + ended.stdout
+    assert f"out 0/2 {['a b']!r}" in shown and f"out 1/2 {['a b']!r}" in shown
+    (folder / ".hpc_hydra").rename(here / "moved")
+    ended = by_hand("bash", f"{here}/job.sh")
+    assert ended.returncode == 2
+    assert f"{folder}: the directory of the sweep is gone" in ended.stderr
 
 
 def test_a_batch_script_of_ones_own_runs_once(here: Path) -> None:

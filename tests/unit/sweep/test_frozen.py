@@ -78,6 +78,9 @@ def test_plans_and_program_come_back_equal(tmp_path: Path) -> None:
 
 
 def test_what_is_no_sweep_or_of_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="is gone"):
+        read_run(tmp_path, 0)
+    (tmp_path / ".hpc_hydra").mkdir()
     with pytest.raises(SweepError, match="not the directory of a sweep"):
         read_run(tmp_path, 0)
     freezer = frozen(tmp_path)
