@@ -216,13 +216,14 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
     from omegaconf import OmegaConf
 
     from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.launcher.checks import check_of_hydra
     from hpc_hydra.records.command_template import RANK_KEYS, names, of_hydra, unknown
 
     wanted = list(names([*call.command, *map(str, master.launch.env.values())]))
     added = {one.key_or_group for one in parsed}
     for name in dict.fromkeys([*wanted, *(f"hydra.{key}" for key in of_hydra(str(o.input_line) for o in parsed))]):
         if name.startswith("hydra."):
-            _check_of_hydra(name, master)
+            check_of_hydra(name, master)
             continue
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
         if name in RANK_KEYS and name != "seed" and in_config:
@@ -259,24 +260,6 @@ def _check_hydra(parsed: Sequence[Any]) -> None:
             f"${{hydra:{found}}} is not known before the run starts",
             where=key,
             fix=f"--fill {key}=\"'{{hydra.{found}}}'\"" if key.startswith("launch.env.") else "give the value itself",
-        )
-
-
-def _check_of_hydra(name: str, master: DictConfig) -> None:
-    """Refuse a key that Hydra's configuration does not have. Raises `ConfigError`."""
-    from omegaconf import DictConfig, OmegaConf
-
-    from hpc_hydra.suggest import nearest
-
-    parent, _, key = name.rpartition(".")
-    node = OmegaConf.select(master, parent, default=None)
-    keys = [str(each) for each in node] if isinstance(node, DictConfig) else []
-    if key not in keys:
-        near = nearest(key, keys)
-        raise ConfigError(
-            "Hydra's configuration has no such key",
-            where=name,
-            fix=" or ".join(f"{parent}.{each}" for each in near) or "hydra.runtime.output_dir, hydra.job.num ...",
         )
 
 

@@ -22,9 +22,11 @@ from hpc_hydra.config import defaults_order, secrets, yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.records.command_template import of_hydra
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import registry
 
+_NODE_OF_HYDRA = re.compile(r"\$\{hydra\.([^{}]+)\}")
 _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
 
 
@@ -210,6 +212,57 @@ def check_hydra(master: DictConfig, cfg: DictConfig, overrides: Sequence[str]) -
                 where=f"hydra.job.env_set.{name}",
                 fix=f"launch.env.{name}='${{{outside[0]}}}'",
             )
+
+
+def check_of_hydra(name: str, cfg: DictConfig) -> None:
+    """Refuse a key, ``hydra.…``, that Hydra's configuration does not have. Raises `ConfigError`."""
+    parent, _, key = name.rpartition(".")
+    node = OmegaConf.select(cfg, parent, default=None)
+    keys = [str(each) for each in node] if isinstance(node, DictConfig) else []
+    if key not in keys:
+        near = suggest.nearest(key, keys)
+        raise ConfigError(
+            "Hydra's configuration has no such key",
+            where=name,
+            fix=" or ".join(f"{parent}.{each}" for each in near) or "hydra.runtime.output_dir, hydra.job.num ...",
+        )
+
+
+def check_interpolations(cfg: DictConfig) -> None:
+    """Refuse what our groups ask of ``hydra`` and would not get: here, or on the rank. Raises `ConfigError`.
+
+    Args:
+        cfg: of a run, whose number and directory it has.
+    """
+    for group in GROUPS:
+        raw = OmegaConf.to_container(cfg[group], resolve=False) if OmegaConf.is_config(cfg.get(group)) else {}
+        for key, text in _leaves(raw, group):
+            for name in _NODE_OF_HYDRA.findall(text):
+                raise ConfigError(
+                    f"${{hydra.{name}}} cannot be resolved on a rank, whose configuration is without `hydra`",
+                    where=key,
+                    fix=f"{key}='${{hydra:{name}}}'",
+                )
+            for name in of_hydra([text]):
+                check_of_hydra(f"hydra.{name}", cfg)
+                if OmegaConf.select(cfg, f"hydra.{name}", default=None) is None:
+                    raise ConfigError(
+                        f"${{hydra:{name}}} has no value before the run has started",
+                        where=key,
+                        fix=f"HydraConfig.get().{name} in the program",
+                    )
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Texts in a plain container, with their full keys."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner, key)
 
 
 def _plain(node: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from hpc_hydra.planning import packing
 from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.frozen_config import parse_override
+from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
 from hpc_hydra.system import detect
 
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # in the name of a directory that a time gives
@@ -159,11 +159,12 @@ class Preparer:
             checks.check_files(self.loader, base.cfg, overrides, sweeping=False)
 
     def _run(self, num: int, overrides: tuple[str, ...], seeds: random.Random) -> tuple[Run, Settings]:
-        composed = self.composer.compose(overrides, brief=self._is_brief)
+        refers = any("${hydra" in text for text in overrides)
+        composed = self.composer.compose(overrides, brief=lambda base: not refers and self._is_brief(base))
+        folder = self._dir(composed, num, brief=not refers and self._is_brief(composed.base))
         settings, plan = self._plan(composed.cfg, overrides, composed.base)
         seed = settings.launch.seed if settings.launch.seed is not None else seeds.randrange(2**32)
-        run = Run(num, overrides, plan, self._dir(composed, num), seed, self._number(composed.base))
-        return run, settings
+        return Run(num, overrides, plan, folder, seed, self._number(composed.base)), settings
 
     def _number(self, base: Base) -> int:
         key = id(base)
@@ -172,8 +173,9 @@ class Preparer:
             self._bases.append(base)  # also keeps it alive, so that its id stays its own
         return self._base_numbers[key]
 
-    def _dir(self, composed: Composed, num: int) -> Path:
-        if self._is_brief(composed.base):
+    def _dir(self, composed: Composed, num: int, *, brief: bool) -> Path:
+        """The run's directory; what ``${hydra:...}`` in our groups asks for is that of the run from now on."""
+        if brief:
             found = self.root / str(num)
         else:
             cfg = composed.cfg
@@ -189,6 +191,10 @@ class Preparer:
             if found != whole:
                 note = f"run {num}: {whole.name[:40]}… has more than {LONGEST} bytes, and is shortened to {found.name}"
                 self._shortened.append(note)
+            fix_run(cfg, self.root, num, found, job_id="???")  # the scheduler's, which nobody knows yet
+            with read_write(cfg.hydra), open_dict(cfg.hydra):
+                cfg.hydra.runtime.output_dir = literal(str(found))
+            checks.check_interpolations(cfg)
         other = self._dirs.setdefault(found, num)
         if other != num:
             raise ConfigError(

@@ -201,3 +201,70 @@ def test_a_plain_start_tells_that_it_packs_nothing(
     callback._tell_unpacked(OmegaConf.create({"launch": {"pack": pack}, "hydra": {"overrides": {"task": given}}}))
     said = capsys.readouterr()
     assert said.out == "" and (f"note: launch.pack={pack}: a start without -m" in said.err) is told
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("${hydra:runtime.output_dir}", ["{sweep}/0", "{sweep}/1"]),
+        ("run ${hydra:job.num}", ["run 0", "run 1"]),
+        ("${hydra:job.name}", ["app", "app"]),
+        ("${hydra:sweep.dir}", ["{sweep}", "{sweep}"]),
+        ("${hydra:job.override_dirname}", ["x=1", "x=2"]),
+        ("${hydra:runtime.choices.scheduler}", ["slurm", "slurm"]),
+        ("${x}", ["1", "2"]),
+    ],
+)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_what_a_variable_asks_of_hydra_is_the_runs_own(
+    app: App, composed: Callable[..., Any], value: str, seen: list[str], in_file: bool
+) -> None:
+    app.write(config=f"defaults: [hpc, _self_]\nx: 0\nlaunch: {{env: {{A: '{value if in_file else 1}'}}}}\n")
+    words = () if in_file else (f"launch.env.A='{value}'",)
+    found = prepared(
+        composed, LOCAL, "hydra.sweep.dir=sweep", *words, runs=[[LOCAL, *words, f"x={n}"] for n in (1, 2)]
+    ).runs
+    told = [next(var.value for var in run.plan.env if var.name == "A") for run in found]
+    assert told == [text.format(sweep=app.folder / "sweep") for text in seen]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("launch.env.A='${hydra:job.id}'", "Try: HydraConfig.get().job.id in the program"),
+        (
+            "launch.env.A='${hydra:job.nam}'",
+            "Hydra's configuration has no such key\n  Try: hydra.job.name",
+        ),
+        ("launch.env.A='${hydra.job.num}'", "Try: launch.env.A='${hydra:job.num}'"),
+        ("resources.nodes='${hydra:job.num}'", "resources.nodes: 0 is out of range"),
+        ("+hydra.job.env_set.A='${x}'", "hydra.job.env_set.A: ${x} cannot be resolved there"),
+    ],
+)
+def test_what_hydra_cannot_tell_is_refused_before_submission(
+    composed: Callable[..., Any], given: str, said: str
+) -> None:
+    runs = [[*(() if "hydra.job.env_set" in given else (given,)), f"x={n}"] for n in (1, 2)]
+    preparer = Preparer(*composed(LOCAL, given))
+    with pytest.raises(ConfigError) as error:
+        preparer.check_files(preparer.prepare(runs, 0))
+    assert said in str(error.value)
+
+
+def test_what_is_asked_of_hydra_reaches_the_ranks(app: App) -> None:
+    (app.folder / "app.py").write_text(
+        "import hydra, os\nfrom hydra.core.hydra_config import HydraConfig\n"
+        "@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg):\n"
+        "    here = HydraConfig.get()\n"
+        "    assert os.environ['A'] == cfg.launch.env.A == os.environ['C'] == here.runtime.output_dir\n"
+        "    assert os.environ['B'] == str(cfg.launch.env.B) == str(here.job.num) and os.environ['D'] == here.job.id\n"
+        "    assert os.environ['E'] == str(cfg.x)\n"
+        "main()\n"
+    )
+    done = app.start(
+        "-m", "scheduler=local", "x=1,2", "launch.env.A='${hydra:runtime.output_dir}'", "launch.env.E='${x}'",
+        "launch.env.B='${hydra:job.num}'", "+hydra.job.env_set.C='${hydra:runtime.output_dir}'",
+        "+hydra.job.env_set.D='${hydra:job.id}'",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
