@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.config import load
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import RunRecord, apply_overrides, fix_run, parse_override
 from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.schedulers.generic import plan as make_plan
 from hpc_hydra.system import detect
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from hpc_hydra.launcher import checks
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing
-from hpc_hydra.planning.plan import plan as make_plan
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
+from hpc_hydra.schedulers.generic import plan as make_plan
 from hpc_hydra.system import detect
 
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # in the name of a directory that a time gives

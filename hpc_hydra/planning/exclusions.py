@@ -1,6 +1,6 @@
 """Options of which one command takes one: the user's own replaces the system's, and two of the user's own are refused.
 
-Must not know: how free options are sorted, any scheduler's name. The table is `planning.options.SPELLINGS`.
+Must not know: how free options are sorted, any scheduler's name. The table is `planning.options.OptionTable`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hpc_hydra.errors import PlanError
 
 if TYPE_CHECKING:
     from hpc_hydra.config.schema import Settings
-    from hpc_hydra.planning.options import Spellings
+    from hpc_hydra.planning.options import OptionTable
 
 Args = Mapping[str, MutableMapping[str, list[str | None]]]  # command → option → values
 
@@ -35,7 +35,7 @@ class _Said:
         return f"{self.source}={self.value}" if self.value else self.source
 
 
-def apply(words: Spellings, settings: Settings, args: Args, sources: Mapping[tuple[str, str], str]) -> list[str]:
+def apply(words: OptionTable, settings: Settings, args: Args, sources: Mapping[tuple[str, str], str]) -> list[str]:
     """Leave one option of each group in each command. Changes ``settings`` and ``args``; returns what to say.
 
     Args:
@@ -69,7 +69,7 @@ def apply(words: Spellings, settings: Settings, args: Args, sources: Mapping[tup
 
 
 def _of_keys(
-    words: Spellings, settings: Settings, group: Sequence[str], command: str, sources: Mapping[tuple[str, str], str]
+    words: OptionTable, settings: Settings, group: Sequence[str], command: str, sources: Mapping[tuple[str, str], str]
 ) -> list[_Said]:
     found = []
     for option in group:
@@ -86,7 +86,7 @@ def _of_keys(
 
 
 def _of_options(
-    words: Spellings,
+    words: OptionTable,
     group: Sequence[str],
     command: str,
     options: Mapping[str, list[str | None]],
@@ -109,7 +109,7 @@ def _both(first: _Said, second: _Said) -> PlanError:
     )
 
 
-def _key(words: Spellings, option: str) -> str | None:
+def _key(words: OptionTable, option: str) -> str | None:
     return words.keys.get(option) or words.written_by.get(option)
 
 

@@ -1,8 +1,7 @@
 """Free options of the scheduler (`scheduler.extra` and the like) → our own keys, arguments, removals, variables.
 
 An option that one of our keys stands for becomes that key, so that a job never has two spellings of one thing.
-This is the only place in planning that knows names of options, as data: a scheduler that is not in `SPELLINGS` simply
-has all its options passed on.
+What a scheduler's options are called is data: the `OptionTable` of its adapter. Must not know: any scheduler.
 """
 
 from __future__ import annotations
@@ -18,23 +17,43 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import mebibytes, seconds
 
 if TYPE_CHECKING:  # ranks read names of options here, and need no more
-    from hpc_hydra.config.schema import SchedulerConfig, Settings
+    from hpc_hydra.config.schema import Settings
 
 Arg = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
-class Spellings:
-    """What a scheduler calls the things that our keys stand for."""
+class OptionTable:
+    """What a scheduler calls the things that our keys stand for, and which options it does not take from us.
 
-    keys: Mapping[str, str]  # option → full key
-    short: Mapping[str, str]  # other spelling of an option, mostly of one letter → option
-    refused: Mapping[str, str]  # option → what to write instead
-    gpus: frozenset[str]  # other ways to ask for GPUs
-    memory: frozenset[str]  # other ways to ask for memory
-    launch: frozenset[str]  # options that the launch command has a say in
-    exclusive: tuple[tuple[str, ...], ...] = ()  # of each, one command takes one; of one name, one key says it
-    written_by: Mapping[str, str] = field(default_factory=dict)  # option that is not among `keys` → key that writes it
+    Attributes:
+        keys: option → full key.
+        short: other spelling of an option, mostly of one letter → option.
+        refused: option that changes what is submitted, or what the commands print → what to write instead.
+        refused_submit: those that are refused for the submit command alone.
+        lacks: field of a request that the scheduler does not support → what to write instead.
+        gpu_requests: values of ``system.gpu_request``; the first is the default.
+        gpus: options that ask for GPUs in other ways than `GPU_REQUESTS`.
+        memory: other ways to ask for memory.
+        launch: options that the launch command has a say in.
+        exclusive: of each, one command takes one; of one name, one key says it.
+        written_by: option that is not among ``keys`` → key that writes it.
+        sizes: options that are stated for each request → its fields that ask for one, and those that it cannot be
+            told without.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    short: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    refused_submit: Mapping[str, str] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    gpu_requests: tuple[str, ...] = ()
+    gpus: frozenset[str] = frozenset()
+    memory: frozenset[str] = frozenset()
+    launch: frozenset[str] = frozenset()
+    exclusive: tuple[tuple[str, ...], ...] = ()
+    written_by: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def gpu_options(self) -> frozenset[str]:
@@ -47,146 +66,8 @@ class Spellings:
         return frozenset({"gres", "tres-per-task"})
 
 
-SPELLINGS: dict[str, Spellings] = {
-    # slurm.schedmd.com/sbatch.html, srun.html, 22.05–25.05
-    "slurm": Spellings(
-        keys={
-            "nodes": "resources.nodes",
-            "ntasks-per-node": "resources.procs_per_node",
-            "gpus-per-task": "resources.gpus_per_proc",
-            "cpus-per-task": "resources.cpus_per_proc",
-            "mem": "resources.mem_per_node",
-            "time": "resources.time_limit",
-            "exclusive": "resources.exclusive",
-            "partition": "scheduler.queue",
-            "account": "scheduler.account",
-            "qos": "scheduler.qos",
-            "reservation": "scheduler.reservation",
-            "dependency": "scheduler.dependency",
-            "job-name": "scheduler.job_name",
-            "constraint": "scheduler.constraint",
-            "nodelist": "scheduler.nodelist",
-            "exclude": "scheduler.exclude",
-            "mail-type": "scheduler.mail_type",
-            "mail-user": "scheduler.mail_user",
-            "comment": "scheduler.comment",
-            "mpi": "scheduler.mpi",
-            "gpu-bind": "system.gpu_bind",
-            "cpu-bind": "system.cpu_bind",
-        },
-        short={
-            "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus",
-            "H": "hold", "I": "immediate", "J": "job-name", "K": "kill-on-bad-exit", "L": "licenses", "M": "clusters",
-            "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec", "T": "threads", "W": "wait",
-            "X": "disable-status", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
-            "i": "input", "k": "no-kill", "l": "label", "m": "distribution", "n": "ntasks", "o": "output",
-            "p": "partition", "q": "qos", "r": "relative", "s": "oversubscribe", "t": "time", "u": "unbuffered",
-            "v": "verbose", "w": "nodelist", "x": "exclude", "cluster": "clusters", "share": "oversubscribe",
-            "tasks-per-node": "ntasks-per-node", "workdir": "chdir",
-        },
-        refused={
-            "ntasks": "resources.nodes and resources.procs_per_node",
-            "ntasks-per-gpu": "resources.procs_per_node and resources.gpus_per_proc",
-            "array": "several values under -m make the array; scheduler.array_parallelism limits how many run at once",
-            "output": "logging.out",
-            "error": "logging.err",
-            "chdir": "give the command in that directory",
-            "wrap": "hpc-hydra run -- COMMAND",
-            "parsable": "leave it out: the job's id is found anyway",
-        },
-        gpus=frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "tres-per-task"}),
-        memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
-        launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
-        exclusive=(
-            ("mem", "mem-per-cpu", "mem-per-gpu"),
-            ("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task"),
-            ("exclusive", "oversubscribe"),
-            ("exclusive",),  # exclusive=user beside resources.exclusive
-            ("requeue", "no-requeue"),
-            ("cpus-per-task", "cpus-per-gpu"),
-            ("nodelist", "nodefile"),
-            ("core-spec", "thread-spec"),
-            ("exact", "whole"),
-            ("hint", "cpu-bind"),
-            ("hint", "extra-node-info"),
-            ("hint", "ntasks-per-core"),
-            ("hint", "threads-per-core"),
-        ),
-        written_by={"requeue": "launch.max_requeues"},
-    ),
-    # flux-framework.readthedocs.io: flux-batch(1), flux-run(1), 0.88
-    "flux": Spellings(
-        keys={
-            "nodes": "resources.nodes",
-            "tasks-per-node": "resources.procs_per_node",
-            "gpus-per-task": "resources.gpus_per_proc",
-            "gpus-per-slot": "resources.gpus_per_proc",
-            "cores-per-task": "resources.cpus_per_proc",
-            "cores-per-slot": "resources.cpus_per_proc",
-            "time-limit": "resources.time_limit",
-            "exclusive": "resources.exclusive",
-            "queue": "scheduler.queue",
-            "bank": "scheduler.account",
-            "job-name": "scheduler.job_name",
-            "dependency": "scheduler.dependency",
-        },
-        short={
-            "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive",
-            "t": "time-limit", "q": "queue", "B": "bank", "o": "setopt", "S": "setattr", "l": "label-io",
-            "u": "unbuffered", "v": "verbose", "broker-opt": "broker-opts",
-        },
-        refused={
-            "ntasks": "resources.nodes and resources.procs_per_node",
-            "nslots": "resources.nodes and resources.procs_per_node",
-            "output": "logging.out",
-            "error": "logging.err",
-            "cwd": "give the command in that directory",
-            "wrap": "hpc-hydra run -- COMMAND",
-        },
-        gpus=frozenset({"gpus-per-node"}),
-        memory=frozenset(),
-        launch=frozenset({"gpus-per-task", "cores-per-task"}),
-    ),
-    # IBM Spectrum LSF 10.1, bsub; -W and -m are left to it, as they are not written like our keys
-    "lsf": Spellings(
-        keys={
-            "nnodes": "resources.nodes",
-            "q": "scheduler.queue",
-            "P": "scheduler.project",
-            "G": "scheduler.user_group",
-            "U": "scheduler.reservation",
-            "w": "scheduler.dependency",
-            "J": "scheduler.job_name",
-            "u": "scheduler.mail_user",
-        },
-        short={},
-        refused={
-            "n": "resources.nodes and resources.procs_per_node",
-            "o": "logging.out",
-            "oo": "logging.out",
-            "e": "logging.err",
-            "eo": "logging.err",
-            "cwd": "give the command in that directory",
-            "I": "hpc-hydra run, which waits",
-            "Is": "hpc-hydra run, which waits",
-            "K": "hpc-hydra wait",
-        },
-        gpus=frozenset({"gpu"}),
-        memory=frozenset({"M"}),
-        launch=frozenset(),
-        exclusive=(("W",), ("mem", "M"), ("m", "hostfile"), ("m",), ("r", "rn"), ("Q", "rn")),
-        written_by={
-            "W": "resources.time_limit",
-            "mem": "resources.mem_per_node",
-            "m": "scheduler.nodelist",
-            "Q": "launch.max_requeues",
-        },
-    ),
-}  # fmt: skip
-OWN_KEYS = {"project": ("lsf",), "user_group": ("lsf",), "flavour": ("lsf",)}
-"""Keys of `scheduler` that only these schedulers have, or schedulers of other packages."""
-_WITHOUT = ("local", "slurm", "flux", "lsf", "ssh")
-NO_SPELLINGS = Spellings({}, {}, {}, frozenset(), frozenset(), frozenset())
+NO_OPTIONS = OptionTable()
+"""Of a scheduler whose options are all passed on."""
 GPU_REQUESTS = ("gpus-per-task", "gpus-per-node", "gres")
 _UNITS = {"resources.time_limit": seconds, "resources.mem_per_node": mebibytes}
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
@@ -207,37 +88,36 @@ class Merged:
     own_gpu_bind: str | None = None  # the key that binds GPUs for this command line
 
 
-def merge(settings: Settings) -> Merged:
+def merge(settings: Settings, table: OptionTable) -> Merged:
     """Sort `scheduler.extra`, `submit_extra`, `launch_extra` and the system's own arguments. Changes nothing given.
 
     Raises:
         PlanError: for an option that is refused or denied, with the key to use instead.
         ConfigError: for a value that is no option's.
     """
-    return _Merge(settings).run()
+    return _Merge(settings, table).run()
 
 
-def spoken_for(settings: Settings) -> frozenset[str]:
+def spoken_for(settings: Settings, table: OptionTable) -> frozenset[str]:
     """Full keys that the free options stand for, exclude or take away, and those whose option the site rejects."""
-    asked, name = settings.scheduler, settings.scheduler.name
+    asked = settings.scheduler
     away = [*asked.remove, *(one for one in asked.extra if one.startswith("~")), *settings.system.denied_flags]
-    found = {key for written in (*asked.extra, *asked.submit_extra) for key in kin(name, written)[1]}
-    return frozenset(found.union(*(kin(name, written.removeprefix("~"), alone=True)[1] for written in away)))
+    found = {key for written in (*asked.extra, *asked.submit_extra) for key in kin(table, written)[1]}
+    return frozenset(found.union(*(kin(table, written.removeprefix("~"), alone=True)[1] for written in away)))
 
 
-def kin(scheduler: str, written: str, *, alone: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+def kin(words: OptionTable, written: str, *, alone: bool = False) -> tuple[frozenset[str], frozenset[str]]:
     """An option and those that it excludes, by their one name, and the full keys that stand for them.
 
     ``alone``: without those that it excludes.
     """
-    words = SPELLINGS.get(scheduler, NO_SPELLINGS)
     name = _name(words, written)
     names = {name}.union(*(group for group in words.exclusive if name in group and not alone))
     keys = {key for one in names if (key := words.keys.get(one) or words.written_by.get(one))}
     return frozenset(names), frozenset(keys - {"resources.gpus_per_proc"} if name in words.gpus else keys)
 
 
-def _name(words: Spellings, written: str) -> str:
+def _name(words: OptionTable, written: str) -> str:
     """An option's one name: no dashes before it, long where there is a long one."""
     bare = written.strip().lstrip("-")
     bare = words.short.get(bare.replace("_", "-"), bare)
@@ -247,10 +127,10 @@ def _name(words: Spellings, written: str) -> str:
 
 
 class _Merge:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, words: OptionTable) -> None:
         own = {group.name: replace(getattr(settings, group.name)) for group in fields(settings)}
         self.done = Merged(type(settings)(**own))  # shallow copies: only plain values are set
-        self.words = SPELLINGS.get(settings.scheduler.name, NO_SPELLINGS)
+        self.words = words
         self.denied = {self.name(flag) for flag in settings.system.denied_flags}
         self.args: dict[str, dict[str, list[str | None]]] = {"submit": {}, "launch": {}}
         self.sources: dict[tuple[str, str], str] = {}  # (command, option), ("", full key) → the key that said it
@@ -260,7 +140,6 @@ class _Merge:
 
     def run(self) -> Merged:
         system, scheduler = self.done.settings.system, self.done.settings.scheduler
-        _refuse_foreign_keys(scheduler)
         for source, args, commands in (
             ("system.submit_args", system.submit_args, ("submit",)),
             ("system.launch_args", system.launch_args, ("launch",)),
@@ -294,10 +173,12 @@ class _Merge:
                 where=key,
                 fix="leave it out (system.denied_flags)",
             )
-        if name in self.words.refused:
-            raise PlanError(f"--{name} belongs to hpc_hydra", where=key, fix=self.words.refused[name])
         if name in self.words.keys and self.as_key(name, value, key, source):
             return
+        if name in self.words.refused:
+            raise PlanError(f"--{name} cannot be set", where=key, fix=self.words.refused[name] or None)
+        if name in self.words.refused_submit and commands == ("submit",):
+            raise PlanError(f"--{name} cannot be set", where=key, fix=self.words.refused_submit[name])
         if VARIABLE.fullmatch(name) and source.startswith("scheduler."):
             text = _text(value, key)
             self.done.env.append(EnvVar(name, "" if text is None else text, "force", origin=key))
@@ -381,18 +262,6 @@ class _Merge:
                     where=full,
                     fix=f"leave it out: {full}={'false' if value is True else 'null'} (system.denied_flags)",
                 )
-
-
-def _refuse_foreign_keys(scheduler: SchedulerConfig) -> None:
-    """A key of one scheduler means nothing to another."""
-    for key, owners in OWN_KEYS.items():
-        value = getattr(scheduler, key)
-        if value is not None and scheduler.name in _WITHOUT and scheduler.name not in owners:
-            raise PlanError(
-                f"{value!r} is for scheduler={' or '.join(owners)}, and this is {scheduler.name}",
-                where=f"scheduler.{key}",
-                fix=f"scheduler.{key}=null",
-            )
 
 
 def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:

@@ -18,11 +18,12 @@ from hpc_hydra.planning.warning import notes as notes_on_warning
 from hpc_hydra.planning.warning import warning
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: Settings, table: options.OptionTable) -> Plan:
     """Decide everything about a run's job.
 
     Args:
         settings: checked (`config.load`), and with `kind: auto` already filled in (`system.detect.resolve`).
+        table: options of the settings' scheduler (`Scheduler.options`).
 
     Raises:
         ConfigError: a value or combination that means nothing.
@@ -30,7 +31,7 @@ def plan(settings: Settings) -> Plan:
     """
     _resolved(settings)
     settings = dataclasses.replace(settings, system=_without_foreign_scheduler(settings))
-    merged = options.merge(settings)
+    merged = options.merge(settings, table)
     settings = merged.settings
     queue = queues.choose(settings.system, settings.scheduler.queue)
     settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from hpc_hydra.planning.options import NO_OPTIONS, OptionTable
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.job import (
     Allocation,
@@ -47,6 +48,7 @@ class Scheduler(ABC):
 
     Attributes:
         name: as in ``scheduler=NAME``; also the name of its folder.
+        options: what its commands call the things that our keys stand for.
         executable: the submit command; where it is missing, so is the scheduler.
         has_queue: jobs outlive the launcher. False: runs are the launcher's children.
         reads_stdin: the submit command reads the script from standard input.
@@ -56,6 +58,7 @@ class Scheduler(ABC):
     """
 
     name: str
+    options: OptionTable = NO_OPTIONS
     executable: str = ""
     has_queue: bool = True
     reads_stdin: bool = False

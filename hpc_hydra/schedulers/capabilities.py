@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, Scheduler
-from hpc_hydra.schedulers.options import Option, SizeOptions
+from hpc_hydra.schedulers.options import Option
 
 # submission
 
@@ -488,13 +488,7 @@ class InteractiveShell(Scheduler):
 
 
 class BatchScripts(Scheduler):
-    """Submits a script of the user's own (``launch.batch_script``).
-
-    Attributes:
-        size_options: options that `Scheduler.directives` states for each request.
-    """
-
-    size_options: ClassVar[SizeOptions] = {}
+    """Submits a script of the user's own (``launch.batch_script``)."""
 
     @abstractmethod
     def batch_command(

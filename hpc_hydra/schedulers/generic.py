@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, PlanError
-from hpc_hydra.planning.types import Request
+from hpc_hydra.planning import plan as planning
+from hpc_hydra.planning.options import NO_OPTIONS
+from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.schedulers import options, registry
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
 from hpc_hydra.schedulers.capabilities import (
     BulkSubmission,
@@ -31,6 +35,7 @@ from hpc_hydra.schedulers.capabilities import (
 def check(scheduler: Scheduler, request: Request) -> None:
     """Refuse, naming the key, what this scheduler does not support. Raises `PlanError`."""
     check_capabilities(scheduler, request)
+    options.check_lacks(scheduler.name, scheduler.options, request)
     scheduler.check(request)
 
 
@@ -55,6 +60,13 @@ def check_capabilities(scheduler: Scheduler, request: Request) -> None:
             where="launch.max_requeues",
             fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
         )
+
+
+def plan(settings: Settings) -> Plan:
+    """`planning.plan`, with the options of the scheduler that the settings name. Raises as that does."""
+    asked = settings.scheduler
+    table = NO_OPTIONS if asked.kind == "auto" else registry.adapter_for(asked.name).options
+    return planning.plan(settings, table)
 
 
 def check_packing(scheduler: Scheduler, request: Request) -> None:

@@ -79,7 +79,6 @@ class SchedulerLines:
         head: run before everything else.
         before: run before the setup lines; in the script of a step, before the variables are set.
         other_nodes: argv that starts one process on each node but the first, for the setup lines; empty: there is one.
-        workdir: whether the script changes to where the user's command was given.
     """
 
     scheduler: str
@@ -88,7 +87,6 @@ class SchedulerLines:
     head: Sequence[str] = ()
     before: Sequence[str] = ()
     other_nodes: Sequence[str] = ()
-    workdir: bool = True
 
 
 def job_script(
@@ -182,8 +180,7 @@ def _prologue(spec: JobSpec, own: SchedulerLines, about: Iterable[str], traps: S
     if spec.plan.logging.trace:
         yield from ("", "PS4='+ line $LINENO: '", "set -x")
     yield from ("", _UNSET, *own.head, *traps)
-    if own.workdir:
-        yield f"cd -- {quote(str(spec.workdir))} || exit 1"
+    yield f"cd -- {quote(str(spec.workdir))} || exit 1"
 
 
 def _finish(spec: JobSpec, code: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, JobStatus
 from hpc_hydra.schedulers.capabilities import Attach
@@ -20,16 +21,10 @@ class Unqueued(Attach):
 
     has_queue = False
     place: str  # as notes and errors name it
-    refused: ClassVar[tuple[str, ...]]  # fields of a request that there is no such thing of
     without_meaning: ClassVar[Mapping[str, str]]  # fields that are left out → how they are called
 
     def check_fields(self, request: Request) -> None:
-        """Refuse what there is no such thing of. Raises `PlanError` naming the key."""
-        for name in self.refused:
-            if getattr(request, name) is not None:
-                raise PlanError(
-                    f"there is no such thing on {self.place}", where=f"scheduler.{name}", fix=f"scheduler.{name}=null"
-                )
+        """Refuse values that cannot be. Raises `PlanError` naming the key."""
         if request.array_parallelism is not None and request.array_parallelism < 1:
             raise PlanError(f"{request.array_parallelism} runs at a time", where="scheduler.array_parallelism", fix="1")
 
@@ -57,6 +52,11 @@ class Unqueued(Attach):
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
         raise SchedulerError(f"runs on {self.place} are cancelled by the launcher that started them")
+
+
+def lacking(*fields: str) -> OptionTable:
+    """The table of a scheduler without commands, hence without options."""
+    return OptionTable(lacks=dict.fromkeys((*fields, "project", "user_group", "flavour"), "leave it out"))
 
 
 def ids_of(spec: JobSpec) -> tuple[str, ...]:

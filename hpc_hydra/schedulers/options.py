@@ -5,13 +5,49 @@ Must not know: any scheduler; spellings come as tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.options import OptionTable
+from hpc_hydra.planning.types import Request
 
 Option = tuple[str, str | None]  # name without dashes; None for a bare flag
-SizeOptions = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""Options that are stated for each request → its fields that ask for one, and those that it cannot be told without."""
+_GROUPS = {
+    **dict.fromkeys(("nodes", "procs_per_node", "gpus_per_proc", "cpus_per_proc", "mem_per_node"), "resources"),
+    **dict.fromkeys(("time_limit", "exclusive"), "resources"),
+    **dict.fromkeys(("gpu_request", "gpu_type", "gpu_bind", "cpu_bind"), "system"),
+}
+
+
+def key_of(field: str) -> str:
+    """The full key of a request's field."""
+    return f"{_GROUPS.get(field, 'scheduler')}.{field}"
+
+
+def check_lacks(scheduler: str, table: OptionTable, request: Request) -> None:
+    """Refuse what the scheduler does not support. Raises `PlanError` naming the key."""
+    for field, fix in table.lacks.items():
+        if (value := getattr(request, field)) is not None:
+            raise PlanError(f"scheduler={scheduler} does not support it ({value!r})", where=key_of(field), fix=fix)
+
+
+def gpu_request(table: OptionTable, request: Request) -> str:
+    """How the request asks for GPUs. Raises `PlanError` where the scheduler knows no such way."""
+    found = request.gpu_request or table.gpu_requests[0]
+    if found not in table.gpu_requests:
+        raise PlanError(
+            f"{found!r} is no way to ask for GPUs", where="system.gpu_request", fix=" | ".join(table.gpu_requests)
+        )
+    return found
+
+
+def texts(table: OptionTable, request: Request, names: Iterable[str], group: str = "") -> Iterator[Option]:
+    """Those of the options ``names`` whose keys (of ``group.``, where that is given) hold a text that is passed on."""
+    for name in names:
+        key = table.keys[name]
+        value = getattr(request, key.partition(".")[2])
+        if key.startswith(group) and key != "scheduler.job_name" and value is not None:
+            yield name, one_line(value, key)
 
 
 def canonical(name: str, aliases: Mapping[str, str]) -> str:

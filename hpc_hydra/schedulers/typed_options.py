@@ -11,10 +11,9 @@ from dataclasses import MISSING, fields, replace
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.capabilities import BatchScripts
-from hpc_hydra.schedulers.options import Option
+from hpc_hydra.schedulers.options import Option, key_of
 
 _SPELLING = {"gpu_request", "gpu_type", "flavour"}  # how something is said, not what
-_RESOURCES = {"nodes", "procs_per_node", "gpus_per_proc", "cpus_per_proc", "mem_per_node"}
 
 
 def typed_request(request: Request, typed: Collection[str], options: Collection[str]) -> Request:
@@ -42,22 +41,18 @@ def typed_options(scheduler: BatchScripts, request: Request, typed: Collection[s
     given = {name for name, _ in request.submit_args}
     kept = []
     for option in scheduler.directives(request):
-        if option[0] in scheduler.size_options and option[0] not in given:
-            asks, needs = scheduler.size_options[option[0]]
+        if option[0] in scheduler.options.sizes and option[0] not in given:
+            asks, needs = scheduler.options.sizes[option[0]]
             if not set(asks) & set(typed):
                 continue
-            missing = [_key(name) for name in needs if name not in typed]
+            missing = [key_of(name) for name in needs if name not in typed]
             if missing:
                 there = next(name for name in asks if name in typed)
                 raise PlanError(
                     f"scheduler={scheduler.name} counts it together with {' and '.join(missing)}, which only the script"
                     " knows",
-                    where=_key(there),
+                    where=key_of(there),
                     fix=f"{' '.join(f'{key}=NUMBER' for key in missing)} as well, or change the script",
                 )
         kept.append(option)
     return kept
-
-
-def _key(field: str) -> str:
-    return f"{'resources' if field in _RESOURCES else 'scheduler'}.{field}"

@@ -25,6 +25,7 @@ from hpc_hydra.config.schema import GROUPS, THIS_MACHINE, QueueConfig, Settings
 from hpc_hydra.config.store import own_dir
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning import options
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system.probe import Probe
 
@@ -139,7 +140,7 @@ _OPTIONS = ("extra", "submit_extra", "launch_extra")
 
 def _filled(settings: Settings, section: Section, of_the_queue: Collection[str], said: Collection[str]) -> Settings:
     changes: dict[str, Any] = {}
-    spoken = {*said, *options.spoken_for(settings)}
+    spoken = {*said, *options.spoken_for(settings, adapter_for(settings.scheduler.name).options)}
     for group, values in section.items():
         config = getattr(settings, group)
         fresh = {field.name: _default(field) for field in dataclasses.fields(config)}
@@ -161,9 +162,10 @@ def _filled(settings: Settings, section: Section, of_the_queue: Collection[str],
 
 def _is_said(settings: Settings, option: str, said: Collection[str]) -> bool:
     """Whether the settings say what an option of the file would say, in any of the ways there are."""
-    names, keys = options.kin(settings.scheduler.name, option)
+    table = adapter_for(settings.scheduler.name).options
+    names, keys = options.kin(table, option)
     theirs = [name for key in _OPTIONS for name in getattr(settings.scheduler, key)]
-    if any(names & options.kin(settings.scheduler.name, name, alone=True)[0] for name in theirs):
+    if any(names & options.kin(table, name, alone=True)[0] for name in theirs):
         return True
     return any(key in said or _is_set(settings, key) for key in keys)
 

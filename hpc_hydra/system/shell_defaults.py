@@ -86,7 +86,7 @@ def _is_held(settings: Settings, probe: Probe) -> bool:
 
 
 def _filled(settings: Settings, values: Mapping[str, str]) -> Settings:
-    asked, spoken = settings.scheduler, spoken_for(settings)
+    asked, spoken = settings.scheduler, spoken_for(settings, adapter_for(settings.scheduler.name).options)
     profile = settings.system.queues.get(asked.queue or "", QueueConfig())
     changes: dict[str, str] = {}
     for key, value in values.items():

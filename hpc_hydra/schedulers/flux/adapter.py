@@ -36,24 +36,14 @@ from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, m
 from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
-from hpc_hydra.schedulers.options import Option, SizeOptions, canonical, one_line
+from hpc_hydra.schedulers.options import Option, canonical, gpu_request, one_line
 
 __all__ = ["STATES", "Flux"]
 
-# fields of a request that Flux has no word for: key, and what to do instead
-_NO_WORD = {
-    "qos": ("scheduler.qos", "scheduler.queue=NAME: a Flux queue carries its limits"),
-    "reservation": ("scheduler.reservation", "scheduler.constraint=PROPERTY, if the site gave the nodes a property"),
-    "mail_type": ("scheduler.mail_type", "leave it out: Flux sends no mail"),
-    "mail_user": ("scheduler.mail_user", "leave it out: Flux sends no mail"),
-    "gpu_type": ("system.gpu_type", "scheduler.constraint=PROPERTY of the nodes that have such GPUs"),
-    "array_parallelism": ("scheduler.array_parallelism", "launch.pack, or leave it out: Flux has no job arrays"),
-}
 _PARENT, _AGAIN, _NAME = f"{envvars.PREFIX}FLUX_PARENT", f"{envvars.PREFIX}FLUX_AGAIN", f"{envvars.PREFIX}FLUX_NAME"
 _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
 _WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
-_GPU_REQUESTS = (None, "gpus-per-task", "gpus-per-node", "none")
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
 _ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 _BULK = 1000  # runs that one command puts into the queue
@@ -89,10 +79,7 @@ class Flux(
     tells_cancellation = True
     size_variable = "FLUX_JOB_SIZE"
     detection_order = 20
-    size_options: ClassVar[SizeOptions] = {
-        "nodes": (("nodes",), ()),
-        "nslots": (("procs_per_node",), ("nodes",)),
-    }
+    options = options_of.TABLE
     command_env: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
     }  # ids are f…, not ƒ…, whatever the locale; also in names of files
@@ -104,9 +91,6 @@ class Flux(
         return True
 
     def check(self, request: Request) -> None:
-        for field, (key, fix) in _NO_WORD.items():
-            if getattr(request, field) is not None:
-                raise PlanError(f"{getattr(request, field)!r} cannot be said to Flux", where=key, fix=fix)
         if request.no_kill:
             raise PlanError(
                 "Flux ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp, or scheduler=slurm"
@@ -117,11 +101,7 @@ class Flux(
                 where="resources.mem_per_node",
                 fix="resources.exclusive=true takes whole nodes with their memory",
             )
-        if request.gpu_request not in _GPU_REQUESTS:
-            raise PlanError(
-                f"{request.gpu_request!r} is no way to ask Flux for GPUs", where="system.gpu_request",
-                fix="gpus-per-node: each rank sees all its node's GPUs of the job, or gpus-per-task: its own only",
-            )  # fmt: skip
+        gpu_request(self.options, request)
         for key, value in (("system.gpu_bind", request.gpu_bind), ("system.cpu_bind", request.cpu_bind)):
             if value is not None and not _AFFINITY.fullmatch(value):
                 raise PlanError(
@@ -226,7 +206,6 @@ class Flux(
             head=() if spec.attached or spec.packs else (_WARNED,),
             before=before,
             other_nodes=["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else [],
-            workdir="cwd" not in dict(options),
         )
         if spec.packs:
             return pack_script(spec, own, index=f"run ${{1:-{spec.runs[0]}}}")
@@ -386,7 +365,7 @@ class Flux(
 
 
 def _long(name: str) -> str:
-    return canonical(name, options_of.ALIASES)
+    return canonical(name, options_of.TABLE.short)
 
 
 def _idset(numbers: Sequence[int]) -> str:

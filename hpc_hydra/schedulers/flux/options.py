@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.options import SPELLINGS
+from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.options import Option, canonical, one_line
 
-ALIASES = SPELLINGS["flux"].short
 REPEATED = frozenset(
     {"setopt", "setattr", "env", "env-remove", "env-file", "dependency", "requires", "rlimit", "add-file", "conf",
      "broker-opts", "flags"}
@@ -24,28 +23,69 @@ REPEATED = frozenset(
 BATCH_ONLY = frozenset({"conf", "broker-opts", "dump"})
 RUN_ONLY = frozenset({"input", "label-io", "taskmap", "verbose", "wait-event"})
 _PER_RESOURCE = "resources.procs_per_node, resources.cpus_per_proc, resources.gpus_per_proc"
-REFUSED = {  # options that change what is submitted, or what the commands print, with what to do instead
-    "bcc": "a sweep: key=1,2,3",
-    "bg": "launch.bg=true",
-    "cc": "a sweep: key=1,2,3",
-    "cores": _PER_RESOURCE,
-    "dry-run": "launch.dry_run=true",
-    "gpus-per-node": "resources.gpus_per_proc: `flux batch` counts GPUs by slot",
-    "help": "flux help batch",
-    "jps": "leave it out",
-    "list-plugins": "flux batch --list-plugins",
-    "log": "logging.out",
-    "log-stderr": "logging.err",
-    "progress": "leave it out: hpc_hydra shows the runs",
-    "quiet": "leave it out: the job's id is needed",
-    "resources-json": _PER_RESOURCE,
-    "resources-shape": _PER_RESOURCE,
-    "tasks-per-core": _PER_RESOURCE,
-    "tasks-per-node": "resources.procs_per_node",
-    "wait": "leave it out: hpc_hydra waits by itself",
-    "watch": "hpc-hydra logs",
-    "wrap": "hpc-hydra run -- COMMAND",
-}
+TABLE = OptionTable(
+    keys={
+        "nodes": "resources.nodes",
+        "tasks-per-node": "resources.procs_per_node",
+        "gpus-per-task": "resources.gpus_per_proc",
+        "gpus-per-slot": "resources.gpus_per_proc",
+        "cores-per-task": "resources.cpus_per_proc",
+        "cores-per-slot": "resources.cpus_per_proc",
+        "time-limit": "resources.time_limit",
+        "exclusive": "resources.exclusive",
+        "queue": "scheduler.queue",
+        "bank": "scheduler.account",
+        "job-name": "scheduler.job_name",
+        "dependency": "scheduler.dependency",
+    },
+    short={
+        "N": "nodes", "n": "ntasks", "c": "cores-per-task", "g": "gpus-per-task", "x": "exclusive",
+        "t": "time-limit", "q": "queue", "B": "bank", "o": "setopt", "S": "setattr", "l": "label-io",
+        "u": "unbuffered", "v": "verbose", "broker-opt": "broker-opts",
+    },
+    refused={
+        "bcc": "a sweep: key=1,2,3",
+        "bg": "launch.bg=true",
+        "cc": "a sweep: key=1,2,3",
+        "cores": _PER_RESOURCE,
+        "cwd": "give the command in that directory",
+        "dry-run": "launch.dry_run=true",
+        "error": "logging.err",
+        "gpus-per-node": "resources.gpus_per_proc: `flux batch` counts GPUs by slot",
+        "help": "flux help batch",
+        "jps": "leave it out",
+        "list-plugins": "flux batch --list-plugins",
+        "log": "logging.out",
+        "log-stderr": "logging.err",
+        "nslots": "resources.nodes and resources.procs_per_node",
+        "ntasks": "resources.nodes and resources.procs_per_node",
+        "output": "logging.out",
+        "progress": "leave it out: hpc_hydra shows the runs",
+        "quiet": "leave it out: the job's id is needed",
+        "resources-json": _PER_RESOURCE,
+        "resources-shape": _PER_RESOURCE,
+        "tasks-per-core": _PER_RESOURCE,
+        "tasks-per-node": "resources.procs_per_node",
+        "wait": "leave it out: hpc_hydra waits by itself",
+        "watch": "hpc-hydra logs",
+        "wrap": "hpc-hydra run -- COMMAND",
+    },
+    lacks={
+        "qos": "scheduler.queue=NAME: a Flux queue carries its limits",
+        "reservation": "scheduler.constraint=PROPERTY, if the site gave the nodes a property",
+        "mail_type": "leave it out: Flux sends no mail",
+        "mail_user": "leave it out: Flux sends no mail",
+        "gpu_type": "scheduler.constraint=PROPERTY of the nodes that have such GPUs",
+        "array_parallelism": "launch.pack, or leave it out: Flux has no job arrays",
+        "project": "scheduler.account=NAME",
+        "user_group": "scheduler.account=NAME",
+        "flavour": "leave it out",
+    },
+    gpu_requests=("gpus-per-node", "gpus-per-task", "none"),
+    gpus=frozenset({"gpus-per-node"}),
+    launch=frozenset({"gpus-per-task", "cores-per-task"}),
+    sizes={"nodes": (("nodes",), ()), "nslots": (("procs_per_node",), ("nodes",))},
+)  # fmt: skip
 SHELL = (  # flux-shell(1); plugins of a site add theirs
     "cpu-affinity", "gpu-affinity", "mpibind", "exit-on-error", "exit-timeout", "pmi", "pmi-simple", "pty", "mpi",
     "stop-tasks-in-exec", "nosetpgrp", "output", "input", "verbose", "rlimit", "hwloc", "taskmap", "initrc", "userrc",
@@ -60,11 +100,11 @@ _JOB = re.compile(r"(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+|[0-9]+|0x[0-9a-f.]+", re.IGNOR
 
 def check_option(name: str, value: str | None, key: str) -> None:
     """Refuse a free option that cannot be one of Flux's. Raises `PlanError` naming ``key``."""
-    option = canonical(name, ALIASES)
+    option = canonical(name, TABLE.short)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
         raise PlanError(f"{name!r} is no option of flux", where=key, fix="flux help batch, flux help run")
-    if option in REFUSED:
-        raise PlanError(f"--{option} cannot be set", where=key, fix=REFUSED[option])
+    if option in TABLE.refused:
+        raise PlanError(f"--{option} cannot be set", where=key, fix=TABLE.refused[option])
     if value is not None:
         one_line(value, key)
     shell = _shell_option(value)
@@ -78,8 +118,8 @@ def merge(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str
     A removed name is an option's, or a shell option's (``fastload`` for ``--setopt=fastload=on``). The end of the ranks
     is ours, whatever ``setopt`` is taken away: `ENDING` goes by its own name only.
     """
-    theirs = [(canonical(name, ALIASES), value) for name, value in extra]
-    given, gone = {name for name, _ in theirs} - REPEATED, {canonical(name, ALIASES) for name in removed}
+    theirs = [(canonical(name, TABLE.short), value) for name, value in extra]
+    given, gone = {name for name, _ in theirs} - REPEATED, {canonical(name, TABLE.short) for name in removed}
 
     def stays(name: str, value: str | None) -> bool:
         shell = _shell_option(value) if name == "setopt" else name

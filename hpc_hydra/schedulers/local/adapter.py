@@ -17,7 +17,7 @@ from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run
 from hpc_hydra.schedulers.local import ranks
-from hpc_hydra.schedulers.local_base import Unqueued
+from hpc_hydra.schedulers.local_base import Unqueued, lacking
 from hpc_hydra.schedulers.options import Option
 
 
@@ -27,7 +27,7 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
     name = "local"
     executable = "bash"
     place = "this machine"
-    refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi")
+    options = lacking("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi")
     without_meaning: ClassVar[Mapping[str, str]] = {
         "queue": "scheduler.queue",
         "account": "scheduler.account",

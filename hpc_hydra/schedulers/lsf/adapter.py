@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
@@ -38,9 +37,10 @@ from hpc_hydra.schedulers.capabilities import (
     TaskVariables,
 )
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
-from hpc_hydra.schedulers.lsf import options, ranks
+from hpc_hydra.schedulers.lsf import options as options_of
 from hpc_hydra.schedulers.lsf import output as answers
-from hpc_hydra.schedulers.options import Option, SizeOptions, one_line
+from hpc_hydra.schedulers.lsf import ranks
+from hpc_hydra.schedulers.options import Option, one_line
 
 _DEFAULTS = {  # a person's own defaults, each where the request does not say it
     "LSB_DEFAULTQUEUE": "queue",
@@ -74,22 +74,14 @@ class Lsf(
     name = "lsf"
     executable = "bsub"
     reads_stdin = True
+    options = options_of.TABLE
     status_forms = answers.FORMS
-    requeue_exit_code = options.AGAIN  # `bsub -Q`: the same id, another attempt
+    requeue_exit_code = options_of.AGAIN  # `bsub -Q`: the same id, another attempt
     kill_delay = 25.0
     limit_signal = signal.SIGUSR2
     warning_unit = 60
     size_variable = "JSM_NAMESPACE_SIZE"
     detection_order = 30
-    size_options: ClassVar[SizeOptions] = {
-        "nnodes": (("nodes",), ()),
-        "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
-        "R": (
-            ("nodes", "procs_per_node", "cpus_per_proc", "constraint", "exclude", "mem_per_node"),
-            ("nodes", "procs_per_node"),
-        ),
-        "gpu": (("gpus_per_proc",), ("procs_per_node",)),
-    }
 
     def answer_command(self) -> Sequence[str]:
         return ("lsid",)
@@ -110,7 +102,7 @@ class Lsf(
             )
         self.directives(request)
         self.launch_command(request)
-        options.array(request, 1)
+        options_of.array(request, 1)
         if request.no_kill:
             raise PlanError(
                 "LSF has no replicas of a job's ranks",
@@ -119,14 +111,14 @@ class Lsf(
             )
 
     def directives(self, request: Request) -> list[Option]:
-        return options.submit(request, flavour(request))
+        return options_of.submit(request, flavour(request))
 
     def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         """One process on each host starts the ranks there; a watcher ends jsrun where a rank failed."""
         node = [python, "-m", "hpc_hydra.node"]
         if flavour(request) == "csm":
-            return [*node, "guard", "--", "jsrun", *self._jsrun(options.launch(request, "csm"))]
-        given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
+            return [*node, "guard", "--", "jsrun", *self._jsrun(options_of.launch(request, "csm"))]
+        given = [f"--blaunch=-{name}" for name, _ in options_of.launch(request, "standard")]
         if request.nodes == 1:  # the script is there already
             return [*node, "spawn", *self._per_node(request), "--"]
         return [*node, "blaunch", "--nodes", str(request.nodes), *given, *self._per_node(request), "--"]
@@ -148,12 +140,12 @@ class Lsf(
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
         if elsewhere and flavour(request) != "csm" and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
-        options_of = (*self._for_this_job(spec), *self.directives(request))
+        stated = (*self._for_this_job(spec), *self.directives(request))
         own = SchedulerLines(
             self.name,
             "${LSB_JOBID:-by-hand}${hpc_hydra_index:+"
             + ("[$hpc_hydra_index]}" if spec.packs else "_$hpc_hydra_index}"),
-            directives=[f"#BSUB {options.directive(option)}" for option in options_of],
+            directives=[f"#BSUB {options_of.directive(option)}" for option in stated],
             head=[*self._head(spec)],
             before=before,
             other_nodes=elsewhere,
@@ -169,7 +161,7 @@ class Lsf(
         request, csm = spec.plan.tasks, flavour(spec.plan.tasks) == "csm"
         argv = self.launch_command(replace(request, cpus_per_proc=request.cpus_per_proc or 1), spec.python)
         if not csm:
-            given = [f"--blaunch=-{name}" for name, _ in options.launch(request, "standard")]
+            given = [f"--blaunch=-{name}" for name, _ in options_of.launch(request, "standard")]
             argv = [spec.python, "-m", "hpc_hydra.node", "blaunch", "--nodes", str(request.nodes), *given]
             argv += [*(["--whole"] if request.exclusive else []), *self._per_node(request)]
         before = (
@@ -206,9 +198,9 @@ class Lsf(
         if "%J" in report or "%I" in report or ('"' in report and "'" in report):
             raise PlanError("LSF cannot write to a path with %J, %I or both kinds of quotes", where=report,
                             fix="hydra.sweep.dir=PATH")  # fmt: skip
-        yield "J", options.array(request, spec.elements)
+        yield "J", options_of.array(request, spec.elements)
         described = f"{one_line(request.comment, 'scheduler.comment')} {spec.tag}" if request.comment else spec.tag
-        if len(described) > options.LONGEST:
+        if len(described) > options_of.LONGEST:
             raise PlanError(f"has {len(described)} characters", where="scheduler.comment", fix="fewer than 4000")
         yield "Jd", described
         yield "o", f"{report}.%J{'.%I' if spec.elements > 1 else ''}.lsf"
@@ -234,8 +226,8 @@ class Lsf(
         named = os.path.relpath(script, spec.workdir)  # bsub makes a shell's line of its words, and the job starts here
         if not _WORDS.fullmatch(named):
             raise PlanError(f"bsub -I cannot name {named!r}", where="launch.launch_dir", fix="-l DIR without spaces")
-        own = [("J", options.array(request, 1)), *self.directives(request)]
-        return ["bsub", "-I", *options.words(own), "bash", named]
+        own = [("J", options_of.array(request, 1)), *self.directives(request)]
+        return ["bsub", "-I", *options_of.words(own), "bash", named]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """As attached runs, with a terminal (-Is); bsub(1)."""
@@ -252,7 +244,7 @@ class Lsf(
                 fix="launch.env.NAME=VALUE for what the script shall know",
             )
         way = ["-I"] if attached else []
-        words = options.words([*([("J", name)] if name else []), *given])
+        words = options_of.words([*([("J", name)] if name else []), *given])
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *words]
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
@@ -329,6 +321,8 @@ class Lsf(
 def flavour(request: Request) -> str:
     """Which LSF this is; ``standard`` where nobody says. Raises `PlanError`."""
     name = request.flavour or "standard"
-    if name not in options.FLAVOURS:
-        raise PlanError(f"{name!r} is no flavour of LSF", where="scheduler.flavour", fix=" | ".join(options.FLAVOURS))
+    if name not in options_of.FLAVOURS:
+        raise PlanError(
+            f"{name!r} is no flavour of LSF", where="scheduler.flavour", fix=" | ".join(options_of.FLAVOURS)
+        )
     return name

@@ -9,25 +9,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.hostlist import expand
-from hpc_hydra.schedulers.options import Option, one_line
+from hpc_hydra.schedulers.options import Option, gpu_request, one_line, texts
 
 FLAVOURS = ("standard", "csm")
 AGAIN = 75  # exit code of a script that is to run again; ours for nothing else (sysexits.h: EX_TEMPFAIL)
 LONGEST = 4094  # characters of a name or description
 
-_OURS = {  # options that change what is submitted or what is printed, with what to do instead
-    "n": "resources.nodes and resources.procs_per_node",
-    "nnodes": "resources.nodes",
-    "o": "logging.out", "oo": "logging.out", "e": "logging.err", "eo": "logging.err", "i": "launch.env", "is": "",
-    "I": "hpc-hydra run waits", "Is": "hpc-hydra run waits", "Ip": "hpc-hydra run waits", "K": "hpc-hydra wait",
-    "IS": "hpc-hydra run waits", "ISp": "hpc-hydra run waits", "ISs": "hpc-hydra run waits", "IX": "",
-    "Jd": "scheduler.comment", "pack": "leave it out", "h": "man bsub", "V": "man bsub", "env": "launch.env",
-    "cwd": "give the command in that directory", "Zs": "leave it out",
-}  # fmt: skip
+TABLE = OptionTable(  # -W and -m are not among the keys, as they are not written like ours
+    keys={
+        "nnodes": "resources.nodes",
+        "q": "scheduler.queue",
+        "P": "scheduler.project",
+        "G": "scheduler.user_group",
+        "U": "scheduler.reservation",
+        "w": "scheduler.dependency",
+        "J": "scheduler.job_name",
+        "u": "scheduler.mail_user",
+    },
+    refused={
+        "n": "resources.nodes and resources.procs_per_node",
+        "o": "logging.out", "oo": "logging.out", "e": "logging.err", "eo": "logging.err", "is": "launch.env",
+        "I": "hpc-hydra run, which waits", "Is": "hpc-hydra run, which waits", "Ip": "hpc-hydra run, which waits",
+        "IS": "hpc-hydra run, which waits", "ISp": "hpc-hydra run, which waits", "ISs": "hpc-hydra run, which waits",
+        "IX": "hpc-hydra run, which waits", "K": "hpc-hydra wait", "Jd": "scheduler.comment", "pack": "leave it out",
+        "V": "man bsub", "cwd": "give the command in that directory", "Zs": "leave it out",
+    },
+    refused_submit={"i": "launch.env", "h": "man bsub", "env": "launch.env"},  # jsrun has others of these names
+    lacks={
+        "qos": "scheduler.submit_extra.sla=CLASS or scheduler.submit_extra.app=PROFILE",
+        "mpi": "scheduler.launch_extra.smpiargs=ARGUMENTS where jsrun starts the ranks",
+        "gpu_bind": "leave it out: each rank sees the GPUs of its host, LOCAL_RANK chooses",
+    },
+    gpu_requests=("gpu", "rusage", "gpus-per-node", "none"),
+    gpus=frozenset({"gpu"}),
+    memory=frozenset({"M"}),
+    exclusive=(("W",), ("mem", "M"), ("m", "hostfile"), ("m",), ("r", "rn"), ("Q", "rn")),
+    written_by={
+        "W": "resources.time_limit",
+        "mem": "resources.mem_per_node",
+        "m": "scheduler.nodelist",
+        "Q": "launch.max_requeues",
+    },
+    sizes={
+        "nnodes": (("nodes",), ()),
+        "n": (("nodes", "procs_per_node", "cpus_per_proc"), ("nodes", "procs_per_node")),
+        "R": (
+            ("nodes", "procs_per_node", "cpus_per_proc", "constraint", "exclude", "mem_per_node"),
+            ("nodes", "procs_per_node"),
+        ),
+        "gpu": (("gpus_per_proc",), ("procs_per_node",)),
+    },
+)  # fmt: skip
 _BSUB = frozenset({
     "a", "alloc_flags", "app", "ar", "B", "b", "C", "c", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm",
     "D", "data", "datagrp", "dsub", "E", "Ep", "eptl", "ext", "extsched", "F", "f", "freq", "G", "g", "gpu", "H",
@@ -45,22 +83,11 @@ _JSRUN = {  # short → long
 }  # fmt: skip
 _JSRUN_SIZE = {"nrs": "resources.nodes", "tasks_per_rs": "resources.procs_per_node", "np": "resources.procs_per_node"}
 _BLAUNCH = frozenset({"use-login-shell", "no-shell", "n"})
-_NO_WORD = {
-    "qos": ("scheduler.qos", "scheduler.submit_extra.sla=CLASS or scheduler.submit_extra.app=PROFILE"),
-    "mpi": ("scheduler.mpi", "scheduler.launch_extra.smpiargs=ARGUMENTS where jsrun starts the ranks"),
-    "gpu_bind": ("system.gpu_bind", "leave it out: each rank sees the GPUs of its host, LOCAL_RANK chooses"),
-}
 _DEPENDENCY = {"afterok": "done", "afterany": "ended", "afternotok": "exit", "after": "started"}
 
 
 def submit(request: Request, flavour: str) -> list[Option]:
-    """Options of bsub: what the request says, then the user's own; one that is given again replaces ours.
-
-    Raises `PlanError` naming the key of what LSF has no word for.
-    """
-    for field, (key, fix) in _NO_WORD.items():
-        if getattr(request, field) is not None:
-            raise PlanError(f"{getattr(request, field)!r} cannot be said to LSF", where=key, fix=fix)
+    """Options of bsub: what the request says, then the user's own; one that is given again replaces ours."""
     theirs = list(_given(request, flavour))
     names = {name for name, _ in theirs} - {"R"}  # several -R are one requirement
     gone = {_name(name) for name in request.removed_args}
@@ -145,14 +172,7 @@ def array(request: Request, number: int) -> str:
 
 
 def _stated(request: Request, flavour: str) -> Iterator[Option]:
-    for option, key, value in (
-        ("q", "queue", request.queue),
-        ("P", "project", request.project),
-        ("G", "user_group", _group(request)),
-        ("U", "reservation", request.reservation),
-    ):
-        if value is not None:
-            yield option, one_line(value, f"scheduler.{key}")
+    yield from texts(TABLE, replace(request, user_group=_group(request)), ("q", "P", "G", "U"))
     yield from _size(request, flavour)
     if request.time_limit is not None:
         yield "W", minutes(request.time_limit)
@@ -235,12 +255,7 @@ def _requirements(request: Request, slots: int) -> Iterator[str]:
 
 def _gpus(request: Request) -> int:
     """GPUs on each host."""
-    if request.gpu_request not in (None, "gpu", "rusage", "gpus-per-node"):
-        raise PlanError(
-            f"{request.gpu_request!r} is no way to ask LSF for GPUs",
-            where="system.gpu_request",
-            fix="gpu | rusage | none",
-        )
+    gpu_request(TABLE, request)
     return request.shared_gpus or request.procs_per_node * request.gpus_per_proc
 
 
@@ -312,11 +327,11 @@ def _given(request: Request, flavour: str) -> Iterator[Option]:
 
 
 def _check(name: str, value: str | None, request: Request, flavour: str, where: str) -> None:
-    size = {"nnodes": request.nodes} if flavour == "csm" else {}
-    if name in size and value == str(size[name]):
+    if name == "nnodes" and flavour == "csm" and value == str(request.nodes):
         return
-    if name in _OURS:
-        raise PlanError(f"-{name} cannot be set", where=where, fix=_OURS[name] or None)
+    refused = {**TABLE.refused, **TABLE.refused_submit, "nnodes": TABLE.keys["nnodes"]}
+    if name in refused:
+        raise PlanError(f"-{name} cannot be set", where=where, fix=refused[name])
     if name == "J":
         raise PlanError("-J makes arrays", where=where, fix="scheduler.job_name")
     if name == "R" and flavour == "csm":

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
@@ -34,12 +34,12 @@ from hpc_hydra.schedulers.capabilities import (
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
-from hpc_hydra.schedulers.options import Option, SizeOptions, merge, one_line
+from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.slurm import ranks, sinfo
-from hpc_hydra.schedulers.slurm.options import ALIASES, GPU_REQUESTS, ONE_OF, SlurmOptions, flag, time_limit
+from hpc_hydra.schedulers.slurm.options import SlurmOptions, flag, laid_over, time_limit
 from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
 
-__all__ = ["ALIASES", "GPU_REQUESTS", "STATES", "Slurm", "time_limit"]
+__all__ = ["STATES", "Slurm", "time_limit"]
 
 _OF_THE_JOB = (  # what srun would take for options of a step
     "SLURM_CPUS_PER_TASK",
@@ -103,15 +103,6 @@ class Slurm(
     mpi_advice = (
         "srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
     )
-    size_options: ClassVar[SizeOptions] = {
-        "job-name": ((), ()),
-        "nodes": (("nodes",), ()),
-        "ntasks-per-node": (("procs_per_node",), ()),
-        "gpus-per-node": (("gpus_per_proc",), ("procs_per_node",)),
-        "gres": (("gpus_per_proc",), ("procs_per_node",)),
-        "open-mode": ((), ()),
-        "no-requeue": ((), ()),
-    }
 
     def notes(self, request: Request) -> tuple[str, ...]:
         """sbatch(1): a signal may be sent up to 60 s before it is asked for."""
@@ -131,14 +122,13 @@ class Slurm(
         further = range(
             0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
         )  # nodes that the script itself does not run on
-        options = merge(self._for_this_job(spec), self.directives(request), request.removed_args, aliases=ALIASES)
+        options = laid_over(self._for_this_job(spec), self.directives(request), request, one_of=())
         own = SchedulerLines(
             self.name,
             _JOB_ID,
             directives=[f"#SBATCH {_directive(option)}" for option in options],
             before=[*_before_requeues(spec)],
             other_nodes=_once_on_each_node(further) if further else (),
-            workdir="chdir" not in dict(options),
         )
         if spec.packs:
             return pack_script(spec, own, index="${SLURM_ARRAY_TASK_ID:-0}")
@@ -171,7 +161,7 @@ class Slurm(
         request = spec.plan.tasks
         options = [("exact", None), *self._slice(request)]
         given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
-        options = merge(options, given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF)
+        options = laid_over(options, given, request)
         own = SchedulerLines(self.name, _JOB_ID, before=[f"unset {' '.join(_OF_THE_JOB)}"])
         return step_script(spec, own, launch=["srun", *map(flag, options)], last='"--nodelist=${2-}"')
 

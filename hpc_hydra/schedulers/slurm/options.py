@@ -6,49 +6,124 @@ Source: slurm.schedmd.com/sbatch.html, srun.html, 22.05 to 25.05. Pure. Must not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.options import SPELLINGS
+from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
-from hpc_hydra.schedulers.options import Option, canonical, merge, one_line
+from hpc_hydra.schedulers.options import Option, canonical, gpu_request, merge, one_line, texts
 
-GPU_REQUESTS = ("gpus-per-node", "gpus-per-task", "gres", "none")
-"""Spellings of GPUs. `gpus-per-node` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL
-can use peer-to-peer transport. `gpus-per-task` shows each rank its own only."""
-ALIASES = SPELLINGS["slurm"].short
+TABLE = OptionTable(
+    keys={
+        "nodes": "resources.nodes",
+        "ntasks-per-node": "resources.procs_per_node",
+        "gpus-per-task": "resources.gpus_per_proc",
+        "cpus-per-task": "resources.cpus_per_proc",
+        "mem": "resources.mem_per_node",
+        "time": "resources.time_limit",
+        "exclusive": "resources.exclusive",
+        "partition": "scheduler.queue",
+        "account": "scheduler.account",
+        "qos": "scheduler.qos",
+        "reservation": "scheduler.reservation",
+        "dependency": "scheduler.dependency",
+        "job-name": "scheduler.job_name",
+        "constraint": "scheduler.constraint",
+        "nodelist": "scheduler.nodelist",
+        "exclude": "scheduler.exclude",
+        "mail-type": "scheduler.mail_type",
+        "mail-user": "scheduler.mail_user",
+        "comment": "scheduler.comment",
+        "mpi": "scheduler.mpi",
+        "gpu-bind": "system.gpu_bind",
+        "cpu-bind": "system.cpu_bind",
+    },
+    short={
+        "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus",
+        "H": "hold", "I": "immediate", "J": "job-name", "K": "kill-on-bad-exit", "L": "licenses", "M": "clusters",
+        "N": "nodes", "O": "overcommit", "Q": "quiet", "S": "core-spec", "T": "threads", "W": "wait",
+        "X": "disable-status", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
+        "i": "input", "k": "no-kill", "l": "label", "m": "distribution", "n": "ntasks", "o": "output",
+        "p": "partition", "q": "qos", "r": "relative", "s": "oversubscribe", "t": "time", "u": "unbuffered",
+        "v": "verbose", "w": "nodelist", "x": "exclude", "cluster": "clusters", "share": "oversubscribe",
+        "tasks-per-node": "ntasks-per-node", "workdir": "chdir",
+    },
+    refused={
+        "ntasks": "resources.nodes and resources.procs_per_node",
+        "ntasks-per-gpu": "resources.procs_per_node and resources.gpus_per_proc",
+        "array": "several values under -m make the array; scheduler.array_parallelism limits how many run at once",
+        "output": "logging.out",
+        "error": "logging.err",
+        "chdir": "give the command in that directory",
+        "wrap": "hpc-hydra run -- COMMAND",
+        "multi-prog": "hpc-hydra run -- COMMAND",
+        "parsable": "leave it out: the job's id is found anyway",
+        "pty": "salloc, then srun --pty",
+        "test-only": "launch.dry_run=true",
+        "help": "man sbatch",
+        "usage": "man sbatch",
+        "version": "sbatch --version",
+    },
+    refused_submit={"wait": "scheduler.launch_extra.wait for srun; the launcher waits by itself"},
+    lacks={
+        "project": "scheduler.account=NAME",
+        "user_group": "scheduler.account=NAME",
+        "flavour": "leave it out",
+    },
+    gpu_requests=("gpus-per-node", "gpus-per-task", "gres", "none"),
+    gpus=frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "tres-per-task"}),
+    memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
+    launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
+    exclusive=(
+        ("mem", "mem-per-cpu", "mem-per-gpu"),
+        ("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task"),
+        ("exclusive", "oversubscribe"),
+        ("exclusive",),  # exclusive=user beside resources.exclusive
+        ("requeue", "no-requeue"),
+        ("cpus-per-task", "cpus-per-gpu"),
+        ("nodelist", "nodefile"),
+        ("core-spec", "thread-spec"),
+        ("exact", "whole"),
+        ("hint", "cpu-bind"),
+        ("hint", "extra-node-info"),
+        ("hint", "ntasks-per-core"),
+        ("hint", "threads-per-core"),
+    ),
+    written_by={"requeue": "launch.max_requeues"},
+    sizes={
+        "job-name": ((), ()),
+        "nodes": (("nodes",), ()),
+        "ntasks-per-node": (("procs_per_node",), ()),
+        "gpus-per-node": (("gpus_per_proc",), ("procs_per_node",)),
+        "gres": (("gpus_per_proc",), ("procs_per_node",)),
+        "open-mode": ((), ()),
+        "no-requeue": ((), ()),
+    },
+)  # fmt: skip
+"""``gpus-per-node`` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL can use
+peer-to-peer transport. ``gpus-per-task`` shows each rank its own only."""
 _GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})  # and gres=gpu:N
-ONE_OF = tuple(group for group in SPELLINGS["slurm"].exclusive if len(group) > 1 and "gres" not in group)
-_REFUSED = {  # options that change what is submitted, or what the commands print, with what to do instead
-    "array": "a sweep: key=1,2,3",
-    "help": "man sbatch",
-    "multi-prog": "hpc-hydra run -- COMMAND",
-    "parsable": "leave it out: it is always there",
-    "pty": "salloc, then srun --pty",
-    "test-only": "launch.dry_run=true",
-    "usage": "man sbatch",
-    "version": "sbatch --version",
-    "wrap": "hpc-hydra run -- COMMAND",
-}
-_REFUSED_BY_SBATCH = _REFUSED | {"wait": "scheduler.launch_extra.wait for srun; the launcher waits by itself"}
+_ONE_OF = tuple(group for group in TABLE.exclusive if len(group) > 1 and "gres" not in group)
 
 
 class SlurmOptions(Scheduler):
     """The half of the adapter that writes options."""
 
+    options = TABLE
+
     def check(self, request: Request) -> None:
         for name, value in request.submit_args:
-            self._check_option(name, value, request, _REFUSED_BY_SBATCH)
+            self._check_option(name, value, request, {**TABLE.refused, **TABLE.refused_submit})
         for name, value in request.launch_args:
-            self._check_option(name, value, request, _REFUSED)
+            self._check_option(name, value, request, TABLE.refused)
         self.directives(request)
         self.launch_command(request)
         self._throttle(request)
 
     @staticmethod
     def _check_option(name: str, value: str | None, request: Request, refused: Mapping[str, str]) -> None:
-        option, key = canonical(name, ALIASES), f"scheduler.extra.{name}"
+        option, key = canonical(name, TABLE.short), f"scheduler.extra.{name}"
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
             raise PlanError(f"{name!r} is no option of sbatch or srun", where="scheduler.extra")
         if option in refused:
@@ -57,7 +132,6 @@ class SlurmOptions(Scheduler):
             one_line(value, key)
         size = {
             "nodes": ("resources.nodes", request.nodes),
-            "ntasks": ("resources.nodes", request.world_size),
             "ntasks-per-node": ("resources.procs_per_node", (request.allocation or (request.procs_per_node,))[0]),
         }
         if option in size and value != str(size[option][1]):
@@ -68,13 +142,7 @@ class SlurmOptions(Scheduler):
             )
 
     def directives(self, request: Request) -> list[Option]:
-        return merge(
-            self._stated(request),
-            request.submit_args,
-            request.removed_args,
-            aliases=ALIASES,
-            exclusive=ONE_OF,
-        )
+        return laid_over(self._stated(request), request.submit_args, request)
 
     def _stated(self, request: Request) -> Iterator[Option]:
         yield "job-name", one_line(request.job_name, "scheduler.job_name")
@@ -90,21 +158,7 @@ class SlurmOptions(Scheduler):
             yield "time", time_limit(request.time_limit)
         if request.exclusive:
             yield "exclusive", None
-        for option, key, value in (
-            ("partition", "queue", request.queue),
-            ("account", "account", request.account),
-            ("qos", "qos", request.qos),
-            ("reservation", "reservation", request.reservation),
-            ("dependency", "dependency", request.dependency),
-            ("constraint", "constraint", request.constraint),
-            ("nodelist", "nodelist", request.nodelist),
-            ("exclude", "exclude", request.exclude),
-            ("mail-type", "mail_type", request.mail_type),
-            ("mail-user", "mail_user", request.mail_user),
-            ("comment", "comment", request.comment),
-        ):
-            if value is not None:
-                yield option, one_line(value, f"scheduler.{key}")
+        yield from texts(TABLE, request, (name for name in TABLE.keys if name not in TABLE.launch), "scheduler.")
         yield "open-mode", "append"
         yield "requeue" if request.max_requeues else "no-requeue", None
         if request.warning is not None:
@@ -114,12 +168,10 @@ class SlurmOptions(Scheduler):
 
     def _gpus(self, request: Request) -> Iterator[Option]:
         """GPUs in the one spelling of the system; none of ours where the user gives another."""
-        spelling = request.gpu_request or GPU_REQUESTS[0]
-        if spelling not in GPU_REQUESTS:
-            raise PlanError(
-                f"{spelling!r} is no way to ask for GPUs", where="system.gpu_request", fix=" | ".join(GPU_REQUESTS)
-            )
-        given = {canonical(name, ALIASES): value or "" for name, value in (*request.submit_args, *request.launch_args)}
+        spelling = gpu_request(TABLE, request)
+        given = {
+            canonical(name, TABLE.short): value or "" for name, value in (*request.submit_args, *request.launch_args)
+        }
         if not request.gpus_per_proc or spelling == "none":
             return
         typed = f"{request.gpu_type}:" if request.gpu_type else ""
@@ -152,8 +204,7 @@ class SlurmOptions(Scheduler):
         step = [*self._step(request)]
         if attached:  # else the first Ctrl-C only shows the state of the tasks
             step.append(("quit-on-interrupt", None))
-        options = merge(step, given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF)
-        return ["srun", *map(flag, options)]
+        return ["srun", *map(flag, laid_over(step, given, request))]
 
     def replica_command(self, request: Request, python: str) -> list[str]:
         """A step that overlaps with the others: the agents in it share out the cores and GPUs of their nodes."""
@@ -162,11 +213,8 @@ class SlurmOptions(Scheduler):
         given = [
             (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
         ]
-        merged = merge(
-            [*options, ("nodelist", "{hosts}"), ("overlap", None), ("input", "none")],
-            given, request.removed_args, aliases=ALIASES, exclusive=ONE_OF,
-        )  # fmt: skip
-        return ["srun", *map(flag, merged)]
+        options += [("nodelist", "{hosts}"), ("overlap", None), ("input", "none")]
+        return ["srun", *map(flag, laid_over(options, given, request))]
 
     def _step(self, request: Request) -> Iterator[Option]:
         yield "nodes", str(request.nodes)
@@ -181,20 +229,14 @@ class SlurmOptions(Scheduler):
             yield "no-kill", None
         yield "wait", "0"  # a rank that ended well may wait for slow ones, whatever the site's default is
         yield "export", "ALL"  # also where the job was submitted with --export=NONE
-        for option, key, value in (
-            ("mpi", "scheduler.mpi", request.mpi),
-            ("gpu-bind", "system.gpu_bind", request.gpu_bind),
-            ("cpu-bind", "system.cpu_bind", request.cpu_bind),
-        ):
-            if value is not None:
-                yield option, one_line(value, key)
+        yield from texts(TABLE, request, ("mpi", "gpu-bind", "cpu-bind"))
 
     @staticmethod
     def _for_sbatch_only(name: str, value: str | None, request: Request) -> bool:
         """`export`, given for both commands, is about what the job inherits; the ranks get what the script exports."""
-        if canonical(name, ALIASES) != "export" or (value or "").split(",")[0] == "ALL":
+        if canonical(name, TABLE.short) != "export" or (value or "").split(",")[0] == "ALL":
             return False
-        if any(canonical(other, ALIASES) == "export" and its == value for other, its in request.submit_args):
+        if any(canonical(other, TABLE.short) == "export" and its == value for other, its in request.submit_args):
             return True
         raise PlanError(
             f"srun --export={value} would keep the job's environment from the ranks",
@@ -230,6 +272,17 @@ def time_limit(seconds: int) -> str:
     days, minutes = divmod(minutes, 24 * 60)
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}:00"
     return f"{days}-{clock}" if days else clock
+
+
+def laid_over(
+    ours: Iterable[Option],
+    given: Iterable[Option],
+    request: Request,
+    *,
+    one_of: Sequence[Collection[str]] = _ONE_OF,
+) -> list[Option]:
+    """The user's options over ours (`merge`)."""
+    return merge(ours, given, request.removed_args, aliases=TABLE.short, exclusive=one_of)
 
 
 def flag(option: Option) -> str:

@@ -21,7 +21,7 @@ from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import LostHosts, NodeList, PerNodeCommands
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
-from hpc_hydra.schedulers.local_base import Unqueued
+from hpc_hydra.schedulers.local_base import Unqueued, lacking
 from hpc_hydra.schedulers.ssh import ranks
 from hpc_hydra.schedulers.ssh.ranks import HOSTS
 
@@ -49,7 +49,9 @@ class Ssh(Unqueued, LostHosts, NodeList, PerNodeCommands):
     host_ends = ENDS.format(host="*")
     lost_exit_code = 255  # ssh's own
     place = "hosts without a scheduler"
-    refused = ("dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account")
+    options = lacking(
+        "dependency", "reservation", "constraint", "nodelist", "exclude", "mpi", "qos", "queue", "account"
+    )
     without_meaning: ClassVar[Mapping[str, str]] = {
         "mail_type": "scheduler.mail_type",
         "mail_user": "scheduler.mail_user",

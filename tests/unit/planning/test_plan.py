@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
-from hpc_hydra.planning.options import SPELLINGS
-from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import EnvVar, Logging, Plan, Rendezvous, from_json, to_json
+from hpc_hydra.schedulers.generic import plan
 
 BOX = {
     "name": "box",
@@ -748,8 +746,3 @@ def test_planning_leaves_the_settings_alone() -> None:
     given_ = from_mapping({"system": dict(BOX), "scheduler": {"name": "slurm", "extra": {"time": 5, "mpi": "none"}}})
     before = repr(given_)
     assert plan(given_) == plan(given_) and repr(given_) == before
-
-
-@pytest.mark.parametrize("scheduler", ["slurm", "flux"])
-def test_spellings_of_options_stand_once(scheduler: str) -> None:
-    assert import_module(f"hpc_hydra.schedulers.{scheduler}.options").ALIASES is SPELLINGS[scheduler].short

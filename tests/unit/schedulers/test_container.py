@@ -16,10 +16,10 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
 from hpc_hydra.launcher import scripts
-from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.generic import plan
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError, RendezvousError
-from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobEndState, State
@@ -57,14 +56,14 @@ OTHER_VALUES: dict[str, Any] = {
     "launch_args": (("label-io", None),), "removed_args": ("output",), "max_requeues": 2,
 }  # fmt: skip
 REFUSED = {
-    **{name: f"scheduler.{name}" for name in ("qos", "reservation", "mail_type", "mail_user", "array_parallelism")},
+    **{name: f"scheduler.{name}" for name in FLUX.options.lacks},
     "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name", "gpu_type": "system.gpu_type",
     "step_goes_on": "rendezvous.min_nodes",
 }  # fmt: skip
 FIELDS = [
     f.name
     for f in dataclasses.fields(Request)
-    if f.name not in ("scheduler", "hosts", "array_parallelism", "mem_per_node", *OWN_KEYS)
+    if f.name not in ("scheduler", "hosts", "array_parallelism", "mem_per_node")
     and f.name != "allocation"  # planning asks it of SLURM alone
 ]
 

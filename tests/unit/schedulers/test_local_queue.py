@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import PlanError, RendezvousError
-from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import generic
 from hpc_hydra.schedulers.base import JobStatus, State, SubmitError
@@ -191,7 +190,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "gpu_type",  # a scheduler's word for the GPUs of the machine, of which there is no other kind here
         "no_kill",  # the one node is this machine: it cannot be lost alone
     }  # fmt: skip
-    for name in Request.__dataclass_fields__.keys() - used - OWN_KEYS.keys():
+    for name in Request.__dataclass_fields__.keys() - used:
         value: Any = 2 if name == "nodes" else (("x", "1"),) if name.endswith("_args") else "x"
         asked = request(scheduler="local", **{name: value})
         if not ADAPTER.notes(asked):

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.options import OWN_KEYS  # refused by planning
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.slurm.adapter import Slurm, time_limit
 from tests.unit.schedulers.specs import request, spec
@@ -64,7 +63,7 @@ OTHER_VALUES: dict[str, Any] = {
 }
 
 
-FIELDS = [f.name for f in dataclasses.fields(Request) if f.name not in ("scheduler", "hosts", *OWN_KEYS)]
+FIELDS = [f.name for f in dataclasses.fields(Request) if f.name not in ("scheduler", "hosts", *SLURM.options.lacks)]
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -247,12 +246,6 @@ def test_an_unknown_way_to_ask_for_gpus_lists_the_known_ones() -> None:
 def test_a_log_directory_that_sbatch_cannot_name_is_refused() -> None:
     with pytest.raises(PlanError, match="backslash"):
         SLURM.script(spec(root=Path("/a\\b")))
-
-
-def test_the_users_directory_is_left_to_the_user() -> None:
-    script = SLURM.script(spec(request(submit_args=(("D", "/elsewhere"),))))
-    assert "#SBATCH --chdir=/elsewhere" in script
-    assert "\ncd " not in script
 
 
 texts = st.one_of(

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from hpc_hydra.errors import PlanError, SchedulerError
-from hpc_hydra.planning.plan import plan
+from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import detect, index
 from hpc_hydra.system.hardware import Hardware
 from hpc_hydra.system.probe import Probe, Unanswered
@@ -415,8 +417,9 @@ def test_csm_machines_know_their_flavour_and_leave_it_to_lsf(name: str, composed
     assert (asked.scheduler, asked.flavour, asked.queue) == ("lsf", "csm", "pbatch")
     here = plan(detect.resolve(composed(f"system={name}", "scheduler=local"), probe=machine())).request
     assert here.flavour is None
-    with pytest.raises(PlanError, match=r"scheduler\.flavour: 'csm' is for scheduler=lsf"):
-        plan(detect.resolve(composed("scheduler=slurm", "scheduler.flavour=csm"), probe=machine()))
+    with pytest.raises(PlanError, match=r"scheduler\.flavour: scheduler=slurm does not support it \('csm'\)"):
+        asked = plan(detect.resolve(composed("scheduler=slurm", "scheduler.flavour=csm"), probe=machine())).request
+        generic.check(adapter_for("slurm"), asked)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.planning.plan import plan
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import generic, registry
+from hpc_hydra.schedulers.generic import plan
 from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import Composed, machine
