@@ -33,7 +33,6 @@ ALLOWED = {
     "node/modes/mpiexec.py": "the program ssh, without which an old Open MPI refuses to start",
     "planning/container.py": _LATER,
     "planning/hosts.py": _LATER,
-    "planning/options.py": _LATER,
     "planning/packing.py": _LATER,
     "planning/plan.py": _LATER,
     "planning/rendezvous.py": _LATER,

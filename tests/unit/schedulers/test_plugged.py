@@ -99,10 +99,10 @@ def test_one_class_and_one_yaml_are_a_scheduler(yard: Path) -> None:
     assert "#YARD --yard=north" in (yard / "sweep/.hpc_hydra/jobs/job0.sh").read_text()
 
 
-def test_what_it_has_no_word_for_is_refused(yard: Path) -> None:
+def test_what_it_lacks_is_refused(yard: Path) -> None:
     done = start(yard, "scheduler=yard", "scheduler.qos=high", "launch.dry_run=true")
     assert done.returncode == 2
-    assert "scheduler.qos: yard has no such thing" in done.stderr
+    assert "scheduler.qos: scheduler=yard does not support it" in done.stderr
 
 
 def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
