@@ -114,7 +114,7 @@ def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_t
     fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submitted: bool, packed: bool
 ) -> None:
     """At the time limit: right after, or just before, the queue has taken the job that goes on."""
-    kill = f'[ "$1$#" != batch6 ] || {{ {"$REAL $@;" * submitted} kill -KILL 0; }}; exec "$REAL" "$@"'
+    kill = f'[ "$1$#" != batch7 ] || {{ {"$REAL $@;" * submitted} kill -KILL 0; }}; exec "$REAL" "$@"'
     Fakes(tmp_path / "wrapped", monkeypatch).put("flux", kill)
     probe = Probe(tmp_path, "flux")
     given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1"]
@@ -128,6 +128,8 @@ def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_t
         text, _ = launcher.communicate(timeout=PATIENCE)
     found = runs(probe)
     if submitted:
+        before, after = fake_flux.jobs()
+        assert after.started >= before.ended
         assert launcher.returncode == 0 and outcome(probe.sweep / "0")["job_id"] != first, text
     else:
         assert launcher.returncode == 1 and "ended before it was queued again" in found[0]["reason"], text
@@ -145,7 +147,7 @@ def test_a_successor_that_begins_while_it_is_given_up_is_the_one_that_goes_on(
     late, begun = tmp_path / "late", tmp_path / "begun"
     asks = f"""printf '%q ' "$REAL" "$@" >{late}; kill -KILL 0"""
     slow = f'"$REAL" "$@"; . {late}; rm {late}; until [ -e {begun} ]; do sleep 0.1; done; exit'
-    cases = f'case "$1$#" in batch6) {asks} ;; jobs6) [ ! -e {late} ] || {{ {slow}; }} ;; esac; exec "$REAL" "$@"'
+    cases = f'case "$1$#" in batch7) {asks} ;; jobs6) [ ! -e {late} ] || {{ {slow}; }} ;; esac; exec "$REAL" "$@"'
     Fakes(tmp_path / "wrapped", monkeypatch).put("flux", cases)
     probe = Probe(tmp_path, "flux")
     given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]
@@ -196,7 +198,7 @@ def test_a_run_that_is_cancelled_while_it_is_queued_again_reads_cancelled_and_no
         "by hand": f'touch {asking}; exec "$REAL" "$@"',
     }[when]
     eventlog = f"[ ! -e {asking} ] || {{ {TOLD}; }}" if when == "by hand" else ""
-    cases = f'case "$1$#" in batch6) {batch} ;; esac; case "$1$2" in jobeventlog) {eventlog} ;; esac; exec "$REAL" "$@"'
+    cases = f'case "$1$#" in batch7) {batch} ;; esac; case "$1$2" in jobeventlog) {eventlog} ;; esac; exec "$REAL" "$@"'
     Fakes(tmp_path / "wrapped", monkeypatch).put("flux", cases)
     given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]
     given += ["+x=0,1", "launch.pack=2", "launch.allocations=1"] if packed else ["+x=0"]

@@ -339,8 +339,8 @@ class Flux(
         return named(stdout).get(name)
 
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
-        name = self.successor_name(env, count)
-        return ["flux", "batch", f"--job-name={name}", str(script), str(run), str(count), id_]
+        name, after = self.successor_name(env, count), f"--dependency=afterany:{id_}"  # never beside its predecessor
+        return ["flux", "batch", f"--job-name={name}", after, str(script), str(run), str(count), id_]
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
         return [["flux", "jobs", "--json", *ids]] if ids else []

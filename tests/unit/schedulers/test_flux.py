@@ -320,7 +320,7 @@ def test_a_further_job_for_a_run_has_a_name_of_its_own_and_counts() -> None:
     (name,) = [line for line in lines if line.startswith("export HPC_HYDRA_FLUX_NAME=")]
     env = {"HPC_HYDRA_FLUX_NAME": "train.5.tag", "HPC_HYDRA_FLUX_AGAIN": "1", "FLUX_ENCLOSING_ID": "f9"}
     assert name.endswith(f"$HPC_HYDRA_RUN.{asked.tag}") and 'export HPC_HYDRA_FLUX_AGAIN="${2:-0}"' in lines
-    command = ["flux", "batch", "--job-name=train.5.tag.2", "/s/job0.sh", "5", "2", "f9"]
+    command = ["flux", "batch", "--job-name=train.5.tag.2", "--dependency=afterany:f9", "/s/job0.sh", "5", "2", "f9"]
     assert FLUX.resubmit_command(env, Path("/s/job0.sh"), 5, 2, "f9") == command
     assert FLUX.successor_name(env, 2) == "train.5.tag.2"
     assert FLUX.parse_successor("ƒ9 train.5.tag\nƒA train.5.tag.2\n", "train.5.tag.2") == "fA"

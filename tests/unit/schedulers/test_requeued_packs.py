@@ -33,7 +33,16 @@ def test_on_flux_the_run_that_names_the_pack_is_submitted_again() -> None:
     assert again.endswith('="${2:-0}"') and name.endswith("=train.${1:-3}.t")
     env = {name.split()[1].partition("=")[0]: "train.3.t"}
     command = adapter_for("flux").resubmit_command(env, Path("/s/jobs/job0.sh"), 3, 1, "f9")
-    assert command == ["flux", "batch", "--job-name=train.3.t.1", "/s/jobs/job0.sh", "3", "1", "f9"]
+    assert command == [
+        "flux",
+        "batch",
+        "--job-name=train.3.t.1",
+        "--dependency=afterany:f9",
+        "/s/jobs/job0.sh",
+        "3",
+        "1",
+        "f9",
+    ]
 
 
 @pytest.mark.parametrize("scheduler", ["lsf", "ssh"])
