@@ -84,6 +84,8 @@ class Journals:
 
 
 def never_began(paths: RunPaths, status: JobStatus) -> str:
-    """Why a run has no attempt of its own in an allocation that has ended."""
+    """Why a run has no attempt of its own in an allocation that has ended, and who ended that where it is known."""
     waited = "went on" if latest_attempt(paths) else "began"
-    return f"its allocation ended before it {waited} ({status.native or status.state.value})"
+    ended = "was cancelled" if status.state is State.CANCELLED else "ended"
+    said = ": ".join(dict.fromkeys(filter(None, (status.native or status.state.value, status.reason))))
+    return f"its allocation {ended} before it {waited} ({said})"

@@ -132,12 +132,13 @@ def _by_whom(state: SweepState, views: list[RunView]) -> list[RunView]:
         return views
     done = []
     for view in views:
-        if view.word == "cancelled" and view.id in asked:
+        if view.id in asked and (view.word == "cancelled" or (view.word == "pending" and is_packed(view.id))):
             when = time.strftime("%d %b %H:%M:%S", time.localtime(asked[view.id]))
+            whom = f"{state.cancelled[view.id] or 'by hpc-hydra'}, {when}"
             more = "never started" if view.outcome is not None and not view.outcome.attempt else ""
-            view = replace(
-                view, reason="; ".join(filter(None, (f"{state.cancelled[view.id] or 'by hpc-hydra'}, {when}", more)))
-            )
+            if view.word == "pending":
+                whom, more = f"cancelled {whom}", "its allocation will leave it out"
+            view = replace(view, reason="; ".join(filter(None, (whom, more))))
         done.append(view)
     return done
 

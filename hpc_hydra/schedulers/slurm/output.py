@@ -153,9 +153,8 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
             if len(fields) < 5 or not fields[0][:1].isdigit():
                 continue
             job, native, code, start, reason = fields
-            words = native.split()  # "CANCELLED by 1000"
-            native = words[0].rstrip("+") if words else ""
-            state = STATES.get(native, State.UNKNOWN)
+            native = native.rstrip("+")
+            state = STATES.get(native.partition(" ")[0], State.UNKNOWN)  # "CANCELLED by 1000"
             exit_code, signal = _exit(code) if state.is_finished else (None, None)
             if state is State.CANCELLED and exit_code == 0:  # it has none
                 exit_code = None
