@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc_hydra.cli.scan import Option, did_you_mean, named
+from hpc_hydra.config.schema import THIS_MACHINE
 
 SCHEDULERS = {  # torchrun-hpc's own words
     "None": None,
-    "local": "local",
-    "LocalScheduler": "local",
+    "local": THIS_MACHINE,
+    "LocalScheduler": THIS_MACHINE,
     "flux": "flux",
     "FluxScheduler": "flux",
     "slurm": "slurm",
@@ -177,7 +178,7 @@ OPTIONS: tuple[Option, ...] = (
         ("--local",),
         "flag",
         help="run here, without a scheduler: one rank, or -n of them",
-        key="scheduler=local",
+        key=f"scheduler={THIS_MACHINE}",
         section=_SIZE,
     ),
     Option(

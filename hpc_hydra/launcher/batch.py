@@ -27,7 +27,7 @@ def groups(runs: Sequence[Run], adapters: Adapters) -> list[Group]:
     equal = group(runs)
     for each in equal:
         generic.check(adapters[each.plan.request.scheduler], each.plan.tasks)
-    together = packed(equal)
+    together = packed(equal, generic.packing_by_launch_args(each.plan.request.scheduler for each in equal))
     for each in together:
         if each.pack is not None:
             generic.check_packing(adapters[each.plan.request.scheduler], each.plan.request)

@@ -140,7 +140,7 @@ def _swept_sizes(config: DictConfig) -> str | None:
 def _processes(config: DictConfig) -> int:
     """How many processes are asked for; 1 where the sizes are left to the system's facts, which `-m` asks for."""
     from hpc_hydra.config import load
-    from hpc_hydra.schedulers.generic import plan
+    from hpc_hydra.schedulers.planner import plan
     from hpc_hydra.system import detect
 
     settings = load.settings(config)

@@ -20,7 +20,7 @@ from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import RunRecord, apply_overrides, fix_run, parse_override
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.schedulers.generic import plan as make_plan
+from hpc_hydra.schedulers.planner import plan as make_plan
 from hpc_hydra.system import detect
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from hpc_hydra.planning import packing
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
-from hpc_hydra.schedulers.generic import plan as make_plan
+from hpc_hydra.schedulers.planner import plan as make_plan
 from hpc_hydra.system import detect
 
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # in the name of a directory that a time gives

@@ -97,7 +97,9 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         there = in_queues(views)
-        jobs = _jobs(sweep, packed(group(runs)), submitters, launch.inside, there)
+        equal = group(runs)
+        groups = packed(equal, generic.packing_by_launch_args(each.plan.request.scheduler for each in equal))
+        jobs = _jobs(sweep, groups, submitters, launch.inside, there)
         _tell_notes(jobs, sweep)
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):

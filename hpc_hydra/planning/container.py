@@ -24,7 +24,7 @@ KEYS = ("image", "mounts", "workdir", "mount_home", "remap_root", "writable", "e
 class Abilities:
     """What a runtime can say. ``paths``: characters that no mounted path can hold, with what takes them apart."""
 
-    schedulers: tuple[str, ...] | None = None  # None: all
+    by_scheduler: bool = False  # the scheduler's launch command makes the container, as few can
     cannot: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # key → value, what to do instead
     paths: str = ""
 
@@ -32,7 +32,7 @@ class Abilities:
 _SITE_DECIDES = "leave it null: the site's configuration of Shifter decides"
 ABILITIES: dict[str, Abilities] = {
     # github.com/NVIDIA/pyxis/wiki/Usage; enroot's fstab splits at blanks, pyxis at the others (pyxis#133)
-    "pyxis": Abilities(schedulers=("slurm",), paths=":, \t\n$"),
+    "pyxis": Abilities(by_scheduler=True, paths=":, \t\n$"),
     # apptainer.org/docs/user/latest/cli/apptainer_exec.html: --mount takes all that --bind cannot
     "apptainer": Abilities(cannot={"mount_home": (True, "leave it null: home is mounted where the site allows it")}),
     "singularity": Abilities(cannot={"mount_home": (True, "leave it null: home is mounted where the site allows it")}),
@@ -49,17 +49,16 @@ ABILITIES: dict[str, Abilities] = {
     ),
     # docs.cscs.ch/software/container-engine/edf
     "edf": Abilities(
-        schedulers=("slurm",), cannot={"remap_root": (True, "leave it null: one is oneself inside")}, paths=":, \t\n"
+        by_scheduler=True, cannot={"remap_root": (True, "leave it null: one is oneself inside")}, paths=":, \t\n"
     ),
 }
 _FLAGS = {"ro": True, "rw": False}
 
 
-def container(asked: ContainerConfig, scheduler: str, launcher: str, gpus_per_proc: int) -> Container | None:
-    """The container of the ranks; None where there is none.
+def container(asked: ContainerConfig, launcher: str, gpus_per_proc: int) -> Container | None:
+    """The container of the ranks; None where there is none. Whether the scheduler can make it, its adapter knows.
 
     Args:
-        scheduler: its name.
         launcher: who starts the ranks, ``scheduler`` or ``mpiexec``.
 
     Raises:
@@ -72,13 +71,7 @@ def container(asked: ContainerConfig, scheduler: str, launcher: str, gpus_per_pr
     if not asked.image:
         raise ConfigError("needs an image", where="container.image", fix="container.image=/path/to/image, or a name")
     can = ABILITIES[asked.name]
-    if can.schedulers and scheduler not in can.schedulers:
-        raise PlanError(
-            f"container={asked.name} is made by {' or '.join(can.schedulers)}, not by {scheduler}",
-            where="container.name",
-            fix="container=apptainer, or scheduler=" + can.schedulers[0],
-        )
-    if can.schedulers and launcher == "mpiexec":
+    if can.by_scheduler and launcher == "mpiexec":
         raise PlanError(
             f"container={asked.name} is made by the scheduler's launch command, but mpiexec starts the ranks",
             where="container.name",

@@ -15,7 +15,6 @@ from hpc_hydra.errors import ConfigError, PlanError
 # Names, addresses (also IPv6), aliases of an ssh configuration, `user@` before them; nothing that is an option.
 _NAME = re.compile(r"([\w.][\w.-]*@)?[\w:][\w.:%-]*", re.ASCII)
 _SLOTS = re.compile(r"slots=(\d+)", re.ASCII)
-WITH_QUEUES = ("flux", "local", "lsf", "slurm")  # these find hosts themselves
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,18 @@ def read(lines: Iterable[str], where: str) -> tuple[Host, ...]:
     return tuple(found.values())
 
 
+def given(scheduler: SchedulerConfig) -> str | None:
+    """The key that lists hosts; None where none does."""
+    if scheduler.hosts:
+        return "scheduler.hosts"
+    return None if scheduler.hostfile is None else "scheduler.hostfile"
+
+
 def hosts(scheduler: SchedulerConfig) -> tuple[Host, ...]:
     """The hosts of a configuration whose host file has been read. Raises `ConfigError`."""
-    if not scheduler.hosts and scheduler.hostfile is None:
+    key = given(scheduler)
+    if key is None:
         return ()
-    key = "scheduler.hosts" if scheduler.hosts else "scheduler.hostfile"
-    if scheduler.name in WITH_QUEUES:
-        raise ConfigError(
-            f"scheduler={scheduler.name} chooses hosts itself",
-            where=key,
-            fix="scheduler=ssh, or scheduler.nodelist=HOSTS where the scheduler knows them",
-        )
     found = read(scheduler.hosts, key)
     if not found:
         raise ConfigError("names no host", where=key, fix="scheduler.hosts='[node01,node02]'")

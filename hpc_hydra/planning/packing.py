@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hpc_hydra.config.schema import Settings
+from hpc_hydra.config.schema import THIS_MACHINE, Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.size import Size
 from hpc_hydra.planning.types import Plan, Request
@@ -132,7 +132,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
     fit = _fit(share(plan), plan.cores_on_node, plan.gpus_on_node, plan.mem_on_node)
     if plan.pack is None or plan.pack == 1:
         return ()
-    if plan.request.scheduler == "local":
+    if plan.request.scheduler == THIS_MACHINE:
         if plan.pack == "auto" or fit >= int(plan.pack):
             return ()
         some = "one run goes" if fit == 1 else f"{fit} runs go"
@@ -150,26 +150,24 @@ def alone(plan: Plan) -> tuple[str, ...]:
     return (f"launch.pack={plan.pack}: there is one run, so nothing is packed with it",)
 
 
-def together(plan: Plan) -> Request:
-    """What must be equal for runs to share an allocation: all of the request but its size."""
-    options = _of_the_job(plan.request) if plan.request.scheduler == "ssh" else ()
+def together(plan: Plan, *, by_launch_args: bool = False) -> Request:
+    """What must be equal for runs to share an allocation: all of the request but its size.
+
+    ``by_launch_args``: options of the launch command concern the allocation, too (`Packing.packs_by_launch_args`).
+    """
+    options = plan.request.launch_args if by_launch_args else ()
     return replace(
         plan.request, nodes=1, procs_per_node=1, gpus_per_proc=0, shared_gpus=None, cpus_per_proc=None,
         mem_per_node=None, gpu_bind=None, cpu_bind=None, mpi=None, launch_args=options, gpu_request=None, comment=None,
     )  # fmt: skip
 
 
-def _of_the_job(request: Request) -> tuple[tuple[str, str | None], ...]:
-    """Options of the launch command that concern the allocation too: how hosts are reached (ssh), which of those that
-    are given for both commands are not for the submit command (LSF)."""
-    return request.launch_args if request.scheduler in ("lsf", "ssh") else ()
-
-
-def allocation(plans: Sequence[Plan], most: int | None = None) -> Allocation:
+def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args: bool = False) -> Allocation:
     """The allocation that runs of these plans share: room for the largest of them, as often as `launch.pack` says.
 
     Args:
         most: runs that any one of the allocations carries, where that is known: no room is asked for more.
+        by_launch_args: as in `together`.
 
     Raises:
         PlanError: ``auto`` without knowing a node; more than a node has.
@@ -205,7 +203,7 @@ def allocation(plans: Sequence[Plan], most: int | None = None) -> Allocation:
     request = replace(
         first.request, nodes=nodes, procs_per_node=1, cpus_per_proc=cpus, gpus_per_proc=taken, shared_gpus=None,
         mem_per_node=memory if memory or whole else None, gpu_bind=None, cpu_bind=None, mpi=None,
-        launch_args=_of_the_job(first.request),
+        launch_args=first.request.launch_args if by_launch_args else (),
         gpu_request="gpus-per-node" if first.request.gpu_request == "gpus-per-task" else first.request.gpu_request,
     )  # fmt: skip
     return Allocation(request, at_a_time, cpus, taken, memory)

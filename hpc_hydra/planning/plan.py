@@ -18,12 +18,27 @@ from hpc_hydra.planning.warning import notes as notes_on_warning
 from hpc_hydra.planning.warning import warning
 
 
-def plan(settings: Settings, table: options.OptionTable) -> Plan:
+@dataclasses.dataclass(frozen=True)
+class SchedulerFacts:
+    """What planning has to know about a scheduler; its adapter tells (`schedulers.planner.facts`).
+
+    Attributes:
+        options: what its commands call the things that our keys stand for.
+        has_queue: jobs outlive the launcher; False: hosts, or this machine, without a scheduler.
+        helper_tasks: tasks on a node beside its ranks, where replica groups are started.
+    """
+
+    options: options.OptionTable = options.NO_OPTIONS
+    has_queue: bool = True
+    helper_tasks: int = 0
+
+
+def plan(settings: Settings, scheduler: SchedulerFacts) -> Plan:
     """Decide everything about a run's job.
 
     Args:
         settings: checked (`config.load`), and with `kind: auto` already filled in (`system.detect.resolve`).
-        table: options of the settings' scheduler (`Scheduler.options`).
+        scheduler: about the settings' scheduler.
 
     Raises:
         ConfigError: a value or combination that means nothing.
@@ -31,11 +46,12 @@ def plan(settings: Settings, table: options.OptionTable) -> Plan:
     """
     _resolved(settings)
     settings = dataclasses.replace(settings, system=_without_foreign_scheduler(settings))
-    merged = options.merge(settings, table)
+    merged = options.merge(settings, scheduler.options)
     settings = merged.settings
     queue = queues.choose(settings.system, settings.scheduler.queue)
     settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))
-    meet = rendezvous(settings.rendezvous, settings.system, settings.scheduler.name)
+    name, has_queue = settings.scheduler.name, scheduler.has_queue
+    meet = rendezvous(settings.rendezvous, settings.system, name, has_queue=has_queue)
     notes: tuple[str, ...] = ()
     if meet.launcher == "mpiexec":
         notes = _launched_by_mpi(settings, merged)
@@ -57,7 +73,7 @@ def plan(settings: Settings, table: options.OptionTable) -> Plan:
         notes += (strange,)
     if settings.logging.debug:
         notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
-    helpers = 1 if meet.has_replicas and settings.scheduler.name == "slurm" else 0  # the lighthouse
+    helpers = scheduler.helper_tasks if meet.has_replicas else 0
     sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem, helpers)
     check_replicas(meet, sized.nodes, sized.procs_per_node)
     check_nodes(meet, sized.nodes)
@@ -89,10 +105,10 @@ def plan(settings: Settings, table: options.OptionTable) -> Plan:
         exit_timeout=seconds(settings.launch.exit_timeout, "launch.exit_timeout", bare=False),
         gpu_order=given.order,
         notes=(*merged.notes, *sized.notes, *given.notes, *notes),
-        container=container(settings.container, request.scheduler, meet.launcher, sized.gpus_per_proc),
+        container=container(settings.container, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor, request.job_name),
         secrets=tuple(settings.launch.secrets),
-        poll_interval=_poll_interval(settings),
+        poll_interval=_poll_interval(settings, has_queue=has_queue),
         pack=packed.pack,
         after=_after(settings.launch.after),
         allocations=packed.allocations,
@@ -122,11 +138,11 @@ def _monitor(asked: MonitorConfig, job_name: str) -> Monitor | None:
     return None if asked.name == "none" else Monitor(interval or Monitor.interval, asked.dmon, file)
 
 
-def _poll_interval(settings: Settings) -> int | None:
+def _poll_interval(settings: Settings, *, has_queue: bool) -> int | None:
     """Seconds between two queries of the scheduler. Raises `ConfigError`; `PlanError` where there is none to ask."""
     key, name = "scheduler.poll_interval", settings.scheduler.name
     found = period(settings.scheduler.poll_interval, key, 1)
-    if found is not None and name in ("local", "ssh"):
+    if found is not None and not has_queue:
         raise PlanError(f"scheduler={name} has no queue that is asked", where=key, fix="leave it out")
     return found
 

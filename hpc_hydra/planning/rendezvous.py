@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, cast
 
-from hpc_hydra.config.schema import LoggingConfig, RendezvousConfig, SystemConfig
+from hpc_hydra.config.schema import THIS_MACHINE, LoggingConfig, RendezvousConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.addresses import is_link_local, not_for_others, split_endpoint
 from hpc_hydra.planning.types import Logging, Rendezvous
@@ -38,10 +38,16 @@ PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
 _PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u": "{user}", "a": "{num}", "%": "%"}
 
 
-def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "") -> Rendezvous:
+def rendezvous(
+    asked: RendezvousConfig, system: SystemConfig, scheduler: str = "", *, has_queue: bool = True
+) -> Rendezvous:
     """How the ranks find each other; interface and host suffix are the system's where the user names none.
 
-    ``scheduler`` is its name. Raises `ConfigError`.
+    Args:
+        scheduler: its name.
+        has_queue: it is one, rather than hosts without a scheduler.
+
+    Raises `ConfigError`.
     """
     if asked.port is not None and asked.port_range is not None:
         raise ConfigError(
@@ -54,10 +60,11 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
                 where=f"rendezvous.{key}",
                 fix=" or ".join(f"rendezvous={mode}" for mode in modes),
             )
-    for key in ("interface", "host_suffix") if scheduler == "local" else ():
+    for key in ("interface", "host_suffix") if scheduler == THIS_MACHINE else ():
         if getattr(asked, key):
             raise ConfigError(
-                "chooses a network between hosts, and with scheduler=local all ranks are on one, which needs none",
+                f"chooses a network between hosts, and with scheduler={scheduler} all ranks are on one, "
+                "which needs none",
                 where=f"rendezvous.{key}",
                 fix=f"rendezvous.{key}=null, or rendezvous.master_addr=ADDRESS",
             )
@@ -88,7 +95,7 @@ def rendezvous(asked: RendezvousConfig, system: SystemConfig, scheduler: str = "
         max_restarts=_restarts(asked),
         min_nodes=None if asked.min_nodes is None else _at_least(asked.min_nodes, 1, "min_nodes"),
         max_nodes=None if asked.max_nodes is None else _at_least(asked.max_nodes, 1, "max_nodes"),
-        launcher=_launcher(asked, scheduler),
+        launcher=_launcher(asked, scheduler, has_queue=has_queue),
         fork_server=bool(asked.fork_server),
         replicas_per_node=_at_least(per_node, 1, "replicas_per_node"),
         nodes_per_replica=_at_least(asked.nodes_per_replica, 1, "nodes_per_replica"),
@@ -182,23 +189,24 @@ def _check_backend(text: str) -> None:
             )  # fmt: skip
 
 
-def _launcher(asked: RendezvousConfig, scheduler: str) -> Literal["scheduler", "mpiexec"]:
+def _launcher(asked: RendezvousConfig, scheduler: str, *, has_queue: bool) -> Literal["scheduler", "mpiexec"]:
     """Who starts the ranks: only MPI's own launcher can on this machine, where there is no scheduler."""
     if asked.name != "mpi":
         return "scheduler"
-    if scheduler == "ssh":
+    is_here = scheduler == THIS_MACHINE
+    if not has_queue and not is_here:
         raise ConfigError(
             "there is no scheduler, and MPI starts its ranks over ssh by itself",
             where="rendezvous",
             fix="rendezvous=tcp, torchrun or static; or mpiexec of your MPI with `RANK`s of its own",
         )
-    if scheduler == "local" and asked.launcher == "scheduler":
+    if is_here and asked.launcher == "scheduler":
         raise ConfigError(
-            "there is no scheduler on this machine (scheduler=local) that could start MPI's ranks",
+            f"there is no scheduler on this machine (scheduler={scheduler}) that could start MPI's ranks",
             where="rendezvous.launcher",
             fix="rendezvous.launcher=mpiexec",
         )
-    return "mpiexec" if asked.launcher == "mpiexec" or scheduler == "local" else "scheduler"
+    return "mpiexec" if asked.launcher == "mpiexec" or is_here else "scheduler"
 
 
 def capped(asked: float | None, cap: float | None) -> float | None:

@@ -5,8 +5,9 @@ Must not know: Hydra, schedulers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from hpc_hydra.config.schema import THIS_MACHINE
@@ -103,13 +104,18 @@ def _split_packs(whole: Group, pack: Pack, limit: int | None) -> list[Group]:
     return parts
 
 
-def packed(groups: Iterable[Group]) -> list[Group]:
+def packed(groups: Iterable[Group], by_launch_args: Collection[str] = ()) -> list[Group]:
     """The same groups, but runs that are to be packed in groups of common allocations, also runs of several sizes.
 
-    On this machine the queue is such an allocation: so many runs at a time. Raises `PlanError`.
+    On this machine the queue is such an allocation: so many runs at a time.
+
+    Args:
+        by_launch_args: schedulers whose options of the launch command concern the allocation, too.
+
+    Raises `PlanError`.
     """
     done: list[Group] = []
-    by_rest: dict[object, list[Group]] = {}
+    by_rest: dict[tuple[bool, object], list[Group]] = {}
     for group in groups:
         plan = group.plan
         if plan.pack is None:
@@ -117,9 +123,12 @@ def packed(groups: Iterable[Group]) -> list[Group]:
         elif plan.request.scheduler == THIS_MACHINE:
             done.append(_on_this_machine(group))
         else:
-            key = (plan.system, plan.pack, plan.allocations, packing.together(plan), plan.python, plan.after)
-            by_rest.setdefault(key, []).append(group)
-    return done + [pack for members in by_rest.values() for pack in _packs(members)]
+            options = plan.request.scheduler in by_launch_args
+            request = packing.together(plan, by_launch_args=options)
+            rest = (plan.system, plan.pack, plan.allocations, request, plan.python, plan.after)
+            by_rest.setdefault((options, rest), []).append(group)
+    packs = [_packs(members, by_launch_args=options) for (options, _), members in by_rest.items()]
+    return done + [pack for several in packs for pack in several]
 
 
 def _on_this_machine(group: Group) -> Group:
@@ -136,25 +145,25 @@ def _on_this_machine(group: Group) -> Group:
     return replace(group, plan=replace(group.plan, request=replace(request, array_parallelism=min(limits))))
 
 
-def _packs(members: Sequence[Group]) -> list[Group]:
+def _packs(members: Sequence[Group], *, by_launch_args: bool) -> list[Group]:
     """One group, and where some allocations need fewer nodes than others (the last ones, not full), one for these.
 
     Jobs of an array are alike, and ``array_parallelism`` counts within one: with it, all are as large as the largest.
     """
     runs = sorted((run for group in members for run in group.runs), key=lambda run: run.num)
     plans = [group.plan for group in members]
-    parts = packing.spread([run.plan for run in runs], packing.allocation(plans), plans[0].allocations)
-    nodes = {size: packing.allocation(plans, most=size).request.nodes for size in {len(part) for part in parts}}
+    room = partial(packing.allocation, plans, by_launch_args=by_launch_args)
+    parts = packing.spread([run.plan for run in runs], room(), plans[0].allocations)
+    nodes = {size: room(size).request.nodes for size in {len(part) for part in parts}}
     one_array = plans[0].request.array_parallelism is not None
     by_nodes: dict[int, list[list[Run]]] = {}
     for part in parts:
         key = 0 if one_array else nodes[len(part)]
         by_nodes.setdefault(key, []).append([runs[index] for index in part])
-    return [_pack(plans, alike) for alike in by_nodes.values()]
+    return [_pack(plans, alike, room(max(map(len, alike)))) for alike in by_nodes.values()]
 
 
-def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]]) -> Group:
-    room = packing.allocation(plans, most=max(map(len, parts)))
+def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]], room: Allocation) -> Group:
     first = plans[0]
     outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
     chosen = tuple(run for part in parts for run in part)

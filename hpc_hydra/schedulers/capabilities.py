@@ -236,10 +236,13 @@ class Packing(Scheduler):
     Attributes:
         kill_delay: seconds between SIGTERM and SIGKILL for a packed run, which its launch command may need.
         setup_per_run: each run executes the setup lines on its own hosts; else the job's script does.
+        packs_by_launch_args: options of the launch command concern the allocation, too: runs that differ in them do
+            not share one.
     """
 
     kill_delay: float = 10.0
     setup_per_run: bool = False
+    packs_by_launch_args: bool = False
 
     @abstractmethod
     def step_script(self, spec: JobSpec) -> str:
@@ -343,7 +346,13 @@ class NodeList(Scheduler):
 
 
 class ReplicaLaunch(NodeList):
-    """Starts each replica group of a job by a command of its own (``rendezvous=torchft``)."""
+    """Starts each replica group of a job by a command of its own (``rendezvous=torchft``).
+
+    Attributes:
+        helper_tasks: tasks beside the ranks of a node, which the allocation must have room for: the lighthouse.
+    """
+
+    helper_tasks: int = 0
 
     @abstractmethod
     def replica_command(self, request: Request, python: str) -> list[str]:
@@ -366,6 +375,20 @@ class PerNodeCommands(Scheduler):
 
         Empty: it cannot be typed.
         """
+
+
+class HostList(Scheduler):
+    """Runs on the hosts that the user lists (``scheduler.hosts``)."""
+
+
+class ContainerLaunch(Scheduler):
+    """Its launch command starts ranks in a container by itself.
+
+    Attributes:
+        container_runtimes: values of ``container.name`` that it understands.
+    """
+
+    container_runtimes: tuple[str, ...] = ()
 
 
 # a machine and its nodes

@@ -5,15 +5,12 @@ Must not know: any scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, PlanError
-from hpc_hydra.planning import plan as planning
-from hpc_hydra.planning.options import NO_OPTIONS
-from hpc_hydra.planning.types import Plan, Request
+from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import options, registry
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
 from hpc_hydra.schedulers.capabilities import (
@@ -62,13 +59,6 @@ def check_capabilities(scheduler: Scheduler, request: Request) -> None:
         )
 
 
-def plan(settings: Settings) -> Plan:
-    """`planning.plan`, with the options of the scheduler that the settings name. Raises as that does."""
-    asked = settings.scheduler
-    table = NO_OPTIONS if asked.kind == "auto" else registry.adapter_for(asked.name).options
-    return planning.plan(settings, table)
-
-
 def check_packing(scheduler: Scheduler, request: Request) -> None:
     """Refuse packed runs, or their requeueing, where the scheduler does not support it. Raises `PlanError`."""
     if not isinstance(scheduler, Packing):
@@ -83,6 +73,12 @@ def check_packing(scheduler: Scheduler, request: Request) -> None:
             where="launch.max_requeues",
             fix="launch.max_requeues=0 (`hpc-hydra resume` packs what is left), or launch.pack=null",
         )
+
+
+def packing_by_launch_args(names: Iterable[str]) -> frozenset[str]:
+    """Those schedulers whose options of the launch command concern an allocation of packed runs, too."""
+    adapters = {name: registry.adapter_for(name) for name in names}
+    return frozenset(name for name, one in adapters.items() if isinstance(one, Packing) and one.packs_by_launch_args)
 
 
 def check_inside(scheduler: Scheduler, inside: str, env: Mapping[str, str]) -> None:

@@ -140,7 +140,7 @@ def processes_asked(cfg: DictConfig | None) -> int:
     if not _has_groups(cfg):
         return 1
     from hpc_hydra.config.load import settings
-    from hpc_hydra.schedulers.generic import plan
+    from hpc_hydra.schedulers.planner import plan
 
     asked = settings(cfg)  # type: ignore[arg-type]
     if asked.launch.debug:

@@ -78,6 +78,7 @@ class Lsf(
     status_forms = answers.FORMS
     requeue_exit_code = options_of.AGAIN  # `bsub -Q`: the same id, another attempt
     kill_delay = 25.0
+    packs_by_launch_args = True  # they tell which options of both commands are not for bsub
     limit_signal = signal.SIGUSR2
     warning_unit = 60
     size_variable = "JSM_NAMESPACE_SIZE"

@@ -19,6 +19,7 @@ from hpc_hydra.schedulers.capabilities import (
     Attach,
     AutoDetection,
     BatchScripts,
+    ContainerLaunch,
     Dependencies,
     EndWarning,
     InteractiveShell,
@@ -84,6 +85,7 @@ class Slurm(
     RequeuePacks,
     SurvivesNodeLoss,
     ReplicaLaunch,
+    ContainerLaunch,
     AutoDetection,
     NodeFacts,
     TaskVariables,
@@ -99,6 +101,8 @@ class Slurm(
     steps_share_nodes = True
     launch_executable = "srun"
     detection_order = 10
+    helper_tasks = 1
+    container_runtimes = ("pyxis", "edf")
     size_variable = "SLURM_STEP_NUM_TASKS"
     mpi_advice = (
         "srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"

@@ -19,7 +19,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
-from hpc_hydra.schedulers.capabilities import LostHosts, NodeList, PerNodeCommands
+from hpc_hydra.schedulers.capabilities import HostList, LostHosts, NodeList, PerNodeCommands
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
 from hpc_hydra.schedulers.local_base import Unqueued, lacking
 from hpc_hydra.schedulers.ssh import ranks
@@ -39,13 +39,14 @@ STATIC_PORT = 29500  # torchrun's own
 _VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
 
 
-class Ssh(Unqueued, LostHosts, NodeList, PerNodeCommands):
+class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
     executable = "ssh"
     kill_delay = 25.0
     setup_per_run = True
+    packs_by_launch_args = True  # they tell how hosts are reached
     host_ends = ENDS.format(host="*")
     lost_exit_code = 255  # ssh's own
     place = "hosts without a scheduler"

@@ -10,7 +10,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.env import IDENTITY, gpu_vendor, holds
 from hpc_hydra.planning.types import EnvVar
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 
 
 def env(presets: dict[str, Any] | None = None, nodes: int = 1, **groups: Any) -> list[EnvVar]:

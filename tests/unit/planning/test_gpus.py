@@ -9,7 +9,7 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 
 BOX = {"name": "box", "kind": "known", "cores_per_node": 32, "gpus_per_node": 4, "scheduler": "slurm"}
 

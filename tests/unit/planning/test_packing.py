@@ -92,7 +92,7 @@ def test_allocations_without_packing_are_refused() -> None:
 
 
 def test_a_packed_run_does_not_take_all_cores_by_default() -> None:
-    from hpc_hydra.schedulers.generic import plan as make
+    from hpc_hydra.schedulers.planner import plan as make
 
     found = make(dataclasses.replace(settings(pack="auto"), resources=_resources(procs_per_node=2)))
     assert (found.request.cpus_per_proc, found.pack) == (8, "auto")  # two of eight GPUs: a quarter of the cores

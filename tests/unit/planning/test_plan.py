@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
 from hpc_hydra.planning.types import EnvVar, Logging, Plan, Rendezvous, from_json, to_json
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 
 BOX = {
     "name": "box",

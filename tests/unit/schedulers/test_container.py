@@ -19,7 +19,7 @@ from hpc_hydra.launcher import scripts
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import JobSpec
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

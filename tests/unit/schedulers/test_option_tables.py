@@ -10,7 +10,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import generic, planner
 from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.schedulers.registry import adapter_for, names
 from tests.unit.schedulers.specs import request
@@ -49,7 +49,7 @@ def test_a_refused_option_is_refused_wherever_it_is_written(scheduler: str, sour
         given[group][key] = {option: "1"}  # type: ignore[assignment]
         if option not in adapter.options.keys:
             with pytest.raises(PlanError) as error:
-                generic.plan(from_mapping(given))
+                planner.plan(from_mapping(given))
             assert (error.value.where, error.value.fix) == (f"{source}.{option}", fix)
         with pytest.raises(PlanError, match=option):  # of a request that nobody planned
             generic.check(adapter, request(scheduler=scheduler, submit_args=((option, "1"),)))

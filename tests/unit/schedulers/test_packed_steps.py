@@ -78,7 +78,7 @@ def test_options_of_jsrun_stay_with_the_steps() -> None:
     both = (("alloc_flags", "gpumps"), ("smpiargs", "off"))
     asked = request(scheduler="lsf", flavour="csm", submit_args=both, launch_args=both, **SIZE)
     plan = Plan("test", asked, pack=2, cores_on_node=8, gpus_on_node=4)
-    outer = packing.allocation([plan]).request
+    outer = packing.allocation([plan], by_launch_args=LSF.packs_by_launch_args).request
     LSF.check(outer)
     assert "smpiargs" not in dict(LSF.directives(outer)) and dict(LSF.directives(outer))["alloc_flags"] == "gpumps"
     step = LSF.step_script(spec(asked))
@@ -108,5 +108,7 @@ def test_a_pack_over_ssh_is_known_by_its_first_run_and_waits_for_what_it_starts(
 
 def test_other_options_of_ssh_are_other_allocations() -> None:
     plans = [Plan("t", ssh(launch_args=(("F", file),)).plan.request, pack=2) for file in ("one", "two")]
-    assert packing.together(plans[0]) != packing.together(plans[1])
-    assert packing.allocation(plans[:1]).request.launch_args == (("F", "one"),)
+    by_launch_args = SSH.packs_by_launch_args
+    first, second = (packing.together(plan, by_launch_args=by_launch_args) for plan in plans)
+    assert first != second
+    assert packing.allocation(plans[:1], by_launch_args=by_launch_args).request.launch_args == (("F", "one"),)

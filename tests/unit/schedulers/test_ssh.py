@@ -12,7 +12,7 @@ from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, RendezvousEr
 from hpc_hydra.planning.hosts import Host, read
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
 from hpc_hydra.schedulers import generic
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.schedulers.ssh.adapter import Ssh, explain
 from hpc_hydra.system import hostfile
 from hpc_hydra.system.probe import Probe

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+import hpc_hydra
 from hpc_hydra.schedulers.visible_gpus import CUDA, HIP, ORDINAL, ROCR, VARIABLES, ZE, entries, show, visible
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
@@ -100,3 +103,14 @@ def test_what_is_shown(vendor: str | None, env: dict[str, str], want: dict[str, 
 )  # fmt: skip
 def test_entries_are_opaque(value: str, found: tuple[str, ...]) -> None:
     assert entries(value) == found
+
+
+def test_the_variables_are_named_in_one_module() -> None:
+    package = Path(hpc_hydra.__file__).parent
+    naming = {
+        str(source.relative_to(package))
+        for source in package.rglob("*.py")
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Constant) and node.value in VARIABLES
+    }
+    assert naming == {"schedulers/visible_gpus.py"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import ConfigError, PlanError
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system import defaults
 from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.schedulers import generic
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import detect, index
 from hpc_hydra.system.hardware import Hardware

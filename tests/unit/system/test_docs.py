@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hpc_hydra.config.load import from_mapping
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system import index
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import machine

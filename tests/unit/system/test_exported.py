@@ -6,7 +6,7 @@ import pytest
 
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import generic, registry
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import Composed, machine

@@ -14,7 +14,7 @@ import yaml
 
 from hpc_hydra.config.store import conf_dir, shipped
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.schedulers.generic import plan
+from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system import index
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import Composed, machine

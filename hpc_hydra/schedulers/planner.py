@@ -1,0 +1,62 @@
+"""`planning.plan` for the scheduler that the settings name: with the facts of its adapter, and what that refuses.
+
+Ranks do without. Must not know: any scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc_hydra.config.schema import Settings
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning import plan as planning
+from hpc_hydra.planning.container import ABILITIES
+from hpc_hydra.planning.hosts import given as hosts_key
+from hpc_hydra.planning.types import Plan
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import Scheduler
+from hpc_hydra.schedulers.capabilities import ContainerLaunch, HostList, ReplicaLaunch
+
+
+def plan(settings: Settings) -> Plan:
+    """`planning.plan`, with the facts of the scheduler that the settings name. Raises as that does."""
+    asked = settings.scheduler
+    if asked.kind == "auto":
+        return planning.plan(settings, planning.SchedulerFacts())  # which refuses it
+    adapter = registry.adapter_for(asked.name)
+    key = hosts_key(asked)
+    if key is not None and not isinstance(adapter, HostList):
+        able = " or ".join(f"scheduler={one.name}" for one in _all() if isinstance(one, HostList))
+        raise ConfigError(
+            f"scheduler={adapter.name} chooses hosts itself",
+            where=key,
+            fix=f"{able}, or scheduler.nodelist=HOSTS where the scheduler knows them",
+        )
+    made = planning.plan(settings, facts(adapter))
+    if made.container is not None:
+        _check_container(adapter, made.container.runtime)
+    return made
+
+
+def facts(adapter: Scheduler) -> planning.SchedulerFacts:
+    """What planning has to know about a scheduler."""
+    helpers = adapter.helper_tasks if isinstance(adapter, ReplicaLaunch) else 0
+    return planning.SchedulerFacts(adapter.options, adapter.has_queue, helpers)
+
+
+def _check_container(adapter: Scheduler, runtime: str) -> None:
+    """Refuse a runtime that the launch command has to know and does not. Raises `PlanError`."""
+    known = adapter.container_runtimes if isinstance(adapter, ContainerLaunch) else ()
+    if not ABILITIES[runtime].by_scheduler or runtime in known:
+        return
+    able = [one.name for one in _all() if isinstance(one, ContainerLaunch) and runtime in one.container_runtimes]
+    raise PlanError(
+        f"container={runtime} is made by {' or '.join(able)}, not by {adapter.name}",
+        where="container.name",
+        fix=" or ".join(["container=apptainer", *(f"scheduler={name}" for name in able)]),
+    )
+
+
+def _all() -> Iterator[Scheduler]:
+    """The adapters of this package, for errors that say which would do."""
+    yield from map(registry.adapter_for, registry.built_in())
