@@ -7,6 +7,7 @@ Must not know: any scheduler; each is imported when it is asked for.
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
@@ -132,7 +133,8 @@ def _adapter_in(module: Any, name: str) -> Scheduler:
     from hpc_hydra.schedulers.base import Scheduler
 
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Scheduler) and vars(value).get("name") == name:
+        # not isinstance(value, type): on Python 3.10 that is true of list[str], too
+        if isinstance(value, ABCMeta) and issubclass(value, Scheduler) and vars(value).get("name") == name:
             return value()
     raise SchedulerError(
         f"has no Scheduler with the name {name!r}", where=module.__file__, fix=f'class …(Scheduler): name = "{name}"'
