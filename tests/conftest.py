@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--scheduler", metavar="NAME", help="conformance tests of this scheduler only")
+    parser.addoption("--driver", metavar="MODULE:OBJECT", help="conformance tests of the scheduler of this driver only")
     parser.addoption("--half", choices=("slurm", "other"), help="only the tests of the real SLURM, or only the others")
 
 
@@ -79,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _needs_sshd(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "ssh_hosts" in getattr(item, "fixturenames", ()) or parameters.get("scheduler") == "ssh"
+    return "ssh_hosts" in getattr(item, "fixturenames", ()) or str(parameters.get("driver")) == "ssh"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,11 @@ class SshHosts:
     def options(self) -> tuple[tuple[str, str | None], ...]:
         """For `Request.launch_args`."""
         return (("F", str(self.config)),)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a `Request` for two of the hosts."""
+        return {"hosts": self.names[:2], "launch_args": self.options}
 
     @property
     def overrides(self) -> list[str]:

@@ -15,8 +15,10 @@ import pytest
 from hpc_hydra.errors import PlanError
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.registry import submitter
-from tests.conformance.conftest import SAY, Jobs
+from tests.conformance.jobs import SAY, Jobs
 from tests.fakes.scheduler_state import Cluster
+
+pytestmark = pytest.mark.only("flux")
 
 WHO = (
     f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'

@@ -15,7 +15,7 @@ from submitit.helpers import Checkpointable
 from hpc_hydra.errors import PlanError
 from hpc_hydra.schedulers.functions import FluxExecutor, FunctionExecutor, FunctionWatcher, LsfExecutor
 from tests.awaiting import await_true
-from tests.conformance.conftest import PATIENCE, ROOT
+from tests.conformance.jobs import PATIENCE, ROOT
 from tests.fakes.commands import Fakes
 from tests.fakes.scheduler_state import ENDED, Cluster
 

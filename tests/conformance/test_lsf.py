@@ -14,8 +14,10 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import adapter_for, submitter
-from tests.conformance.conftest import PATIENCE, SAY, Jobs
+from tests.conformance.jobs import PATIENCE, SAY, Jobs
 from tests.fakes.scheduler_state import ENDED, Cluster
+
+pytestmark = pytest.mark.only("lsf")
 
 WHO = (
     f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'

@@ -11,9 +11,9 @@ import pytest
 
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.registry import submitter
-from tests.conformance.conftest import ROOT, SAY, Jobs
+from tests.conformance.jobs import ROOT, SAY, Jobs
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.only("slurm")]
 
 WHO = (
     f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
