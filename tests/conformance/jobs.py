@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -114,7 +115,7 @@ class Jobs:
 
     def told(self, id_: str, key: str = "job0") -> list[Any]:
         """What the ranks of a job printed by `IN_PYTHON`, in the order of their ranks."""
-        lines = [line.partition(" ")[2] for line in self.log(id_, key).splitlines() if line.startswith("told ")]
+        lines = re.findall(r"^(?:\S+: )?told (.*)$", self.log(id_, key), re.M)  # some name the host before
         return [said for _, said in sorted(map(json.loads, lines), key=lambda pair: pair[0])]
 
 

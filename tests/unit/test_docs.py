@@ -133,7 +133,7 @@ def test_every_block_of_commands_says_whether_it_is_tested(document: Path) -> No
     wrong = [
         f"{block.line}: {block.language} {block.mark}"
         for block in blocks(document.read_text())
-        if block.language in {"bash", "shell", "console", "zsh", ""}
+        if (block.language in {"bash", "shell", "console", "zsh", ""} and not block.mark.startswith("file="))
         or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|flux|lsf|shown: \S.*", block.mark))
     ]
     assert wrong == [], (

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from hpc_hydra import envvars
+from hpc_hydra.config import load, store
 from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.launcher import checks
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.local.adapter import Local
 
@@ -83,3 +85,23 @@ def test_a_rank_is_identified_without_loading_an_adapter() -> None:
 def test_what_a_task_knows_of_itself(name: str, env: dict[str, str], expected: tuple[str, str, bool]) -> None:
     found = (registry.array_id(name, env), registry.gpus_of_task(name, env), registry.signals_tasks_only(name, env))
     assert found == expected
+
+
+def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(group: str) -> None:
+        raise AssertionError("looked for other packages")
+
+    monkeypatch.setattr(metadata, "entry_points", looked)
+    checks.rank_of({"PATH": "/bin"})
+    for name in registry.built_in():
+        registry.adapter_for(name)
+        load.from_mapping({"system": {"name": "x"}, "scheduler": {"name": name}})
+    with pytest.raises(AssertionError, match="looked"):
+        registry.adapter_for("yard")
+
+
+def test_a_name_that_no_package_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
+    assert store.plugged() == {}
+    with pytest.raises(ConfigError, match="none of hpc_hydra's"):
+        load.from_mapping({"system": {"name": "x"}, "scheduler": {"name": "yard"}})
