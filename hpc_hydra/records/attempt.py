@@ -1,4 +1,4 @@
-"""What the job script says about the run that is being executed: the HPC_HYDRA_* variables.
+"""The attempt that this process belongs to, from the HPC_HYDRA_* variables set by the job script.
 
 Must not know: which process of the run this is.
 """
@@ -24,16 +24,16 @@ class Attempt:
     sweep: Path
     run: int
     job: str
-    name: str  # YYYYmmdd-HHMMSS-<job id>, in UTC, made by the job script: the same for all ranks
+    name: str  # YYYYmmdd-HHMMSS-<job id>, in UTC; set by the job script, the same for all ranks
     scheduler: str
-    launch: str | None = None  # whose records the script belongs to
-    attached: bool = False  # a console shows the output of the ranks
-    replica: int | None = None  # the replica group that this process belongs to
-    again: int = 0  # how often that was started before
+    launch: str | None = None  # the launch that wrote the job script
+    attached: bool = False  # the ranks' output is shown on a console
+    replica: int | None = None  # the replica group of this process
+    again: int = 0  # number of earlier starts of the replica group
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Attempt:
-        """From the environment. Raises `SweepError` naming the variable that is missing or no use."""
+        """Read the environment. Raises `SweepError` naming a missing or invalid variable."""
 
         def value(name: str) -> str:
             found = env.get(name)
@@ -41,13 +41,13 @@ class Attempt:
                 raise SweepError(
                     "is not set",
                     where=name,
-                    fix="start the job script, which sets it and starts the ranks",
+                    fix="run the job script, which sets it and starts the ranks",
                 )
             return found
 
         run = value(envvars.RUN)
         if not run.isdigit():
-            raise SweepError(f"{run!r} is not the number of a run", where=envvars.RUN)
+            raise SweepError(f"{run!r} is not a run number", where=envvars.RUN)
         return cls(
             sweep=Path(value(envvars.SWEEP)),
             run=int(run),
@@ -62,26 +62,26 @@ class Attempt:
 
     @property
     def place(self) -> str:
-        """What names the directory of logs: the attempt, or a replica group's part of it."""
+        """Name of the log directory: the attempt, or the part of a replica group in it."""
         return self.name if self.replica is None else f"{self.name}/replica_{self.replica}"
 
     @property
     def token(self) -> str:
-        """The same for all processes that belong together, and for no others."""
+        """Identifies the processes that form one world, including the restarts of a replica group."""
         return self.name if self.replica is None else f"{self.place}.{self.again}"
 
     @property
     def job_id(self) -> str:
-        """The scheduler's id of the job, as the script put it into the attempt's name."""
+        """The scheduler's id of the job, taken from the attempt's name."""
         return self.name.split("-", 2)[-1]
 
     def meeting(self, paths: RunPaths) -> Path:
-        """Where the first of these processes says where it is."""
+        """Path of the file in which rank 0 publishes its address."""
         file = paths.rendezvous(self.place)
         return file.with_name(f"{file.stem}.{self.again}{file.suffix}") if self.again else file
 
     def record(self) -> RunRecord:
-        """Its record. Raises `SweepError`, also where the record is that of another launch."""
+        """Read the record of the run. Raises `SweepError`, also if it belongs to another launch."""
         record = read_run(self.sweep, self.run)
         check_launch(self.sweep, record.program, self.launch)
         return record
@@ -91,10 +91,10 @@ class Attempt:
 
 
 def failures() -> Callable[[], bool]:
-    """Tells whether a rank of this attempt has failed by itself."""
+    """Return a function that tells whether a rank of this attempt has failed by itself."""
     try:
         attempt = Attempt.read(os.environ)
         paths = attempt.paths(attempt.record())
-    except HpcHydraError:  # the command is no rank of a run
+    except HpcHydraError:  # the command does not belong to a run
         return lambda: False
     return lambda: first_cause(read_ends(paths, attempt.name)) is not None

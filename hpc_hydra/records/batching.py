@@ -1,4 +1,4 @@
-"""Runs with equal plans become one job (an array where the scheduler has them); the order of runs is kept. Pure.
+"""Batch runs with equal plans into jobs (job arrays if the scheduler has them), in the order of runs. Pure.
 
 Must not know: Hydra, schedulers.
 """
@@ -20,7 +20,7 @@ from hpc_hydra.planning.types import Plan
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep: what the launcher keeps of it. ``base`` is the number of its base in this launch."""
+    """One run of a sweep, as the launcher knows it. ``base`` is the index of its base in this launch."""
 
     num: int
     overrides: tuple[str, ...]
@@ -31,13 +31,13 @@ class Run:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The overrides as they may be shown, without secrets."""
+        """The overrides, with secrets masked."""
         return tuple(masked_words(self.overrides, self.plan.secrets))
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Runs in common allocations: ``sizes`` are how many of the group's runs, in order, each carries."""
+    """Allocations shared by the runs of a group: the n-th allocation carries the next ``sizes[n]`` runs."""
 
     room: Allocation
     sizes: tuple[int, ...]
@@ -45,11 +45,11 @@ class Pack:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that ask for the same: they share a script."""
+    """Runs with the same plan, which share a job script."""
 
     plan: Plan
     runs: tuple[Run, ...]
-    pack: Pack | None = None  # the runs share allocations, which ``plan`` asks for
+    pack: Pack | None = None  # the runs share allocations; ``plan`` requests one of them
 
     @property
     def nums(self) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ class Group:
 
 
 def group(runs: Iterable[Run]) -> list[Group]:
-    """Groups in the order of their first runs."""
+    """Group runs by plan, in the order of their first runs."""
     by_plan: dict[Plan, list[Run]] = {}
     for run in runs:
         by_plan.setdefault(run.plan, []).append(run)
@@ -65,25 +65,29 @@ def group(runs: Iterable[Run]) -> list[Group]:
 
 
 def lanes(elements: Sequence[int], most: int) -> list[tuple[int, int | None]]:
-    """How jobs of so many elements share a limit of ``most`` elements that may run at once.
+    """Distribute a limit of ``most`` concurrent array elements over several jobs.
 
-    Returns for each how many of its elements may, and the number of the job after whose end it may begin (None: now).
+    Args:
+        elements: number of elements of each job.
+
+    Returns:
+        For each job, its own limit of concurrent elements, and the index of the job whose end it waits for, or None.
     """
     count = min(len(elements), most)
     largest = [max(elements[lane::count]) for lane in range(count)]
     widths = [1] * count
-    while sum(widths) < most and (room := [lane for lane in range(count) if widths[lane] < largest[lane]]):
-        widths[max(room, key=lambda lane: largest[lane] / widths[lane])] += 1
+    while sum(widths) < most and (growable := [lane for lane in range(count) if widths[lane] < largest[lane]]):
+        widths[max(growable, key=lambda lane: largest[lane] / widths[lane])] += 1
     return [(widths[i % count], i - count if i >= count else None) for i in range(len(elements))]
 
 
 def with_arrays(groups: Iterable[Group]) -> set[str]:
-    """Schedulers that are given several runs, or packs, in one submission where they have arrays."""
+    """Return the schedulers that would get several runs or allocations in one job array."""
     return {g.plan.request.scheduler for g in groups if (len(g.pack.sizes) if g.pack else len(g.runs)) > 1}
 
 
 def split(groups: Iterable[Group], limits: Mapping[str, int | None]) -> list[Group]:
-    """Groups of at most as many runs as their scheduler takes in one submission; ``limits`` by its name."""
+    """Split groups that exceed the array size limit of their scheduler. ``limits`` maps scheduler names to limits."""
     parts = []
     for whole in groups:
         if whole.pack is not None:
@@ -97,45 +101,45 @@ def split(groups: Iterable[Group], limits: Mapping[str, int | None]) -> list[Gro
 def _split_packs(whole: Group, pack: Pack, limit: int | None) -> list[Group]:
     parts = []
     step = limit or len(pack.sizes)
-    for at in range(0, len(pack.sizes), step):
-        sizes, before = pack.sizes[at : at + step], sum(pack.sizes[:at])
+    for start in range(0, len(pack.sizes), step):
+        sizes, before = pack.sizes[start : start + step], sum(pack.sizes[:start])
         runs = whole.runs[before : before + sum(sizes)]
         parts.append(replace(whole, runs=runs, pack=replace(pack, sizes=sizes)))
     return parts
 
 
 def packed(groups: Iterable[Group], by_launch_args: Collection[str] = ()) -> list[Group]:
-    """The same groups, but runs that are to be packed in groups of common allocations, also runs of several sizes.
+    """Regroup runs with ``launch.pack`` into shared allocations; these runs may differ in size.
 
-    On this machine the queue is such an allocation: so many runs at a time.
+    The local scheduler has one allocation, this machine: there ``launch.pack`` limits concurrent runs.
 
     Args:
         by_launch_args: schedulers whose options of the launch command concern the allocation, too.
 
     Raises `PlanError`.
     """
-    done: list[Group] = []
+    regrouped: list[Group] = []
     by_rest: dict[tuple[bool, object], list[Group]] = {}
     for group in groups:
         plan = group.plan
         if plan.pack is None:
-            done.append(group)
+            regrouped.append(group)
         elif plan.request.scheduler == THIS_MACHINE:
-            done.append(_on_this_machine(group))
+            regrouped.append(_on_this_machine(group))
         else:
             options = plan.request.scheduler in by_launch_args
             request = packing.together(plan, by_launch_args=options)
             rest = (plan.system, plan.pack, plan.allocations, request, plan.python, plan.after)
             by_rest.setdefault((options, rest), []).append(group)
     packs = [_packs(members, by_launch_args=options) for (options, _), members in by_rest.items()]
-    return done + [pack for several in packs for pack in several]
+    return regrouped + [pack for several in packs for pack in several]
 
 
 def _on_this_machine(group: Group) -> Group:
     request, pack = group.plan.request, group.plan.pack
     if group.plan.allocations is not None:
         raise PlanError(
-            "this machine is the one allocation that there is",
+            "this machine is the only allocation",
             where="launch.allocations",
             fix="launch.allocations=null",
         )
@@ -146,9 +150,10 @@ def _on_this_machine(group: Group) -> Group:
 
 
 def _packs(members: Sequence[Group], *, by_launch_args: bool) -> list[Group]:
-    """One group, and where some allocations need fewer nodes than others (the last ones, not full), one for these.
+    """Pack runs into one group, or into one per number of nodes: the last allocations may need fewer.
 
-    Jobs of an array are alike, and ``array_parallelism`` counts within one: with it, all are as large as the largest.
+    All jobs of an array have the same size, and ``array_parallelism`` applies to one array: with it, every allocation
+    is as large as the largest.
     """
     runs = sorted((run for group in members for run in group.runs), key=lambda run: run.num)
     plans = [group.plan for group in members]
@@ -166,5 +171,5 @@ def _packs(members: Sequence[Group], *, by_launch_args: bool) -> list[Group]:
 def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]], room: Allocation) -> Group:
     first = plans[0]
     outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
-    chosen = tuple(run for part in parts for run in part)
-    return Group(outer, chosen, Pack(room, tuple(map(len, parts))))
+    runs = tuple(run for part in parts for run in part)
+    return Group(outer, runs, Pack(room, tuple(map(len, parts))))

@@ -1,6 +1,6 @@
-"""Records of a sweep that are what they say they are: anybody may have edited them, and a disk may have lost a part.
+"""Decoding and validation of sweep records: a record may have been edited by hand or damaged on disk.
 
-Must not know: what is done about a damaged one.
+Must not know: how callers handle a damaged record.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from hpc_hydra.records.types import NodeRound, Outcome
 T = TypeVar("T")
 _WARNING = re.compile(r"[A-Z0-9]+@[0-9]{1,9}")
 
-
 LARGEST_WORLD = 10**7
-"""Ranks: a number that is no use makes nothing here count for ever."""
+"""Limit of the world size: a damaged number must not make a loop over ranks run forever."""
 
 
 def checked(kind: type[T], data: Any) -> T:
-    """``data`` from a file as a ``kind``, a dataclass whose fields have the types they should. Raises `ValueError`.
+    """Decode JSON data into the dataclass ``kind`` and check the type of each field. Raises `ValueError`.
 
-    Fields that are not known are left out: a later version may have more.
+    Unknown fields are ignored: a later version may add some.
     """
     try:
         wrong = _misfit(kind, data)
         if wrong is not None:
             raise ValueError(wrong)
-        made: T = from_json(kind, data)
+        record: T = from_json(kind, data)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
-        raise ValueError(f"no {kind.__name__}: {type(error).__name__}") from None
-    if isinstance(made, Outcome) and not _is_flat(made.result):
-        raise ValueError("result is too deep")
-    if isinstance(made, Outcome) and ("/" in made.attempt or "\0" in made.attempt):  # it is the name of a directory
-        raise ValueError(f"attempt is {made.attempt!r:.80}")
-    if isinstance(made, NodeRound) and not 0 <= made.ranks <= LARGEST_WORLD:
-        raise ValueError(f"ranks is {made.ranks!r:.80}")
-    if isinstance(made, Request):
-        check_size(made)
-    return made
+        raise ValueError(f"not a valid {kind.__name__}: {type(error).__name__}") from None
+    if isinstance(record, Outcome) and not _is_flat(record.result):
+        raise ValueError("result is nested too deeply")
+    if isinstance(record, Outcome) and ("/" in record.attempt or "\0" in record.attempt):  # a directory name
+        raise ValueError(f"attempt is {record.attempt!r:.80}")
+    if isinstance(record, NodeRound) and not 0 <= record.ranks <= LARGEST_WORLD:
+        raise ValueError(f"ranks is {record.ranks!r:.80}")
+    if isinstance(record, Request):
+        check_size(record)
+    return record
 
 
 def check_size(request: Request) -> None:
-    """Raises `ValueError` where its ranks cannot be counted."""
+    """Check the ranges of a decoded request. Raises `ValueError`."""
     for name in ("nodes", "procs_per_node"):
         if not 1 <= getattr(request, name) <= LARGEST_WORLD:
             raise ValueError(f"{name} is {getattr(request, name)!r:.80}")
@@ -62,15 +61,15 @@ def check_size(request: Request) -> None:
 
 
 def _is_flat(value: Any, depth: int = 100) -> bool:
-    """Whether a value is not nested so deeply that it cannot be shown; what ranks write is not."""
+    """Whether a value is nested at most ``depth`` levels deep, so that it can be shown."""
     if not isinstance(value, (list, tuple, dict)):
         return True
     inner = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_flat(each, depth - 1) for each in inner)
+    return depth > 0 and all(_is_flat(item, depth - 1) for item in inner)
 
 
 def _misfit(kind: Any, data: Any, name: str = "") -> str | None:
-    """What of JSON data is not as a type says: ``request.nodes is '2'``; None: nothing."""
+    """Return the first field of JSON data with a wrong type, as ``request.nodes is '2'``, or None."""
     if _check_of(kind)(data):
         return None
     if not is_dataclass(kind) or not isinstance(data, dict):
@@ -78,10 +77,10 @@ def _misfit(kind: Any, data: Any, name: str = "") -> str | None:
         if members and isinstance(data, dict):
             return _misfit(members[0], data, name)
         return f"{name or 'it'} is {data!r:.80}"
-    for field, (hint, needed) in _fields_of(kind).items():
+    for field, (hint, required) in _fields_of(kind).items():
         inner = f"{name}.{field}" if name else field
         if field not in data:
-            if needed:
+            if required:
                 return f"{inner} is missing"
         elif (wrong := _misfit(hint, data[field], inner)) is not None:
             return wrong
@@ -89,19 +88,19 @@ def _misfit(kind: Any, data: Any, name: str = "") -> str | None:
 
 
 def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Type of each field, and whether it has to be there."""
+    """Return the type of each field, and whether it is required."""
     types = hints(kind)
     return {f.name: (types[f.name], f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)}
 
 
 @lru_cache(maxsize=256)
 def _check_of(hint: Any) -> Callable[[Any], bool]:
-    """What says whether a JSON value has this type: made once, as a sweep may have thousands of records."""
+    """Return a predicate for JSON values of this type; cached, as a sweep may have thousands of records."""
     if is_dataclass(hint):
-        known = [(name, _check_of(inner), needed) for name, (inner, needed) in _fields_of(hint).items()]
+        checks = [(name, _check_of(inner), required) for name, (inner, required) in _fields_of(hint).items()]
         return lambda value: (
             type(value) is dict
-            and all(check(value[name]) if name in value else not needed for name, check, needed in known)
+            and all(check(value[name]) if name in value else not required for name, check, required in checks)
         )
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -115,7 +114,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: (
             type(value) is list
             and len(value) == len(inner)
-            and all(check(each) for check, each in zip(inner, value, strict=True))
+            and all(check(item) for check, item in zip(inner, value, strict=True))
         )
     if args:  # a union
         members = [_check_of(arg) for arg in args]
@@ -128,7 +127,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
 
 def read(kind: type[T], path: Path) -> T | None:
-    """The record in a file; None where there is no such file. Raises `SweepError` where it is damaged, or `OSError`."""
+    """Read the record in a file; None if there is no file. Raises `SweepError` if it is damaged, or `OSError`."""
     data = read_json(path)
     if data is None:
         return None
@@ -139,15 +138,15 @@ def read(kind: type[T], path: Path) -> T | None:
 
 
 def read_outcome(path: Path, num: int) -> Outcome | None:
-    """How the run ``num`` ended, as `read`."""
+    """Read the outcome of run ``num``, as `read` does."""
     outcome = read(Outcome, path)
     if outcome is not None and outcome.num != num:
-        raise SweepError(f"damaged: it is of run {outcome.num}, not {num}", where=str(path))
+        raise SweepError(f"damaged: it belongs to run {outcome.num}, not {num}", where=str(path))
     return outcome
 
 
 def readable(kind: type[T], path: Path) -> T | None:
-    """The record in a file; None too where it is damaged or may not be read: it is as if it were not there."""
+    """Read the record in a file; None if it is missing, damaged or unreadable."""
     try:
         return read(kind, path)
     except (SweepError, OSError):
@@ -155,7 +154,7 @@ def readable(kind: type[T], path: Path) -> T | None:
 
 
 def hint(path: Path) -> dict[str, Any]:
-    """A JSON object in a file; empty where there is none that can be read."""
+    """Read a JSON object from a file; empty if it is missing, damaged or unreadable."""
     try:
         data = read_json(path)
     except (SweepError, OSError):

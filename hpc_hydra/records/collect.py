@@ -1,6 +1,6 @@
-"""How a run ended: from what its ranks wrote, and what the scheduler says where they could not write any more.
+"""Determine how a run ended, from its ranks' records and from the job's state in the scheduler.
 
-Reads files of the run's directory, writes nothing. Must not know: any scheduler; its words are taken as they are.
+Reads files of the run's directory, writes nothing. Must not know: any scheduler; its messages are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any, Protocol
 
 from hpc_hydra.records.codec import hint, readable
 from hpc_hydra.records.files import is_there
-from hpc_hydra.records.last_words import IO_ERROR, left
+from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
 
 LAST_LINES = 20
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-_TAIL = 64 * 1024  # bytes of a log that are looked at
+_TAIL = 64 * 1024  # bytes read from the end of a log
 
-# What a rank says when another one has gone: a consequence, also where clocks of two nodes differ a little.
+# Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
 _CONSEQUENCE = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|Connection refused|DistBackendError|DistNetworkError"
     r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)",
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
-_ENDED_BY_SCHEDULER = ("OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")  # as SLURM says it
-_SKEW = 30.0  # seconds within which a consequence may seem to come before its cause
+_ENDED_BY_SCHEDULER = ("OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")  # SLURM's states
+_SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
 
 
-class SchedulerSays(Protocol):
-    """What is needed of a job's status, as `hpc_hydra.schedulers.base.JobStatus` has it."""
+class SchedulerStatus(Protocol):
+    """The part of `hpc_hydra.schedulers.base.JobStatus` that is used here."""
 
     @property
     def state(self) -> Any: ...  # an enum whose value is completed, failed, cancelled, timeout …
@@ -56,20 +56,20 @@ def collect(
     attempt: str | None,
     *,
     exit_code: int | None = None,
-    status: SchedulerSays | None = None,
+    status: SchedulerStatus | None = None,
     world_size: int | None = None,
     job_id: str = "",
     reason: str | None = None,
 ) -> Outcome:
-    """The outcome of one attempt of a run.
+    """Return the outcome of one attempt of a run.
 
     Args:
-        paths: of the run.
-        attempt: None takes the newest one that left anything and belongs to the latest submission.
-        exit_code: of the command that started the ranks; None where it is not known.
-        status: what the scheduler says; None where it was not asked.
-        world_size: how many ranks there should have been.
-        reason: why no rank was started, where the job script knows.
+        paths: the run's paths.
+        attempt: None selects the newest attempt of the latest submission.
+        exit_code: of the command that started the ranks; None if unknown.
+        status: the scheduler's status of the job; None if it was not queried.
+        world_size: the expected number of ranks.
+        reason: why no rank was started, if the job script knows.
     """
     attempt = attempt or _open_attempt(paths) or ""
     groups = read_replicas(paths, attempt) if attempt else None
@@ -84,7 +84,7 @@ def collect(
 
     if groups is not None:
         common |= {"restarts": groups.restarts, "ended": groups.ended or common["ended"]}
-        world_size = None  # ranks of a lost group may have left nothing
+        world_size = None  # ranks of a lost group may have left no record
         if groups.status in ("completed", "failed"):
             return _of_replicas(paths, attempt, groups, common)
         if groups.status == "stopped" and status is None and groups.exit_code:
@@ -92,9 +92,9 @@ def collect(
             return Outcome(**common, status="cancelled", exit_code=groups.exit_code, reason=stopped_by)
     nodes, gone = read_nodes(paths, attempt) if attempt else [], None
     if nodes:
-        last = max(each.number for each in nodes)
-        world_size = common["world_size"] = next(each.ranks for each in nodes if each.number == last)
-        lost = [each.host for each in nodes if each.number < last]
+        last = max(node.number for node in nodes)
+        world_size = common["world_size"] = next(node.ranks for node in nodes if node.number == last)
+        lost = [node.host for node in nodes if node.number < last]
         ends = [end for end in ends if end.rank >= 0 or end.host not in lost]
         gone = _gone(lost, len(nodes))
         if {end.rank for end in ends if end.exit_code == 0} == set(range(world_size)):
@@ -110,14 +110,14 @@ def collect(
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_join(_told_by_rank(cause, lines, status), gone),
+            reason=_join(_rank_failure(cause, lines, status), gone),
             log=log,
             last_lines=lines,
         )
 
     state = status.state.value if status is not None else None
     if _all_well(ends, world_size) and (any(end.left for end in ends) or _ended_by_scheduler(status)):
-        well = None if status is None or state == "completed" else f"although its job reads {_in_its_words(status)}"
+        well = None if status is None or state == "completed" else f"although the job's state is {_native_text(status)}"
         reason = _join(gone, _lingered(ends), well)
         return Outcome(**common, status="completed", exit_code=0, reason=reason, **_result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
@@ -125,12 +125,12 @@ def collect(
     absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else "no rank has started"
     word, why = _word(state, status, exit_code, stopped, absent)
     if not attempt and word != "completed" and (status is None or state != "unknown"):
-        why = f"never started: {_in_its_words(status) or state or 'nothing is known about it'}"
+        why = f"never started: {_native_text(status) or state or 'the reason is unknown'}"
     if not ends and IO_ERROR in (exit_code, status.exit_code if status else None):
-        why = f"{paths.root} takes no records (exit code {IO_ERROR}): is the disk full, or a quota used up?"
-    said = left(paths.last_words(attempt)) if attempt and word != "completed" else None
-    word = "failed" if said and word == "lost" else word
-    reason = _join(reason or said or why, gone)
+        why = f"cannot write records to {paths.root} (exit code {IO_ERROR}): is the disk full, or a quota exceeded?"
+    note = read_note(paths.last_words(attempt)) if attempt and word != "completed" else None
+    word = "failed" if note and word == "lost" else word
+    reason = _join(reason or note or why, gone)
     if word == "completed":
         return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
     code, signum = _code(exit_code, status, stopped)
@@ -147,13 +147,13 @@ def collect(
 
 
 def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[str, Any]) -> Outcome:
-    """The outcome of replica groups, of which some may be lost."""
-    lost = sorted((each for each in groups.replicas if each.state == "lost"), key=lambda each: each.ended or 0)
+    """Return the outcome of a run with replica groups, some of which may be lost."""
+    lost = sorted((group for group in groups.replicas if group.state == "lost"), key=lambda group: group.ended or 0)
     if groups.status == "completed":
-        done = next(each.replica for each in groups.replicas if each.state == "completed")
+        done = next(group.replica for group in groups.replicas if group.state == "completed")
         result = _result(paths, paths.replica(attempt, done))
         return Outcome(**common, status="completed", exit_code=0, reason=_lost(lost), **result)
-    cause = next((each.cause for each in lost if each.cause is not None), None)
+    cause = next((group.cause for group in lost if group.cause is not None), None)
     log = Path(cause.log) if cause is not None and cause.log else None
     return Outcome(
         **common,
@@ -169,18 +169,18 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
 
 
 def _lost(lost: Sequence[Replica]) -> str | None:
-    shown = [f"replica {each.replica} lost: {each.why or 'nothing is known about its end'}" for each in lost[:4]]
+    shown = [f"replica {group.replica} lost: {group.why or 'the reason is unknown'}" for group in lost[:4]]
     return "; ".join(shown + [f"{len(lost) - 4} more"] * (len(lost) > 4)) or None
 
 
 def read_nodes(paths: RunPaths, attempt: str) -> list[NodeRound]:
-    """When each node last started ranks; empty where a run does not go on without one."""
-    found = (readable(NodeRound, path) for path in paths.attempt(attempt).glob("torchrun_*.round.json"))
-    return sorted((each for each in found if each is not None), key=lambda each: each.node)
+    """Return when each node last started ranks; empty if the run is not elastic."""
+    rounds = (readable(NodeRound, path) for path in paths.attempt(attempt).glob("torchrun_*.round.json"))
+    return sorted((entry for entry in rounds if entry is not None), key=lambda entry: entry.node)
 
 
 def _gone(lost: Sequence[str], nodes: int) -> str | None:
-    """Which nodes did not start ranks with the others the last time, in words."""
+    """Describe the nodes that took no part in the last round; None if there are none."""
     if not lost:
         return None
     shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
@@ -188,23 +188,23 @@ def _gone(lost: Sequence[str], nodes: int) -> str | None:
 
 
 def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:
-    """What became of the replica groups of an attempt; None where it has none."""
+    """Return the states of an attempt's replica groups; None if it has none."""
     return readable(Replicas, paths.replicas(attempt))
 
 
 def is_doubtful(outcome: Outcome) -> bool:
-    """Whether the job's own script could not know why: it, or a rank, was only told to stop or killed."""
+    """Whether the job itself could not know the reason, because it or a rank was stopped or killed by a signal."""
     return outcome.status == "cancelled" or (outcome.status == "failed" and outcome.signal == signal.SIGKILL)
 
 
-def corrected(outcome: Outcome, status: SchedulerSays | None) -> Outcome:
-    """A doubtful outcome with the scheduler's word over it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED …"""
+def corrected(outcome: Outcome, status: SchedulerStatus | None) -> Outcome:
+    """Correct a doubtful outcome by the scheduler's state: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED …"""
     if status is None:
         return outcome
     if outcome.status == "completed" and status.native.upper().startswith("OUT_OF_ME"):
-        told = f"its job reads {status.native}: a process of it was ended for want of memory"
+        note = f"the job's state is {status.native}: one of its processes was killed for lack of memory"
         known = status.native in (outcome.reason or "")
-        return outcome if known else replace(outcome, reason=_join(outcome.reason, told))
+        return outcome if known else replace(outcome, reason=_join(outcome.reason, note))
     if not is_doubtful(outcome):
         return outcome
     state, native = status.state.value, status.native.upper()
@@ -219,7 +219,7 @@ def corrected(outcome: Outcome, status: SchedulerSays | None) -> Outcome:
 
 
 def latest_attempt(paths: RunPaths) -> str | None:
-    """The newest attempt that left anything; their names begin with the time."""
+    """Return the newest attempt with a log directory (names of attempts begin with the time); None without any."""
     try:
         return max((p.name for p in paths.logs.iterdir() if p.is_dir()), default=None)
     except OSError:
@@ -227,25 +227,25 @@ def latest_attempt(paths: RunPaths) -> str | None:
 
 
 def _open_attempt(paths: RunPaths) -> str | None:
-    """The newest attempt, unless the run was submitted again since."""
+    """Return the newest attempt, unless the run was submitted again since then."""
     attempt = latest_attempt(paths)
     return attempt if attempt and not is_there(paths.closed(attempt)) else None
 
 
 def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
-    """How the ranks of an attempt ended, in the order of time; of ranks started several times, the last time."""
-    found: list[RankEnd] = []
+    """Return how the ranks of an attempt ended, in order of time. For restarted ranks, only the last end counts."""
+    ends: list[RankEnd] = []
     folder = paths.attempt(attempt)
     for path in [*folder.glob("*.end.json"), *folder.glob("replica_*/*.end.json")]:
         end = readable(RankEnd, path)
         if end is not None:
-            found.append(end)
-    last = max((end.round for end in found), default=0)
-    return sorted((e for e in found if e.round == last or e.rank < 0), key=lambda end: (end.ended, end.rank))
+            ends.append(end)
+    last = max((end.round for end in ends), default=0)
+    return sorted((e for e in ends if e.round == last or e.rank < 0), key=lambda end: (end.ended, end.rank))
 
 
 def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """The rank that made the run fail: the first that failed by itself, and not because another one was gone."""
+    """Return the rank that made the run fail: the first that failed by itself, not because it lost another rank."""
     failed = [end for end in ends if end.exit_code and not end.told_to_stop]
     if not failed:
         return None
@@ -254,18 +254,18 @@ def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
 
 
 def is_consequence(end: RankEnd) -> bool:
-    """Whether a rank ended because it lost another one."""
+    """Whether a rank failed because it lost its connection to another one."""
     return bool(end.error and _CONSEQUENCE.search(end.error))
 
 
 def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
-    """The last lines of a log, of progress bars only what was last seen; nothing where it cannot be read."""
+    """Return the last lines of a log, with the final state of progress bars; empty if it cannot be read."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # /dev/full gives without end, a pipe waits
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):  # reading /dev/full never ends, reading a pipe blocks
             return ()
         with path.open("rb") as file:
-            file.seek(max(0, found.st_size - _TAIL))
+            file.seek(max(0, info.st_size - _TAIL))
             text = file.read(_TAIL).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ()
@@ -274,22 +274,22 @@ def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
 
 
 def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
-    """``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``.
+    """Describe why a rank ended: ``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``.
 
     Args:
-        lines: the last ones of its log, for a program that tells us of no exception (a command, a crash at its start).
+        lines: the last lines of its log, to find an exception that left no record (a command, a crash at start-up).
     """
     if end.error:
         return " ".join(end.error.split())
     if end.signal:
         return f"killed by {_signal_name(end.signal)}"
-    told = next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
-    return f"exit code {end.exit_code} ({told})" if told else f"exit code {end.exit_code}"
+    error = next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
+    return f"exit code {end.exit_code} ({error})" if error else f"exit code {end.exit_code}"
 
 
-def _told_by_rank(cause: RankEnd, lines: Sequence[str], status: SchedulerSays | None) -> str:
+def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:
     reason = how(cause, lines)
-    if cause.rank >= 0:  # else it was not known who it is, and the error says where
+    if cause.rank >= 0:  # a negative rank is unknown; its error names the host
         group = "" if cause.replica is None else f"replica {cause.replica}, "
         reason = f"{group}rank {cause.rank} on {cause.host}: {reason}"
     native = status.native if status is not None else ""
@@ -300,37 +300,37 @@ def _told_by_rank(cause: RankEnd, lines: Sequence[str], status: SchedulerSays | 
 
 def _word(
     state: str | None,
-    status: SchedulerSays | None,
+    status: SchedulerStatus | None,
     exit_code: int | None,
     stopped: Sequence[RankEnd],
     absent: str | None,
 ) -> tuple[Status, str | None]:
-    """Status and reason where no rank failed by itself."""
-    says = _in_its_words(status)
+    """Return status and reason of a run in which no rank failed by itself."""
+    native = _native_text(status)
     if state == "timeout":
-        return "timeout", says or "the time limit was reached"
+        return "timeout", native or "the time limit was reached"
     if state == "cancelled":
-        return "cancelled", says or "cancelled"
+        return "cancelled", native or "cancelled"
     if state == "failed":
         lost = status is not None and status.native.upper() in ("NODE_FAIL", "BOOT_FAIL", "LOST")
-        return "lost" if lost else "failed", _join(says, absent)
+        return "lost" if lost else "failed", _join(native, absent)
     if stopped:
         signum = next((end.signal for end in stopped if end.signal), None)
         reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
-        if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of it
+        if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of the missing rank
             return "failed", f"{absent}; the others were {reason}"
         return "cancelled", reason
     if exit_code:
         return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", absent)
     if absent or exit_code is None:
         if exit_code is None and not absent and state != "unknown":
-            return "completed", None  # every rank ended well, and nobody says otherwise
-        return "lost", absent or "nothing is known about its end"
+            return "completed", None  # every rank succeeded, and no other state is known
+        return "lost", absent or "the reason is unknown"
     return "completed", None
 
 
-def _code(exit_code: int | None, status: SchedulerSays | None, stopped: Sequence[RankEnd]) -> tuple[int, int | None]:
-    """Exit code and signal where no rank failed by itself: never 0."""
+def _code(exit_code: int | None, status: SchedulerStatus | None, stopped: Sequence[RankEnd]) -> tuple[int, int | None]:
+    """Return exit code and signal of a run in which no rank failed by itself. The exit code is never 0."""
     signum = next((end.signal for end in stopped if end.signal), None) or (status.signal if status else None) or None
     for code in (exit_code, status.exit_code if status else None):
         if code:
@@ -364,8 +364,8 @@ def _all_well(ends: Sequence[RankEnd], world_size: int | None) -> bool:
     return world_size is not None and well >= set(range(world_size))
 
 
-def _ended_by_scheduler(status: SchedulerSays | None) -> bool:
-    """Whether a job's state says what became of the job, and nothing of its ranks."""
+def _ended_by_scheduler(status: SchedulerStatus | None) -> bool:
+    """Whether the scheduler ended the job, so that its state says nothing about the ranks."""
     if status is None:
         return False
     native = status.native.upper()
@@ -373,12 +373,13 @@ def _ended_by_scheduler(status: SchedulerSays | None) -> bool:
 
 
 def _lingered(ends: Sequence[RankEnd]) -> str | None:
-    """Which ranks did not end by themselves after they had returned, in words."""
-    left = sorted((end for end in ends if end.left), key=lambda end: end.rank)
-    if not left:
+    """Describe the ranks whose processes did not exit after their functions had returned; None if there are none."""
+    lingering = sorted((end for end in ends if end.left), key=lambda end: end.rank)
+    if not lingering:
         return None
-    more = f" (and {len(left) - 1} more rank{'s' * (len(left) > 2)})" if len(left) > 1 else ""
-    return f"rank {left[0].rank} on {left[0].host}: {left[0].left}{more}"
+    first, others = lingering[0], len(lingering) - 1
+    more = f" (and {others} more rank{'s' * (others > 1)})" if others else ""
+    return f"rank {first.rank} on {first.host}: {first.left}{more}"
 
 
 def _has_logs(paths: RunPaths, attempt: str) -> bool:
@@ -386,7 +387,7 @@ def _has_logs(paths: RunPaths, attempt: str) -> bool:
 
 
 def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing: Sequence[int]) -> Path | None:
-    """A log that may show what happened."""
+    """Return a log that may show what happened."""
     if not attempt:
         return None
     logs = [Path(end.log) for end in stopped if end.log]
@@ -398,11 +399,11 @@ def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
     data = readable(Returned, paths.returned(attempt)) if attempt else None
     if data is None:
         return {}
-    told = {"result_kind": data.kind, "result": data.value, "result_note": data.note}
-    return {**told, "result_in_file": data.in_file}
+    result = {"result_kind": data.kind, "result": data.value, "result_note": data.note}
+    return {**result, "result_in_file": data.in_file}
 
 
-def _in_its_words(status: SchedulerSays | None) -> str | None:
+def _native_text(status: SchedulerStatus | None) -> str | None:
     if status is None:
         return None
     words = [w for w in (status.native, status.reason) if w and w != "None"]

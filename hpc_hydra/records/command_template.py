@@ -1,6 +1,6 @@
-"""Fill ``{key}`` in a command's arguments: keys of a run's configuration, and what a rank knows of itself. Pure.
+"""Fill ``{key}`` in a command's arguments with configuration values and rank variables. Pure.
 
-Only names in braces and Hydra's own ``${hydra:key}`` are filled; every other brace (JSON, shell) stays as typed, and
+Only names in braces and Hydra's ``${hydra:key}`` are filled. Other braces (JSON, shell) stay as typed;
 ``{{name}}`` is a literal ``{name}``, ``${{hydra:key}}`` a literal ``${hydra:key}``.
 Must not know: which run or rank it is.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError
 
-# Known on the rank only: name → variable that holds it there.
+# Filled on the rank: name → environment variable with the value.
 RANK_KEYS = {
     "rank": "RANK",
     "local_rank": "LOCAL_RANK",
@@ -35,11 +35,11 @@ _ABSENT = object()
 _TOKEN = re.compile(
     rf"\{{\{{({_NAME})\}}\}}|(?<=\$)\{{\{{(hydra:{_NAME})\}}\}}|\{{({_NAME})\}}|\$\{{hydra:({_NAME})\}}"
 )
-_OF_HYDRA = re.compile(rf"\$\{{hydra:({_NAME})\}}")
+_HYDRA_KEY = re.compile(rf"\$\{{hydra:({_NAME})\}}")
 
 
 def names(texts: Iterable[str]) -> Iterator[str]:
-    """All keys that these texts ask for, in order, with repetitions."""
+    """Yield the keys that these texts refer to, in order, with repetitions."""
     for text in texts:
         for match in _TOKEN.finditer(text):
             if name := _key(match):
@@ -47,23 +47,23 @@ def names(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _key(match: re.Match[str]) -> str:
-    """The key that a token asks for; empty for literal text."""
+    """Return the key that a token refers to; "" for literal text."""
     return match[3] or (f"hydra.{match[4]}" if match[4] else "")
 
 
 def of_hydra(texts: Iterable[str]) -> Iterator[str]:
-    """Keys of ``hydra`` that ``${hydra:key}`` in these texts asks for."""
+    """Yield the keys of ``hydra`` that these texts refer to by ``${hydra:key}``."""
     for text in texts:
-        yield from _OF_HYDRA.findall(text)
+        yield from _HYDRA_KEY.findall(text)
 
 
 def fill(text: str, value: Callable[[str], str]) -> str:
-    """``text`` with every ``{key}`` replaced by ``value(key)``, which may raise."""
+    """Replace every ``{key}`` in ``text`` by ``value(key)``, which may raise."""
     return _TOKEN.sub(lambda match: value(_key(match)) if _key(match) else f"{{{match[1] or match[2]}}}", text)
 
 
 def as_text(value: object) -> str:
-    """A configuration's value as an argument: as Hydra's command line and YAML spell it."""
+    """Format a configuration value as an argument, spelled as on Hydra's command line and in YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -76,24 +76,24 @@ def as_text(value: object) -> str:
 
 
 def from_config(cfg: Any, texts: Iterable[str]) -> dict[str, str]:
-    """What the configuration has of the keys that these texts ask for. A ``seed`` of the user's own counts."""
+    """Return the configuration values that these texts refer to. The user's ``seed`` wins over the rank's."""
     from omegaconf import OmegaConf
 
-    found = {}
+    values = {}
     for name in dict.fromkeys(names(texts)):
         if name in RANK_KEYS and name != "seed":
             continue
         value = OmegaConf.select(cfg, name, throw_on_missing=True, default=_ABSENT)
         if value is _ABSENT:
             continue
-        found[name] = as_text(OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
-    return found
+        values[name] = as_text(OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value)
+    return values
 
 
 def unknown(name: str) -> ConfigError:
-    """The error for a ``{key}`` that nothing fills."""
+    """Return the error for a ``{key}`` without a value."""
     return ConfigError(
-        f"{{{name}}} in the command is no key of the configuration",
+        f"{{{name}}} in the command is not a key of the configuration",
         where="--fill",
         fix=f"+{name}=VALUE before `--`, or {{{{{name}}}}} for the text itself",
     )

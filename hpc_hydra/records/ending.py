@@ -1,6 +1,6 @@
-"""How a run ended, in words: the one place for tables, summaries, the report and the job's own log.
+"""How a run ended, in words, for tables, summaries, the report and the job's log.
 
-Must not know: where the words are shown, how the end was found out.
+Must not know: where the words are shown, how the outcome was determined.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 _BY_USER = re.compile(r"CANCELLED by (\d+)")
-_AGAIN = ("preempted", "warned that its time is up")  # as `requeue_policy.why_again` begins
+_REQUEUE_REASONS = ("preempted", "warned that its time is up")  # the beginnings of `requeue_policy.why_again`
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
 def sentence(outcome: Outcome, limit: int | None = None) -> str:
-    """``failed after 12.0 s: rank 2 on n01: ValueError: boom (exit code 1)``.
+    """Describe an outcome: ``failed after 12.0 s: rank 2 on n01: ValueError: boom (exit code 1)``.
 
     Args:
         limit: the time limit, seconds.
@@ -40,50 +40,48 @@ def sentence(outcome: Outcome, limit: int | None = None) -> str:
 
 
 def reason(outcome: Outcome, limit: int | None = None) -> str:
-    """Why a run ended so, where that says more than its state does; ``limit`` as above."""
-    found = _BY_USER.sub(lambda match: f"cancelled by {_user(int(match[1]))}", outcome.reason or "")
-    if outcome.status == "timeout" and found.lower() in _LIMIT:
+    """Return why a run ended, or "" if its status says it all. ``limit`` is the time limit in seconds."""
+    why = _BY_USER.sub(lambda match: f"cancelled by {_user(int(match[1]))}", outcome.reason or "")
+    if outcome.status == "timeout" and why.lower() in _LIMIT:
         return f"time limit {clock(limit)} reached" if limit else "the time limit was reached"
-    if outcome.status == "cancelled" and found.lower() in ("", "cancelled"):
-        return "nobody says by whom" if outcome.attempt else "never started"
-    return found or ("" if outcome.status == "completed" else "no reason is known")
+    if outcome.status == "cancelled" and why.lower() in ("", "cancelled"):
+        return "by an unknown user" if outcome.attempt else "never started"
+    return why or ("" if outcome.status == "completed" else "no reason is known")
 
 
 def exit_code(outcome: Outcome) -> int | None:
-    """The exit code of a run that had one: not of one that never began, or whose end nobody saw."""
+    """Return the exit code of a run, or None if it never started or if its end was not observed."""
     if outcome.status in ("completed", "failed"):
-        known = bool(outcome.attempt) or outcome.exit_code != 1  # which stands for none
+        known = bool(outcome.attempt) or outcome.exit_code != 1  # 1 is the placeholder for "no exit code"
     else:
         known = bool(outcome.attempt) and outcome.exit_code != 1 and outcome.status != "lost"
     return outcome.exit_code if known else None
 
 
 def advice(outcome: Outcome) -> str | None:
-    """What to look at next, where a signal says little by itself."""
+    """Return what to look at next after an outcome that does not explain itself, such as SIGKILL."""
     why = (outcome.reason or "").upper()
     if outcome.status != "failed":
         return None
     if "OUT_OF_ME" in why or ("OUT OF MEMORY" in why and "CUDA" not in why):
         return (
-            "more memory of the node (resources.mem_per_node=64G), or less use of it: workers of data loaders, batches"
+            "request more memory (resources.mem_per_node=64G) or use less: fewer data-loader workers, smaller batches"
         )
     if outcome.signal == signal.SIGKILL or "SIGKILL" in why:
         where = f" on {outcome.host}" if outcome.host else ""
         return (
-            f"out of memory? `dmesg -T | grep -i kill`{where} names what the kernel's OOM killer ended; "
-            "resources.mem_per_node=64G asks for more"
+            f"out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM killer ended; "
+            "resources.mem_per_node=64G requests more"
         )
     if outcome.signal in _CRASHES:
-        return "logging.faulthandler=true prints the Python lines of every thread at a crash; a core file: ulimit -c"
+        return "logging.faulthandler=true prints the stack of each Python thread at a crash; core files: ulimit -c"
     if outcome.signal == signal.SIGBUS:
-        return (
-            "a full /dev/shm (`df /dev/shm`; workers of data loaders use it), or a file that was cut while it was read"
-        )
+        return "a full /dev/shm (`df /dev/shm`; data loaders use it), or a file that was truncated while it was read"
     return None
 
 
 def duration(seconds: float) -> str:
-    """``1:02:03``, ``2:03`` or, of less than a minute, ``4.2 s``."""
+    """Format a duration as ``1:02:03`` or ``2:03``, or as ``4.2 s`` below one minute."""
     if seconds < 60:
         return f"{max(0.0, seconds):.1f} s"
     minutes, rest = divmod(int(seconds), 60)
@@ -92,10 +90,10 @@ def duration(seconds: float) -> str:
 
 
 def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
-    """How often a run that waits or runs was queued again, and why: ``preempted, queued again 1 of 2``.
+    """Return how often an unfinished run was requeued, and why: ``preempted, queued again 1 of 2``.
 
     Args:
-        most: `launch.max_requeues`; nothing is read where it is 0.
+        most: `launch.max_requeues`. If it is 0, no file is read.
     """
     if not most:
         return None
@@ -105,7 +103,7 @@ def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
             if ended is not None:
                 why = (ended.reason or "").partition(";")[0]
                 count = ended.requeues + 1
-                return (count, f"{why}, queued again {count} of {most}") if why in _AGAIN else None
+                return (count, f"{why}, queued again {count} of {most}") if why in _REQUEUE_REASONS else None
     return None
 
 

@@ -1,6 +1,6 @@
-"""Lines of a manifest that are what they say they are: anybody may have edited them, and a disk may have lost a part.
+"""Reading and validation of manifest lines, which may have been edited by hand or damaged on disk.
 
-A line that a crash left unfinished is none. Must not know: what the events mean.
+Lines that a crash left unfinished are skipped. Must not know: what the events mean.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from hpc_hydra.records.files import read_bytes
 
 LARGEST_RUN = 10**8
-_BEGINS = b'{"event": '
+_PREFIX = b'{"event": '
 
 
 def read_numbered(path: Path) -> Iterator[tuple[int, Any]]:
-    """Lines and their numbers, from 1; unfinished ones are left out, of others that are no JSON the bytes are given.
+    """Yield the number (from 1) and the decoded JSON of each line, or its bytes if it is not JSON.
 
-    Nothing where there is no such file.
+    Skips unfinished lines. Yields nothing if the file does not exist.
     """
     try:
         data = read_bytes(path)
@@ -28,35 +28,35 @@ def read_numbered(path: Path) -> Iterator[tuple[int, Any]]:
         return
     for number, line in enumerate(data.split(b"\n"), start=1):
         try:
-            found = json.loads(line.decode("utf-8", "surrogatepass"))
+            value = json.loads(line.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError):
             if not _is_unfinished(line):
                 yield number, line
         else:
-            yield number, found
+            yield number, value
 
 
 def _is_unfinished(line: bytes) -> bool:
-    """Whether a writer, or its machine, may have ended while it wrote the line: it was not on the disk yet."""
-    begins = line.startswith(_BEGINS) or _BEGINS.startswith(line)
+    """Whether the line looks as if its writer, or the machine, crashed while writing it."""
+    begins = line.startswith(_PREFIX) or _PREFIX.startswith(line)
     return not line.strip(b"\0 \r") or (begins and not line.endswith(b"}"))
 
 
 def checked_event(line: Any) -> dict[str, Any]:
-    """An event whose fields have the types they should. Raises `ValueError`.
+    """Return the event after checking the types of its fields. Raises `ValueError`.
 
-    Fields that are not known are left alone: a later version may have more.
+    Unknown fields are allowed: a later version may add some.
     """
     if not isinstance(line, dict):
         raise ValueError(f"it is {line!r:.80}")
     name = line.get("event")
     if not isinstance(name, str) or name not in _FIELDS:
         raise ValueError(f"event is {name!r:.80}")
-    for field, (fits, needed) in {**_FIELDS[name], "time": (_is_number, True)}.items():
+    for field, (is_valid, required) in {**_FIELDS[name], "time": (_is_number, True)}.items():
         if field not in line:
-            if needed:
+            if required:
                 raise ValueError(f"{field} is missing")
-        elif not fits(line[field]):
+        elif not is_valid(line[field]):
             raise ValueError(f"{field} is {line[field]!r:.80}")
     packs = line.get("packs")
     if name == "submitting" and packs and sum(packs) != sum(last - first + 1 for first, last in line["runs"]):

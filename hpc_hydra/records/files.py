@@ -1,4 +1,4 @@
-"""JSON on shared file systems: written whole or not at all, appended a line at a time.
+"""Files on shared file systems: atomic writes, appended lines of JSON, safe reads.
 
 Must not know: what the data means.
 """
@@ -21,8 +21,8 @@ GONE = "the directory of the sweep is gone (deleted or moved)"
 
 
 @contextmanager
-def on_disk(root: Path, fix: str = "make room there, or another directory") -> Iterator[None]:
-    """What cannot be written (a full disk, a quota, rights) is a `SweepError` that names the file."""
+def on_disk(root: Path, fix: str = "free some space there, or use another directory") -> Iterator[None]:
+    """Turn an `OSError` while writing (full disk, quota, permissions) into a `SweepError` that names the file."""
     try:
         yield
     except OSError as error:
@@ -34,27 +34,27 @@ def on_disk(root: Path, fix: str = "make room there, or another directory") -> I
 
 @contextmanager
 def from_disk(root: Path) -> Iterator[None]:
-    """What cannot be read (rights, a broken disk, no regular file) is a `SweepError` that names the file."""
+    """Turn an `OSError` while reading (permissions, bad disk, no file) into a `SweepError` that names the file."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        own = "as the user who owns it, or have its modes changed (chmod u+rwX)"
+        permissions = "run this as the owner of the file, or change its permissions (chmod u+rwX)"
         raise SweepError(
             f"cannot be read: {error.strerror or type(error).__name__}",
             where=os.fsdecode(error.filename or root),
-            fix=own if isinstance(error, PermissionError) else "a copy of the file in its place",
+            fix=permissions if isinstance(error, PermissionError) else "restore the file from a copy",
         ) from error
 
 
 def is_gone(sweep: Path) -> bool:
-    """Whether the directory of a sweep was deleted or moved since it was written."""
+    """Whether a sweep directory was deleted or moved."""
     return not SweepPaths(sweep).meta.is_dir()
 
 
 def make_below(sweep: Path, folder: Path) -> None:
-    """Make a directory of a run. Raises `OSError`, also where the sweep's own is gone: that is not made again."""
+    """Create a directory below a sweep. Raises `OSError`, also if the sweep directory itself no longer exists."""
     if not folder.is_dir():
         if is_gone(sweep):
             raise FileNotFoundError(errno.ENOENT, GONE, str(sweep))
@@ -62,20 +62,21 @@ def make_below(sweep: Path, folder: Path) -> None:
 
 
 def keep_private(folder: Path) -> None:
-    """Make a directory that only its owner can enter: what is written there may hold secrets."""
+    """Create a directory with mode 0700, for files that may hold secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
 
 
 def is_private(folder: Path) -> bool:
-    """Whether only its owner can enter a directory."""
+    """Whether only its owner has access to a directory."""
     return not folder.stat().st_mode & 0o077
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace ``path`` atomically: a reader sees the old or the new content, also after a crash.
 
-    Without a ``mode`` the file's obeys the umask, unlike that of `tempfile`.
+    Args:
+        mode: permissions of the file. By default they follow the umask, unlike those of `tempfile`.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -95,7 +96,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 
 def write_script(path: Path, text: str) -> None:
-    """Replace ``path`` atomically by a script that only its owner can read and run, whatever the umask."""
+    """Replace ``path`` atomically by a script with mode 0700, whatever the umask."""
     write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o700)
 
 
@@ -105,20 +106,20 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_json_once(path: Path, data: Any) -> bool:
-    """Write ``data`` unless there is such a file; returns whether it was written. Of several hosts, one succeeds."""
-    mine = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    write_json(mine, data)
+    """Write ``data`` unless the file exists, and return whether it was written. Only one of several hosts succeeds."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    write_json(temporary, data)
     try:
-        os.link(mine, path)
+        os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
-        mine.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return True
 
 
 def read_bytes(path: Path, start: int = 0) -> bytes:
-    """The content of a regular file from a byte on: a pipe would wait, a device may never end. Raises `OSError`."""
+    """Read a regular file from byte ``start``. Raises `OSError`, also for pipes and devices, which may block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -131,9 +132,9 @@ def read_bytes(path: Path, start: int = 0) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None where there is no such file. Raises `SweepError` where it is damaged.
+    """Read a JSON file; None if it does not exist. Raises `SweepError` if it is damaged.
 
-    Opens and reads, and never asks for the file's attributes: those are cached for seconds on NFS.
+    Opens the file without checking its attributes first: NFS caches attributes for seconds.
     """
     try:
         text = read_bytes(path)
@@ -148,7 +149,7 @@ def read_json(path: Path) -> Any:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file, be it damaged. By opening it, as `read_json` does."""
+    """Whether a file exists, damaged or not. Opens it, for the reason given in `read_json`."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
@@ -157,9 +158,9 @@ def is_there(path: Path) -> bool:
 
 
 def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
-    """Append ``data`` as one line of JSON, in one write; ``sync`` waits until it is on the disk.
+    """Append ``data`` as one line of JSON, in one write; ``sync`` waits until it is on disk.
 
-    A line that a crash left unfinished is closed first, so that it spoils nothing but itself.
+    If a crash left the last line unfinished, a newline ends it first, so that the new line stays intact.
     """
     line = (json.dumps(data, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -175,7 +176,7 @@ def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
 
 
 def read_lines(path: Path) -> Iterator[Any]:
-    """The records that `append_line` wrote; unfinished ones are left out. Nothing where there is no such file."""
+    """Yield the records that `append_line` wrote, without unfinished lines. Empty if the file does not exist."""
     try:
         text = read_bytes(path)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""The frozen sweep: what every run was composed to, written once at submission and read by each rank.
+"""The frozen sweep: the composed configuration of every run, written once at submission and read by each rank.
 
-A *base* is a composed, unresolved configuration with some overrides already in it (one per distinct set of group
-choices); a run is a base and the overrides that are still to be applied. ``${oc.env:RANK}`` therefore resolves on the
-rank; ``${now:}`` and the directories of Hydra were fixed at submission. Editing a YAML file later changes nothing.
+A *base* is a composed, unresolved configuration with some overrides already applied; there is one per distinct set of
+group choices. A run is a base and its remaining overrides. ``${oc.env:RANK}`` therefore resolves on the rank, while
+``${now:}`` and Hydra's directories are fixed at submission. Editing a YAML file later changes nothing.
 
-Must not know: how configurations are composed, submitted or run. Light: Hydra is imported only to thaw.
+Must not know: how configurations are composed, submitted or run. Light: imports Hydra only to thaw.
 """
 
 from __future__ import annotations
@@ -37,56 +37,56 @@ ProgramKind = Literal["script", "module", "code", "task", "command"]
 
 @dataclass(frozen=True)
 class TaskId:
-    """Which function was launched: a program may have several ``@hydra.main``, and call one several times."""
+    """Identifies the launched function: a program may have several ``@hydra.main``, and call one several times."""
 
     module: str
     name: str  # qualified
-    before: int = 0  # launches of the same name by the same process before this one
+    before: int = 0  # earlier launches of this function by the same process
 
 
 @dataclass(frozen=True)
 class Program:
     """How the user's program was started, so that a rank can start it again.
 
-    ``script``: ``target`` is its absolute path. ``module``: ``target`` is what stood behind ``-m``. ``code``: ``code``
+    ``script``: ``target`` is its absolute path. ``module``: ``target`` is the argument of ``-m``. ``code``: ``code``
     came from the command line or standard input. ``task``: there is no program to start again (a notebook, a test); the
-    function is in task.pkl. ``command``: ``argv`` is run as is, or given to Python where ``target`` is "python";
-    ``fill``: its ``{key}`` are filled from the run's configuration.
+    function is in task.pkl. ``command``: ``argv`` is run as is, or passed to Python if ``target`` is "python".
+    ``fill``: fill ``{key}`` in ``argv`` from the run's configuration.
     """
 
     kind: ProgramKind
     target: str = ""
     argv: tuple[str, ...] = ()
-    cwd: str = ""  # where the command was typed; of kind task: where the launcher was
-    sys_path0: str | None = None  # what Python puts first into sys.path
-    flags: tuple[str, ...] = ()  # flags of the interpreter, e.g. ("-X", "faulthandler")
+    cwd: str = ""  # where the command was typed; for kind "task", the launcher's working directory
+    sys_path0: str | None = None  # the first entry of sys.path, as set by Python
+    flags: tuple[str, ...] = ()  # interpreter flags, e.g. ("-X", "faulthandler")
     umask: int = 0o022
-    pythonpath: tuple[str, ...] = ()  # goes before PYTHONPATH of the ranks: this package, when it is not installed
+    pythonpath: tuple[str, ...] = ()  # prepended to PYTHONPATH of the ranks: this package, if it is not installed
     fill: bool = False
-    launch: str = ""  # a word of this launch alone: scripts have it too, and ranks compare
-    # Sweeps of versions before these fields have none: their ranks get the run's overrides as sys.argv, and the first
-    # function that they reach is the launched one.
-    typed: tuple[str, ...] | None = None  # sys.argv as the program found it
+    launch: str = ""  # unique to this launch; job scripts contain it too, and ranks compare the two
+    # Sweeps of earlier versions lack the following fields: their ranks get the run's overrides as sys.argv and run the
+    # first task function that the program reaches.
+    typed: tuple[str, ...] | None = None  # sys.argv at the program's start
     code: str = ""
     task: TaskId | None = None
-    arrived: str | None = None  # where the program was when it launched, where ``cwd`` is not certain: ranks compare
+    arrived: str | None = None  # working directory at the launch, if ``cwd`` is uncertain; ranks compare
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, without its configuration: all that its supervisor needs."""
+    """One run, without its configuration: what its supervisor needs."""
 
     num: int
     overrides: tuple[str, ...]
     plan: str  # key in plans.json
-    base: int  # where its base starts in bases.pkl, bytes
+    base: int  # byte offset of its base in bases.pkl
     seed: int
     dir: Path  # its output directory, absolute
     program: Program = field(repr=False)
 
 
 class Freezer:
-    """Writes the frozen sweep. Nothing may be submitted before `flush` returned."""
+    """Writes the frozen sweep. Call `flush` before submitting anything."""
 
     def __init__(self, sweep: Path, program: Program) -> None:
         self.paths = SweepPaths(sweep)
@@ -97,14 +97,14 @@ class Freezer:
         write_json(self.paths.program, {"format": FORMAT, **asdict(program)})
 
     def add_base(self, cfg: DictConfig, applied: Iterable[str]) -> int:
-        """Keep a composed configuration that already holds the overrides ``applied``; returns its key."""
+        """Add a composed configuration that already contains the overrides ``applied``; return its key."""
         offset = self._bases.seek(0, os.SEEK_END)
         base = {"applied": tuple(applied), "cfg": cfg}
         self._bases.write(_dumps(base, by_value=self.program.kind == "task"))
         return offset
 
     def add_run(self, num: int, overrides: Sequence[str], *, plan: str, base: int, seed: int, dir: Path) -> None:
-        """Keep one run. ``dir`` is absolute."""
+        """Add one run. ``dir`` is absolute."""
         try:
             shown = str(dir.relative_to(self.paths.root))
         except ValueError:
@@ -115,17 +115,17 @@ class Freezer:
         )
 
     def write_plans(self, plans: Mapping[str, Plan]) -> None:
-        """Write all plans of the sweep (those of earlier batches too)."""
+        """Write all plans of the sweep, including those of earlier batches."""
         write_json(self.paths.plans, {key: to_json(plan) for key, plan in plans.items()})
 
     def write_task(self, payload: Mapping[str, Any]) -> None:
-        """Keep the function itself and what it needs, for a program that cannot be started again."""
+        """Write the function and its state, for a program that cannot be started again."""
         with self.paths.task.open("wb") as file:
             file.write(_dumps(dict(payload), by_value=True))
             _sync(file)
 
     def flush(self) -> None:
-        """Return when everything is on disk."""
+        """Flush everything to disk."""
         for file in (self._bases, self._runs):
             _sync(file)
 
@@ -135,7 +135,7 @@ class Freezer:
 
 
 def read_program(sweep: Path) -> Program:
-    """How the user's program was started. Raises `SweepError` where this is no sweep, or of another format."""
+    """Read how the user's program was started. Raises `SweepError` if this is no sweep of the present format."""
     path = SweepPaths(sweep).program
     try:
         data = json.loads(path.read_bytes())
@@ -143,15 +143,15 @@ def read_program(sweep: Path) -> Program:
         if is_gone(sweep):
             raise SweepError(GONE, where=str(sweep), fix="launch again: job scripts read that directory") from None
         raise SweepError(
-            "this is not the directory of a sweep", where=str(sweep), fix="give the directory that holds multirun.yaml"
+            "this is not a sweep directory", where=str(sweep), fix="the directory that contains multirun.yaml"
         ) from None
     except (ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):
-        raise _damaged("it is no JSON object", path)
+        raise _damaged("it is not a JSON object", path)
     if data.get("format") != FORMAT:
         raise SweepError(
-            f"written in format {data.get('format')}, this version reads {FORMAT}",
+            f"written in format {data.get('format')}; this version reads format {FORMAT}",
             where=str(path),
             fix="use the version of hpc_hydra that started the sweep",
         )
@@ -165,23 +165,22 @@ def read_program(sweep: Path) -> Program:
 
 
 def check_launch(sweep: Path, program: Program, launch: str | None) -> None:
-    """Refuse records that are not those of the launch whose script this is (``launch``: as it says). `SweepError`."""
+    """Check that the records belong to the launch that wrote the job script, ``launch``. Raises `SweepError`."""
     if launch is not None and launch != program.launch:
         raise SweepError(
-            f"the records here are those of another launch ({program.launch or 'without a name'}) than this job's "
-            f"({launch})",
+            f"another launch ({program.launch or 'unnamed'}) has replaced the records of this job's launch ({launch})",
             where=str(sweep),
             fix="start the runs again, with a hydra.sweep.dir that no other launch uses",
         )
 
 
 def read_run(sweep: Path, num: int) -> RunRecord:
-    """The record of one run, without unpickling anything. Raises `SweepError`."""
+    """Read the record of one run, without unpickling anything. Raises `SweepError`."""
     program = read_program(sweep)
     path = SweepPaths(sweep).runs
     data = path.read_bytes()
     mark = b'{"num":%d,' % num
-    at = data.rfind(b"\n" + mark) + 1  # the last line of a run counts: resuming may give it another plan
+    at = data.rfind(b"\n" + mark) + 1  # the last line of a run counts: resuming may change its plan
     if not data.startswith(mark, at):
         raise SweepError(f"there is no run {num}", where=str(path))
     end = data.find(b"\n", at)
@@ -192,7 +191,7 @@ def read_run(sweep: Path, num: int) -> RunRecord:
 
 
 def read_runs(sweep: Path) -> Iterator[RunRecord]:
-    """All runs, in the order of writing; of a run with several lines the last counts. A torn last line is left out.
+    """Yield all run records in the order of writing; the last record of a run counts. Skips an unfinished last line.
 
     Raises `SweepError`.
     """
@@ -209,33 +208,36 @@ def read_runs(sweep: Path) -> Iterator[RunRecord]:
 
 
 def read_plans(sweep: Path) -> dict[str, Plan]:
-    """All plans of the sweep, by key. Raises `SweepError`."""
+    """Read all plans of the sweep, by key. Raises `SweepError`."""
     path = SweepPaths(sweep).plans
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):
-        raise _damaged("it is no JSON object", path)
-    found = {}
+        raise _damaged("it is not a JSON object", path)
+    plans = {}
     for key, plan in data.items():
         try:
-            found[key] = checked(Plan, plan)
-            check_size(found[key].request)
+            plans[key] = checked(Plan, plan)
+            check_size(plans[key].request)
         except ValueError as error:
             raise _damaged(f"{key}: {error}", path) from None
-    return found
+    return plans
 
 
 def _damaged(why: str, path: Path) -> SweepError:
-    return SweepError(f"damaged: {why}", where=str(path), fix="put it right there, or a copy of the file in its place")
+    return SweepError(f"damaged: {why}", where=str(path), fix="correct the file, or restore it from a copy")
 
 
 def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictConfig:
-    """The whole configuration of a run, unresolved, with its ``hydra`` node: what `hydra.core.utils.run_job` takes.
+    """Restore the unresolved configuration of a run, with its ``hydra`` node, for `hydra.core.utils.run_job`.
 
-    For programs of kind script and module the caller must have the program as ``__main__`` already: a configuration may
-    hold its types. ``job_id`` becomes ``hydra.job.id``; the run's number where it is not given.
+    For programs of kind "script" and "module", the program must already be ``__main__``: the configuration may contain
+    types that it defines.
+
+    Args:
+        job_id: becomes ``hydra.job.id``; the run's number by default.
     """
     path = SweepPaths(sweep).bases
     with path.open("rb") as file:
@@ -244,7 +246,7 @@ def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictCo
             base = pickle.load(file)
         except (AttributeError, ImportError) as error:
             raise SweepError(
-                f"the configuration of run {record.num} holds a type that cannot be found again: {error}",
+                f"the configuration of run {record.num} contains a type that cannot be imported: {error}",
                 where=str(path),
                 fix="define the dataclasses of your configuration at module level",
             ) from error
@@ -256,7 +258,7 @@ def thaw(sweep: Path, record: RunRecord, *, job_id: str | None = None) -> DictCo
 
 
 def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str] | None) -> None:
-    """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's own composition would."""
+    """Apply ``rest`` to a base in place and record ``whole`` as its overrides, as Hydra's composition does."""
     if not rest:
         return
     composition.apply_overrides([parse_override(o) for o in rest], cfg)
@@ -266,14 +268,14 @@ def apply_overrides(cfg: DictConfig, rest: Sequence[str], whole: Sequence[str] |
 
 @lru_cache(maxsize=20_000)
 def parse_override(override: str) -> Any:
-    """Hydra's parsed override; the values of a sweep are repeated in many runs, and parsing is slow."""
+    """Parse an override with Hydra's parser; cached, as runs of a sweep repeat values and parsing is slow."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_overrides([override])[0]
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
-    """The same of a command line's. Raises Hydra's error, which may tell of the whole list."""
+    """Parse all overrides of a command line. Raises Hydra's error, which may refer to the whole list."""
     try:
         return [parse_override(override) for override in overrides]
     except Exception:
@@ -283,14 +285,14 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
 
 
 def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Write a run's task overrides into ``cfg.hydra``, in place of those of its base."""
+    """Replace the task overrides in ``cfg.hydra`` by those of a run."""
     task = [p for p in map(parse_override, overrides) if not p.is_hydra_override()]
     cfg.hydra.overrides.task = [p.input_line for p in task]
     composition.record_dirname(cfg, task)
 
 
 def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | None = None) -> None:
-    """Give a configuration its run's number, id and directory (``hydra.sweep.dir`` / ``hydra.sweep.subdir``)."""
+    """Set a run's number, job id and directory (``hydra.sweep.dir``, ``hydra.sweep.subdir``) in ``cfg.hydra``."""
     from omegaconf import open_dict, read_write
 
     inside = dir.is_relative_to(sweep)
@@ -302,12 +304,12 @@ def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | 
 
 
 def literal(text: str) -> str:
-    """The text as OmegaConf must be given it to read it back unchanged."""
+    """Escape text so that OmegaConf returns it unchanged."""
     return re.sub(r"(\\*)\$\{", lambda found: found.group(1) * 2 + r"\${", text)
 
 
 def identity(function: Any) -> tuple[str, str]:
-    """Module and qualified name of a task function; of its class, where it is an object that can be called."""
+    """Return module and qualified name of a task function, or of the class of a callable object."""
     while (inner := getattr(function, "__wrapped__", None) or getattr(function, "func", None)) is not None:
         function = inner
     if not hasattr(function, "__qualname__"):
@@ -316,7 +318,7 @@ def identity(function: Any) -> tuple[str, str]:
 
 
 def load_task(sweep: Path) -> Callable[[Any], Any]:
-    """The function of a program of kind ``task``; restores the singletons and resolvers of the launching process."""
+    """Load the function of a program of kind "task"; restore singletons and resolvers of the launching process."""
     from hydra.core.singleton import Singleton
 
     with SweepPaths(sweep).task.open("rb") as file:
@@ -326,11 +328,11 @@ def load_task(sweep: Path) -> Callable[[Any], Any]:
     return function
 
 
-_TYPES = {"num": int, "plan": str, "base": int, "seed": int, "dir": str, "overrides": list}  # of a line of runs.jsonl
+_TYPES = {"num": int, "plan": str, "base": int, "seed": int, "dir": str, "overrides": list}  # fields in runs.jsonl
 
 
 def _record(sweep: Path, line: Any, program: Program) -> RunRecord:
-    """Raises `ValueError`."""
+    """Validate and decode a line of runs.jsonl. Raises `ValueError`."""
     if type(line) is not dict:
         raise ValueError(f"it is {line!r:.80}")
     for name, kind in _TYPES.items():
@@ -354,12 +356,12 @@ def _dumps(value: Any, *, by_value: bool) -> bytes:
         try:
             return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError):
-            pass  # a type that has no importable name
+            pass  # a type without an importable name
     return _by_value(value)
 
 
 def _by_value(value: Any) -> bytes:
-    """cloudpickle's pickle, in which code keeps the name of its file: tracebacks of a notebook's function need it."""
+    """Pickle with cloudpickle, keeping the file names of code objects for tracebacks of a notebook's functions."""
     import cloudpickle
 
     table = ChainMap({CodeType: _reduced_code}, cloudpickle.Pickler.dispatch_table)

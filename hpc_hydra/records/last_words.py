@@ -1,7 +1,7 @@
-"""Last words of an attempt whose disk takes no more: a block made at its start, and overwritten in place.
+"""A note about a disk error, written into a block of the disk that was allocated when the attempt started.
 
-A disk that is full, or a quota that is used up, takes no new file, yet lets a block be written again that is there.
-Must not know: ranks, what was to be written.
+A full disk or an exceeded quota accepts no new file, but an existing block can be overwritten in place.
+Must not know: ranks, which file could not be written.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from pathlib import Path
 from hpc_hydra.records.codec import hint
 
 IO_ERROR = 74
-"""EX_IOERR of sysexits.h: exit code of what ended well, and could not write that down."""
+"""EX_IOERR of sysexits.h: the exit code of a process that succeeded and could not write its record."""
 SIZE = 4096  # bytes
 _WORDS = {
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the quota is used up",
+    errno.EDQUOT: "the disk quota is exceeded",
     errno.EROFS: "the file system is read-only",
-    errno.ESTALE: "the file server has forgotten the directory",
-    errno.EIO: "the disk fails",
+    errno.ESTALE: "the file handle is stale: the file server lost the directory",
+    errno.EIO: "the disk reports an input/output error",
 }
 
 
 def keep_room(path: Path) -> None:
-    """Make the block. Raises `OSError`."""
+    """Allocate the block. Raises `OSError`."""
     path.write_bytes(b"{}".ljust(SIZE - 1) + b"\n")
 
 
 def leave(path: Path, words: str) -> None:
-    """Write over it, where it is there and nobody has. Fails silently: there is nowhere else."""
+    """Write a note into the block if it exists and holds none. Fails silently: there is no other place to report to."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -46,17 +46,17 @@ def leave(path: Path, words: str) -> None:
         os.close(descriptor)
 
 
-def left(path: Path) -> str | None:
-    """What was left there."""
-    said = hint(path).get("said")
-    return said if isinstance(said, str) else None
+def read_note(path: Path) -> str | None:
+    """Return the note in the block; None if there is none."""
+    note = hint(path).get("said")
+    return note if isinstance(note, str) else None
 
 
 def disk_error(error: OSError, path: Path) -> str:
-    """``/p/scratch/me/run cannot be written: the disk is full (No space left on device)``.
+    """Describe an error: ``/p/scratch/me/run cannot be written: the disk is full (No space left on device)``.
 
     Args:
-        path: what was to be written; an error says the name of a temporary file, or none.
+        path: the file to be written; the error itself names a temporary file, or none.
     """
     why = error.strerror or type(error).__name__
     words = _WORDS.get(error.errno or 0)
@@ -64,20 +64,20 @@ def disk_error(error: OSError, path: Path) -> str:
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Whether a disk takes no more, rather than that a file is missing or not ours."""
+    """Whether an error comes from the disk, and not from a missing file or missing permissions."""
     return error.errno in _WORDS
 
 
 def full_disks(*paths: Path) -> list[str]:
-    """Those of the directories whose disk has no room for anybody but root, or is read-only."""
-    found = []
+    """Describe each directory whose disk is read-only or has no space for users other than root."""
+    problems = []
     for path in paths:
         try:
             disk = os.statvfs(path)
         except OSError:
             continue
         if disk.f_flag & os.ST_RDONLY:
-            found.append(f"{path} is read-only")
+            problems.append(f"{path} is read-only")
         elif disk.f_blocks and not disk.f_bavail:
-            found.append(f"the disk of {path} is full")
-    return found
+            problems.append(f"the disk of {path} is full")
+    return problems

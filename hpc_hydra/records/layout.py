@@ -1,43 +1,43 @@
 """Names of the files in a sweep directory. Pure.
 
 <sweep>/multirun.yaml                      Hydra's own record of the command line
-<sweep>/.hpc_hydra/manifest.jsonl          append-only: what was about to happen, what happened
+<sweep>/.hpc_hydra/manifest.jsonl          append-only: intended and completed submissions, cancellations …
 <sweep>/.hpc_hydra/plans.json              every distinct Plan, by key
 <sweep>/.hpc_hydra/runs.jsonl              one line a run: number, plan, base, overrides
 <sweep>/.hpc_hydra/bases.pkl               one composed, unresolved config per distinct set of group choices
 <sweep>/.hpc_hydra/program.json            how the user's program was started (script or module, cwd, sys.path …)
-<sweep>/.hpc_hydra/task.pkl                only where there is no program to start again (notebooks, closures)
-<sweep>/.hpc_hydra/launched.json           commit, packages, command line; launched.diff: what was not committed
+<sweep>/.hpc_hydra/task.pkl                only for functions without a program to start again (notebooks, closures)
+<sweep>/.hpc_hydra/launched.json           commit, packages, command line; launched.diff: uncommitted changes
 <sweep>/.hpc_hydra/code/                   only with launch.snapshot: the code that the jobs import
 <sweep>/.hpc_hydra/jobs/<job>.sh           the job script of a group of runs
-<sweep>/.hpc_hydra/jobs/<job>.<id>.log     what the scheduler and the batch shell said
+<sweep>/.hpc_hydra/jobs/<job>.<id>.log     output of the scheduler and the batch shell
 <sweep>/.hpc_hydra/jobs/<job>.<plan>.toml  only with container=edf: the description of the container
-<sweep>/.hpc_hydra/ended/<machine>.jsonl   how runs ended, noted there: many in one file, for those who look at all
-<sweep>/.hpc_hydra/lib/                    only with a container: what the ranks need of this package
-<sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: which are in which allocation, and what each takes of it
+<sweep>/.hpc_hydra/ended/<machine>.jsonl   outcomes of many runs in one file, to read fewer files
+<sweep>/.hpc_hydra/lib/                    only with a container: a copy of this package for the ranks
+<sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: the runs of each allocation, and the resources of each run
 <sweep>/.hpc_hydra/jobs/<job>.<plan>.sh    packed runs: the script of one run, in its part of the allocation
-<sweep>/.hpc_hydra/jobs/<job>.<id>.pack.jsonl    packed runs: which have begun and ended, one line each
-<sweep>/.hpc_hydra/jobs/<job>.<id>.asked   the name of the job that is about to take over from this one
-<sweep>/.hpc_hydra/jobs/<job>.<id>.next    the job that took over from this one (launch.max_requeues, by resubmission)
-<sweep>/.hpc_hydra/jobs/<job>.cancel       packed runs that are to end, one number a line
-<sweep>/<subdir of a run>/                 written from when it starts:
-    .hydra/  <task>.log                    Hydra's own, by rank 0
-    outcome.json                           the truth about how it ended
+<sweep>/.hpc_hydra/jobs/<job>.<id>.pack.jsonl    packed runs: one line for each start and end of a run
+<sweep>/.hpc_hydra/jobs/<job>.<id>.asked   name of the successor job, written before it is submitted
+<sweep>/.hpc_hydra/jobs/<job>.<id>.next    id of the successor job (launch.max_requeues, by resubmission)
+<sweep>/.hpc_hydra/jobs/<job>.cancel       packed runs to cancel, one number per line
+<sweep>/<subdir of a run>/                 written once the run starts:
+    .hydra/  <task>.log                    Hydra's output, written by rank 0
+    outcome.json                           how the run ended (authoritative)
     result.pkl                             a return value that is not JSON
-    hpc_launcher_hostlist.txt              hosts of the run, one a line, where logging.save_hostlist asks for it
+    hpc_launcher_hostlist.txt              hosts of the run, one per line (logging.save_hostlist)
     logs/<attempt>/rank_<r>.log            output of each rank
-    logs/<attempt>/step.log                packed runs: what the launch command said
+    logs/<attempt>/step.log                packed runs: output of the launch command
     logs/<attempt>/rank_<r>.end.json       how a rank ended
-    logs/<attempt>/rendezvous.json         where rank 0 is
-    logs/<attempt>/.last_words.json        room for a rank to say that the disk is full
+    logs/<attempt>/rendezvous.json         address and port of rank 0
+    logs/<attempt>/.last_words.json        preallocated space for a note that the disk is full
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
-    logs/<attempt>/torchrun_<n>.round.json where nodes may be lost: when it last started ranks there
-    logs/<attempt>/torchrun_<n>.log        what the agent of node n says; torchrun_<n>/ is torchrun's --log-dir
-    logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: what was measured on a node; .gutil is the text of it
-    logs/<attempt>/replica_<n>/            the same of each replica group (torchft), whose ranks count from 0
-    logs/<attempt>/replicas.json           what became of the replica groups; lighthouse.log what their lighthouse says
-    logs/<attempt>/returned.json           what rank 0's task function returned, or that result.pkl holds it
-    logs/<attempt>/outcome.json            how it ended, put there when the run was submitted again
+    logs/<attempt>/torchrun_<n>.round.json elastic runs: the last round in which node n started ranks
+    logs/<attempt>/torchrun_<n>.log        output of the agent of node n; torchrun_<n>/ is torchrun's --log-dir
+    logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: samples of a node; .gutil has them as text
+    logs/<attempt>/replica_<n>/            the same files for each replica group (torchft); its ranks count from 0
+    logs/<attempt>/replicas.json           states of the replica groups; lighthouse.log: output of their lighthouse
+    logs/<attempt>/returned.json           return value of rank 0's task function, or a reference to result.pkl
+    logs/<attempt>/outcome.json            how the attempt ended, moved here when the run is submitted again
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 META = ".hpc_hydra"
-ATTEMPT_TIME = "%Y%m%d-%H%M%S"  # begins the name of an attempt; in UTC, so that names sort where a clock is set back
-FORMAT = 1  # of everything below META; a reader refuses what it does not know
+ATTEMPT_TIME = "%Y%m%d-%H%M%S"  # prefix of an attempt's name, in UTC: daylight saving time does not break sorting
+FORMAT = 1  # format version of everything below META; readers refuse other versions
 
 
 def attempt_name(job_id: str, now: float) -> str:
-    """The name of an attempt that begins at ``now`` (Unix time, seconds), as job scripts make it."""
+    """Return the name of an attempt that begins at ``now`` (Unix time, seconds), in the format of job scripts."""
     return f"{time.strftime(ATTEMPT_TIME, time.gmtime(now))}-{job_id}"
 
 
 def attempt_began(name: str) -> float | None:
-    """When an attempt of this name began, Unix time, seconds; None where the name says nothing of it."""
-    import calendar  # the start of a rank does without
+    """Return when an attempt began, parsed from its name, in Unix time (seconds); None if the name has no time."""
+    import calendar  # imported here to keep the start of a rank fast
 
     try:
         return calendar.timegm(time.strptime("-".join(name.split("-")[:2]), ATTEMPT_TIME))
@@ -68,7 +68,7 @@ def attempt_began(name: str) -> float | None:
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """Paths of one sweep. ``root`` is absolute: it is the same directory on login and compute nodes."""
+    """Paths of one sweep. ``root`` is absolute, and the same directory on login and compute nodes."""
 
     root: Path
 
@@ -184,7 +184,7 @@ class RunPaths:
         return self.attempt(attempt) / "rendezvous.json"
 
     def replica(self, attempt: str, number: int) -> str:
-        """What stands in the place of ``attempt`` for the files of one replica group."""
+        """Return the value to pass as ``attempt`` for the files of one replica group."""
         return f"{attempt}/replica_{number}"
 
     def replicas(self, attempt: str) -> Path:

@@ -1,7 +1,7 @@
-"""The manifest of a sweep: what was about to happen and what happened, one line each, on disk before and after.
+"""The manifest of a sweep: an append-only log of what the launcher is about to do and has done.
 
-A launcher that is killed at any moment leaves a manifest from which another process finds every job: a line
-``submitting`` without ``submitted`` after it means that the scheduler may hold the job, under the tag of that line.
+If the launcher is killed at any moment, another process can find every job from the manifest: a line ``submitting``
+without a later ``submitted`` means that the scheduler may have the job, under the tag in that line.
 
 Must not know: schedulers, Hydra.
 """
@@ -25,22 +25,22 @@ from hpc_hydra.records.types import Job, consecutive
 
 @dataclass
 class SweepState:
-    """What the manifest says when read from the beginning to the end."""
+    """The state of a sweep after all events of its manifest."""
 
     scheduler: dict[str, str] = field(default_factory=dict)  # key of a job → name of its scheduler
-    jobs: dict[str, Job] = field(default_factory=dict)  # submitted ones
+    jobs: dict[str, Job] = field(default_factory=dict)  # key of a job → a submitted job
     pending: dict[str, Job] = field(default_factory=dict)  # `submitting` was written, `submitted` was not
-    refused: dict[str, str] = field(default_factory=dict)  # key of a job → what the scheduler said
-    cancelled: dict[str, str] = field(default_factory=dict)  # ids that we asked the scheduler to cancel → why
+    refused: dict[str, str] = field(default_factory=dict)  # key of a job → the scheduler's message
+    cancelled: dict[str, str] = field(default_factory=dict)  # id that the launcher cancelled → reason
     detached: bool = False
-    left: str = ""  # why the launcher did
+    left: str = ""  # why the launcher detached
     finished: bool = False  # a launcher saw all runs end
     started: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def run_ids(self) -> dict[int, tuple[str, str]]:
-        """Of every submitted run: its job's key and its id in the scheduler; the last submission counts."""
+        """For each submitted run, the key of its job and its id in the scheduler, from its last submission."""
         return {num: (job.key, id_) for job in self.jobs.values() for num, id_ in zip(job.runs, job.ids, strict=False)}
 
 
@@ -55,7 +55,7 @@ class Manifest:
         self._write("started", format=FORMAT, argv=list(argv), host=host, pid=pid, runs=runs, python=sys.executable)
 
     def submitting(self, job: Job, scheduler: str) -> None:
-        """Written before the submit command runs."""
+        """The submit command is about to run."""
         packs = {"packs": list(job.packs)} if job.packs else {}
         self._write(
             "submitting",
@@ -68,11 +68,11 @@ class Manifest:
         )
 
     def submitted(self, job: Job) -> None:
-        """Written when the ids are known. ``job.ids`` are those of its runs, in order."""
+        """The job was submitted. ``job.ids`` are the ids of its runs, in order."""
         self._write("submitted", job=job.key, count=len(job.ids), ids=list(job.ids))
 
     def refused(self, job: Job, reason: str) -> None:
-        """The scheduler refused; nothing of this job is in its queue."""
+        """The scheduler refused the job; no part of it is in the queue."""
         self._write("refused", job=job.key, reason=reason)
 
     def cancelled(self, ids: Sequence[str], reason: str = "") -> None:
@@ -84,7 +84,7 @@ class Manifest:
         self._write("waiting", sweeps=list(sweeps))
 
     def detached(self, reason: str = "") -> None:
-        """The launcher left; the jobs run on."""
+        """The launcher ended, and the jobs continue."""
         self._write("detached", **({"reason": reason} if reason else {}))
 
     def finished(self, *, failed: int) -> None:
@@ -93,15 +93,15 @@ class Manifest:
 
     def _write(self, event: str, **data: Any) -> None:
         if is_gone(self.sweep):
-            raise SweepError(GONE, where=str(self.sweep), fix="where it was moved to: hpc-hydra status NEW_DIRECTORY")
+            raise SweepError(GONE, where=str(self.sweep), fix="if it was moved: hpc-hydra status NEW_DIRECTORY")
         with on_disk(self.path):
             append_line(self.path, {"event": event, "time": round(time.time(), 3), **data}, sync=True)
 
 
 def read_manifest(sweep: Path) -> SweepState:
-    """The state of a sweep. Lines that a crash left unfinished are passed over.
+    """Read the state of a sweep. Skips lines that a crash left unfinished.
 
-    Raises `SweepError` naming the line that is damaged: what it told of might be submitted twice.
+    Raises `SweepError` naming a damaged line: without it, a job might be submitted twice.
     """
     state, path = SweepState(), SweepPaths(sweep).manifest
     for number, line in read_numbered(path):
@@ -112,7 +112,7 @@ def read_manifest(sweep: Path) -> SweepState:
             raise SweepError(
                 f"line {number} is damaged: {error}",
                 where=str(path),
-                fix="put it right there; without it nobody knows which jobs are in the queue",
+                fix="correct the line: the manifest is the only record of the jobs in the queue",
             ) from None
         state.events.append(event)
     _follow(state, SweepPaths(sweep))
@@ -120,17 +120,17 @@ def read_manifest(sweep: Path) -> SweepState:
 
 
 def intends(sweep: Path, job: str, id_: str, name: str) -> None:
-    """A job notes, before it submits another one that goes on with its run, the name of that one. Raises `OSError`."""
+    """Note the name of a job's successor, before the job submits it. Raises `OSError`."""
     write_json(SweepPaths(sweep).intention(job, id_), {"job": job, "id": id_, "name": name})
 
 
 def withdraws(sweep: Path, job: str, id_: str) -> None:
-    """It submits none. Raises `OSError`."""
+    """Remove that note: the job submits no successor. Raises `OSError`."""
     SweepPaths(sweep).intention(job, id_).unlink(missing_ok=True)
 
 
 def intended(sweep: Path, job: str, id_: str) -> str | None:
-    """The name of the job that may go on with the run of ``id_``, while nobody has decided whether it does."""
+    """Return the name of the intended successor of ``id_``, until a decision about it is recorded."""
     paths, id_ = SweepPaths(sweep), id_.partition("+")[0]
     with contextlib.suppress(SweepError):
         noted = read_json(paths.intention(job, id_))
@@ -141,13 +141,17 @@ def intended(sweep: Path, job: str, id_: str) -> str | None:
 
 
 def took_over(sweep: Path, job: str, id_: str, new: str | None, *, cancelled: bool = False) -> str | None:
-    """Decide, once and for all, which job goes on with the run of another one; None: none does. Raises `OSError`.
+    """Record the final decision which job succeeds another one. Raises `OSError`.
 
-    ``cancelled``: none does because somebody cancelled the run.
+    The decision has a file of its own: only the launcher writes the manifest, as two hosts must not append to one file
+    on a network file system. The job itself and a process that found it ended may both decide: the first one wins.
 
-    In a file of its own: on a network file system two hosts must not append to one, and the manifest is the launcher's.
+    Args:
+        new: id of the successor; None if there is none.
+        cancelled: there is none because the run was cancelled.
 
-    Returns what is decided, by whoever came first: the job itself, or who found it ended and looked for its successor.
+    Returns:
+        The recorded decision, which may be that of another process.
     """
     id_ = id_.partition("+")[0]
     path = SweepPaths(sweep).successor(job, id_)
@@ -156,13 +160,13 @@ def took_over(sweep: Path, job: str, id_: str, new: str | None, *, cancelled: bo
 
 
 def is_denied(sweep: Path, job: str, id_: str) -> bool:
-    """Whether a run was about to go on in another job, and does not, as its own ended before."""
+    """Whether it is decided that the job has no successor."""
     path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
     return path.exists() and _next(path) is None
 
 
 def was_cancelled(sweep: Path, job: str, id_: str) -> bool:
-    """Whether somebody cancelled a run that was about to go on in another job."""
+    """Whether the job has no successor because the run was cancelled."""
     try:
         decision = read_json(SweepPaths(sweep).successor(job, id_.partition("+")[0]))
     except SweepError:
@@ -171,8 +175,8 @@ def was_cancelled(sweep: Path, job: str, id_: str) -> bool:
 
 
 def current(sweep: Path, job: str, id_: str) -> str:
-    """The id under which a run of ``job`` that was submitted as ``id_`` is in the queue now."""
-    id_, packed, run = id_.partition("+")  # a packed run goes where its allocation does
+    """Return the present id of a run of ``job`` that was submitted as ``id_``, following its successors."""
+    id_, packed, run = id_.partition("+")  # a packed run follows its allocation
     seen = {id_}
     while (following := _next(SweepPaths(sweep).successor(job, id_))) is not None and following not in seen:
         id_ = following
@@ -181,7 +185,7 @@ def current(sweep: Path, job: str, id_: str) -> str:
 
 
 def predecessors(sweep: Path, job: str, id_: str) -> list[str]:
-    """Ids of the jobs that ``id_`` took over from, one after the other; the newest first."""
+    """Return the ids of the jobs that ``id_`` succeeded, the newest first."""
     paths, before = SweepPaths(sweep), {}
     suffix = paths.successor(job, "").name.removeprefix(f"{job.partition('.')[0]}.")
     for path in paths.jobs.glob(f"{job.partition('.')[0]}.*{suffix}"):
@@ -196,7 +200,7 @@ def predecessors(sweep: Path, job: str, id_: str) -> list[str]:
 
 
 def _next(path: Path) -> str | None:
-    """The id of the job that took over; None where none did, or nobody can tell any more."""
+    """Return the id of the successor; None if there is none or the file is damaged."""
     try:
         noted = read_json(path)
     except SweepError:
@@ -225,7 +229,7 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.scheduler[key] = line["scheduler"]
         state.refused.pop(key, None)
     elif event in ("submitted", "refused") and not (key in state.pending or key in state.jobs or key in state.refused):
-        raise ValueError(f"{event} is {key}, and no line before says that it was about to be")
+        raise ValueError(f"{event} is {key}, without a line `submitting` before it")
     elif event == "submitted" and key in state.pending:
         state.jobs[key] = replace(state.pending.pop(key), ids=tuple(line["ids"]))
     elif event == "refused":

@@ -1,8 +1,8 @@
-"""How runs have ended, many in a file: a poll or a look at a large sweep opens few files of a shared file system.
+"""An index of outcomes, with many runs in one file: polling a large sweep opens few files of a shared file system.
 
-A hint: each run's `outcome.json` is the truth. What is lost, damaged or not yet visible here is looked up there. Each
-machine appends to a file of its own, since appends by several clients of NFS may overwrite each other; on one machine
-the kernel keeps them apart. Must not know: schedulers, how runs are watched.
+The index is a cache: each run's `outcome.json` is authoritative and is read if the index has no valid entry. Each
+machine appends to its own file, because appends by several NFS clients may overwrite each other; on one machine the
+kernel serialises them. Must not know: schedulers, how runs are watched.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hpc_hydra.records.files import append_line, read_bytes
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.types import Outcome, consecutive
 
-LARGEST = 8192  # characters of a line; a run with more to say is looked up
+LARGEST = 8192  # characters of a line; a longer outcome is not indexed
 _EMPTY: tuple[object, ...] = (None, [], "")
 
 
 def note_end(sweep: Path, job: str, outcome: Outcome) -> None:
-    """Note the end of a run of the job ``job``, after its `outcome.json` is written. Fails silently."""
+    """Index the outcome of a run of the job ``job``, after its `outcome.json` is written. Fails silently."""
     data = {name: value for name, value in to_json(outcome).items() if name == "result" or value not in _EMPTY}
     line = {"job": _base(job), "outcome": data}
     if len(json.dumps(line)) <= LARGEST:
@@ -34,7 +34,7 @@ def note_end(sweep: Path, job: str, outcome: Outcome) -> None:
 
 
 def forget_outcome(sweep: Path, num: int, attempt: str, paths: RunPaths) -> None:
-    """Take away the outcome of an earlier attempt, as a new one begins, and what is noted of it."""
+    """Remove the outcome of an earlier attempt and its index entry, when a new attempt begins."""
     try:
         paths.outcome.unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ def _append(sweep: Path, line: Mapping[str, object]) -> None:
 
 
 def _machine() -> str:
-    """This machine, and no other; several may think that their name is ``localhost``."""
+    """Return a unique name of this machine; several machines may have the host name ``localhost``."""
     name = re.sub(r"[^\w.-]", "_", socket.gethostname())
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
@@ -68,86 +68,86 @@ def _base(job: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Again:
-    """A line that says: what is noted of earlier attempts of the run does not count."""
+class _Invalidated:
+    """A line that invalidates the entries of a run's earlier attempts."""
 
     run: int
-    again: str  # the attempt
+    again: str  # the new attempt
 
 
 @dataclass(frozen=True)
 class _Final:
-    """A line that says: the scheduler has said all that it will of the ends of these runs of a job."""
+    """A line that marks outcomes as final: the scheduler has no more information about these runs of a job."""
 
     job: str
-    final: tuple[tuple[int, int], ...]  # first and last of consecutive ones
+    final: tuple[tuple[int, int], ...]  # first and last of consecutive runs
 
 
 class Index:
-    """What has been noted so far in the directory of a sweep; `read` takes in what has been added since."""
+    """The index of a sweep, as read so far; `read` adds new entries."""
 
     def __init__(self, sweep: Path) -> None:
         self.sweep = sweep
-        self._found: dict[int, dict[str, tuple[str, Outcome]]] = {}  # run → attempt → job, outcome
+        self._outcomes: dict[int, dict[str, tuple[str, Outcome]]] = {}  # run → attempt → job, outcome
         self._final: dict[str, list[tuple[int, int]]] = {}  # job → first and last of consecutive runs
-        self._again: dict[int, str] = {}  # run → its newest attempt that put an earlier outcome away
-        self._read: dict[str, int] = {}  # name of a file → bytes
-        self._turn = 0
+        self._valid_from: dict[int, str] = {}  # run → its newest attempt that invalidated earlier outcomes
+        self._read: dict[str, int] = {}  # name of a file → bytes read
+        self._next_file = 0
 
     @property
     def speaks(self) -> bool:
-        """Whether anything was ever noted."""
+        """Whether the sweep has an index."""
         return bool(self._read)
 
     def read(self, most: int | None = None) -> None:
-        """Take in what is new.
+        """Read new entries.
 
         Args:
-            most: so many files, and the others the next time.
+            most: maximum number of files to read; later calls read the others.
         """
         try:
             names = sorted(p.name for p in SweepPaths(self.sweep).ended.iterdir() if p.suffix == ".jsonl")
         except OSError:
             return
         if most is not None and len(names) > most:
-            self._turn = (self._turn + most) % len(names)
-            names = (names + names)[self._turn : self._turn + most]
+            self._next_file = (self._next_file + most) % len(names)
+            names = (names + names)[self._next_file : self._next_file + most]
         for name in names:
-            self._take_in(name)
+            self._read_file(name)
 
     def of(self, num: int, job: str) -> Outcome | None:
-        """How a run ended, of the newest attempt that anything is known of.
+        """Return the outcome of a run's newest indexed attempt.
 
         Args:
-            job: its newest job; what another one left is not meant. Empty: any.
+            job: only consider attempts of this job; empty: of any job.
         """
-        again = self._again.get(num, "")
+        valid_from = self._valid_from.get(num, "")
         known = [
             (attempt, outcome)
-            for attempt, (of, outcome) in self._found.get(num, {}).items()
-            if attempt >= again and (not job or of == _base(job))
+            for attempt, (its_job, outcome) in self._outcomes.get(num, {}).items()
+            if attempt >= valid_from and (not job or its_job == _base(job))
         ]
         return max(known, key=lambda pair: pair[0])[1] if known else None
 
     def learn(self, job: str, outcome: Outcome) -> None:
-        """Note what was found in an `outcome.json` that is not noted so."""
+        """Index an outcome that was read from `outcome.json`, if it differs from its entry."""
         known = self.of(outcome.num, job)
-        told = (outcome.attempt, outcome.status, outcome.reason)
-        if known is None or (known.attempt, known.status, known.reason) != told:
-            self._keep(_base(job), outcome)
+        new = (outcome.attempt, outcome.status, outcome.reason)
+        if known is None or (known.attempt, known.status, known.reason) != new:
+            self._add(_base(job), outcome)
             note_end(self.sweep, job, outcome)
 
     def is_final(self, num: int, job: str) -> bool:
-        """Whether the scheduler need not be asked any more how this run of a job ended."""
+        """Whether the scheduler need not be queried again about this run of a job."""
         return any(first <= num <= last for first, last in self._final.get(_base(job), ()))
 
     def note_final(self, job: str, nums: Iterable[int]) -> None:
-        """Note that it need not be asked any more about these runs. Fails silently."""
+        """Record that the scheduler need not be queried again about these runs. Fails silently."""
         pairs = consecutive(sorted(nums))
         self._final.setdefault(_base(job), []).extend((first, last) for first, last in pairs)
         _append(self.sweep, {"job": _base(job), "final": pairs})
 
-    def _take_in(self, name: str) -> None:
+    def _read_file(self, name: str) -> None:
         try:
             data = read_bytes(SweepPaths(self.sweep).ended / name, self._read.get(name, 0))
         except OSError:
@@ -155,22 +155,23 @@ class Index:
         whole = data[: data.rfind(b"\n") + 1]
         self._read[name] = self._read.get(name, 0) + len(whole)
         for line in whole.splitlines():
-            with suppress(ValueError, KeyError, TypeError, RecursionError):  # damaged: it is as if it were not there
-                told = json.loads(line.decode("utf-8", "surrogatepass"))
-                if "again" in told:
-                    again = checked(_Again, told)
-                    self._again[again.run] = max(self._again.get(again.run, ""), again.again)
-                elif "final" in told:
-                    final = checked(_Final, told)
+            with suppress(ValueError, KeyError, TypeError, RecursionError):  # skip damaged lines
+                entry = json.loads(line.decode("utf-8", "surrogatepass"))
+                if "again" in entry:
+                    invalidated = checked(_Invalidated, entry)
+                    run, attempt = invalidated.run, invalidated.again
+                    self._valid_from[run] = max(self._valid_from.get(run, ""), attempt)
+                elif "final" in entry:
+                    final = checked(_Final, entry)
                     self._final.setdefault(final.job, []).extend(final.final)
                 else:
-                    self._keep(str(told["job"]), checked(Outcome, told["outcome"]))
+                    self._add(str(entry["job"]), checked(Outcome, entry["outcome"]))
 
-    def _keep(self, job: str, outcome: Outcome) -> None:
-        """Of two that speak of the same attempt, the one that knows why it was stopped, or more of its good end."""
-        from hpc_hydra.records.collect import is_doubtful  # the start of a rank does without
+    def _add(self, job: str, outcome: Outcome) -> None:
+        """Keep the more informative of two outcomes of the same attempt."""
+        from hpc_hydra.records.collect import is_doubtful  # imported here to keep the start of a rank fast
 
-        known = self._found.setdefault(outcome.num, {})
+        known = self._outcomes.setdefault(outcome.num, {})
         if outcome.attempt in known:
             old = known[outcome.attempt][1]
             less = outcome.status == old.status == "completed" and outcome.reason is None

@@ -1,4 +1,4 @@
-"""Whether a run that has ended is to be queued again by itself: it was warned and saved what it has, or gave way.
+"""Whether to requeue a run that ended: it was warned and saved a checkpoint, or it was preempted.
 
 Pure. Must not know: any scheduler, who queues it.
 """
@@ -11,29 +11,29 @@ from dataclasses import replace
 
 from hpc_hydra.records.types import Outcome, RankEnd
 
-TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "I was warned, have saved, and am to be gone on with"
+TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: the program was warned, saved a checkpoint, and asks to be requeued
 
 
 def is_warned_early(outcome: Outcome, code: int, signum: int | None) -> bool:
-    """Whether the warning ended a rank that could not hear it yet: it died by it, and left no record.
+    """Whether the warning signal killed a rank before its handler was installed, so that it left no record.
 
     Args:
         code: exit code of the command that started the ranks.
-        signum: what warns them; None: nobody does.
+        signum: the warning signal; None if there is none.
     """
     return signum is not None and code == 128 + signum and outcome.status != "completed" and outcome.rank is None
 
 
 def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False, early: bool = False) -> str | None:
-    """Why a run is to be queued again; None: it has come to its end.
+    """Return why a run is to be queued again, or None if it is not.
 
-    A program that was warned and then fails by itself has failed: only exit code 75, and an end by a signal or the time
-    limit, say that it is not done yet.
+    A program that was warned and then fails has failed. Only exit code 75, or an end by a signal or by the time limit,
+    means that it has more to do.
 
     Args:
-        ends: of the ranks of its attempt.
-        preempted: the scheduler says that the job gives way to another one.
-        early: it was warned before its ranks could note it.
+        ends: how the ranks of its last attempt ended.
+        preempted: the scheduler reports that it preempted the job.
+        early: it was warned before its ranks could record it.
     """
     if outcome.status == "completed":
         return None
@@ -46,13 +46,13 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
 
 
 def as_cancelled(outcome: Outcome) -> Outcome:
-    """The outcome of a run that was to be queued again, and that somebody cancelled."""
+    """Return the outcome of a run that was cancelled before it could be queued again."""
     if outcome.status in ("completed", "cancelled"):
         return outcome
     return replace(outcome, status="cancelled", reason="cancelled")
 
 
 def is_told_to_end(ends: Sequence[RankEnd]) -> bool:
-    """Whether somebody wanted a run to end, and not only warned it, as far as its ranks heard of it."""
+    """Whether the ranks of a run received a signal to stop, other than the warning."""
     warnings = (signal.SIGUSR1, signal.SIGUSR2)
     return any(end.told_to_stop and end.signal not in warnings for end in ends)

@@ -1,4 +1,4 @@
-"""What is known about a run, a rank's end, and a job. Plain data; planning.types.to_json/from_json (de)serialise it."""
+"""Records of runs, ranks and jobs. Plain data; planning.types.to_json/from_json (de)serialise it."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ Status = Literal["completed", "failed", "cancelled", "timeout", "lost"]
 
 @dataclass(frozen=True)
 class RankEnd:
-    """How one rank ended; written by its supervisor, which outlives it."""
+    """How one rank ended. Written by its supervisor, which outlives it."""
 
     rank: int
     host: str
     exit_code: int  # 128+n for signal n
     signal: int | None = None
-    told_to_stop: bool = False  # the scheduler (or launcher) had sent a signal before: a victim, not a cause
+    told_to_stop: bool = False  # the scheduler or launcher had sent it a signal: it did not fail by itself
     ended: float = 0.0  # Unix time, seconds
     error: str | None = None  # last line of the traceback, e.g. "ValueError: boom"
     traceback: str | None = None
-    log: str | None = None  # file of its standard error
-    round: int = 0  # torchrun: how often the ranks had been started before
-    replica: int | None = None  # torchft: its replica group, in which ranks count from 0
-    warned: bool = False  # by launch.signal: its time was up
-    left: str | None = None  # in words: its function had returned, and its process did not end by itself
+    log: str | None = None  # path of its standard error
+    round: int = 0  # torchrun: number of earlier starts of the ranks
+    replica: int | None = None  # torchft: its replica group; ranks of a group count from 0
+    warned: bool = False  # it received launch.signal
+    left: str | None = None  # message: its function had returned, but its process did not exit by itself
 
 
 @dataclass(frozen=True)
 class NodeRound:
-    """When torchrun's agent of a node last started ranks, where a run may go on without some of its nodes."""
+    """When torchrun's agent of a node last started ranks, in an elastic run that may continue with fewer nodes."""
 
     node: int
     host: str
-    number: int  # of the round, from 0
-    ranks: int  # of all nodes in that round
+    number: int  # number of the round, from 0
+    ranks: int  # world size in that round
 
 
 @dataclass(frozen=True)
 class Replica:
-    """What became of one replica group."""
+    """State of one replica group."""
 
     replica: int
     hosts: tuple[str, ...] = ()
     restarts: int = 0
     state: Literal["running", "waiting", "completed", "lost", "stopped"] = "running"
-    exit_code: int | None = None  # of the last time that it ended
-    cause: RankEnd | None = None  # the rank that failed first, the last time that it failed
-    why: str | None = None  # the same in words, also where no rank could tell
-    ended: float | None = None  # Unix time, seconds: of its last end
+    exit_code: int | None = None  # of its last end
+    cause: RankEnd | None = None  # the rank that failed first in its last failure
+    why: str | None = None  # message about its last failure, also if no rank left a record
+    ended: float | None = None  # time of its last end: Unix time, seconds
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """All replica groups of a run: `replicas.json`, written whenever one ends or is started again."""
+    """All replica groups of a run: `replicas.json`, written whenever one ends or restarts."""
 
     replicas: tuple[Replica, ...] = ()
     status: Literal["running", "completed", "failed", "stopped"] = "running"
@@ -63,17 +63,17 @@ class Replicas:
 
     @property
     def restarts(self) -> int:
-        return sum(each.restarts for each in self.replicas)
+        return sum(replica.restarts for replica in self.replicas)
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What rank 0's task function returned: `returned.json`."""
+    """The return value of rank 0's task function: `returned.json`."""
 
     kind: Literal["json", "pickle", "none", "unserialisable"]
-    value: Any = None  # of a pickle, what JSON can say of it
+    value: Any = None  # for a pickle, the part that JSON can represent
     note: str | None = None
-    in_file: tuple[str, ...] = ()  # keys of a dict of which only result.pkl has the value itself
+    in_file: tuple[str, ...] = ()  # keys of a returned dict whose values are only in result.pkl
 
 
 @dataclass(frozen=True)
@@ -85,27 +85,27 @@ class Outcome:
     exit_code: int
     attempt: str = ""
     job_id: str = ""
-    rank: int | None = None  # the first that failed
+    rank: int | None = None  # the first rank that failed
     host: str | None = None
     signal: int | None = None
     reason: str | None = None  # one line: "rank 2 on node01: ValueError: boom"
-    log: str | None = None  # path of the log that shows why
+    log: str | None = None  # path of the log that shows the reason
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
-    restarts: int = 0  # of all ranks, by torchrun's agents; of replica groups
-    requeues: int = 0  # how often its job was queued again before, by launch.max_requeues
+    restarts: int = 0  # restarts of all ranks by torchrun's agents, or of replica groups
+    requeues: int = 0  # number of earlier requeues (launch.max_requeues)
     started: float | None = None
     ended: float | None = None
-    result: Any = None  # return value of rank 0; of a pickle, what JSON can say of it
+    result: Any = None  # return value of rank 0; for a pickle, the part that JSON can represent
     result_kind: Literal["json", "pickle", "none", "unserialisable"] = "none"
-    result_note: str | None = None  # why a value could not be kept, with its type
-    result_in_file: tuple[str, ...] = ()  # keys of a dict of which only result.pkl has the value itself
+    result_note: str | None = None  # why the value could not be saved, with its type
+    result_in_file: tuple[str, ...] = ()  # keys of a returned dict whose values are only in result.pkl
 
     def columns(self, file: str) -> dict[str, Any]:
-        """What the run returned, for a table: a dict under its keys, anything else under ``result``.
+        """Return the run's result as columns of a table: a dict by its keys, any other value as ``result``.
 
         Args:
-            file: stands for what only result.pkl has.
+            file: placeholder for values that are only in result.pkl.
         """
         if self.status != "completed" or self.result_kind == "none":
             return {}
@@ -119,18 +119,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One thing in the scheduler's queue: the runs of one plan, submitted together."""
+    """One job in the scheduler's queue: the runs of one plan, submitted together."""
 
     key: str  # "job0": file name of the script, part of the tag
     plan: str  # key in plans.json
     runs: tuple[int, ...]  # run numbers; array index i carries runs[i]
-    tag: str = ""  # unique in the scheduler: finds the job after a crash
+    tag: str = ""  # unique job name, by which the job is found after a crash
     ids: tuple[str, ...] = field(default_factory=tuple)  # scheduler's id of each run, once submitted
-    packs: tuple[int, ...] = ()  # how many of the runs each allocation carries; empty: one each
+    packs: tuple[int, ...] = ()  # number of runs in each allocation; empty: one run each
 
 
 def consecutive(numbers: Iterable[int]) -> list[list[int]]:
-    """Runs of consecutive numbers as [first, last] pairs, in order: a job may carry thousands of runs."""
+    """Return ranges of consecutive numbers as [first, last] pairs, in order: a job may carry thousands of runs."""
     pairs: list[list[int]] = []
     for number in numbers:
         if pairs and number == pairs[-1][1] + 1:

@@ -125,7 +125,7 @@ def _find(given: str | None, here: Path) -> Path:
         below = _newest(path)
         if below is None:
             raise SweepError(
-                "this is not the directory of a sweep", where=given, fix="the directory that holds multirun.yaml"
+                "this is not a sweep directory", where=given, fix="the directory that contains multirun.yaml"
             )
         return below
     found = here if SweepPaths(here).program.exists() else _newest(here)

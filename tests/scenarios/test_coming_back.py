@@ -239,8 +239,8 @@ def test_a_job_without_memory_whose_runs_ended_well_is_told_and_asked_about_once
     assert await_true(lambda: not subprocess.run(["squeue", "--me", "-h"], capture_output=True).stdout)
     said = hpc(slurm_probe, first, path=folder)
     notes = [run["reason"] for run in json.loads(hpc(slurm_probe, "status", "--json", path=folder))["runs"]]
-    assert all("its job reads OUT_OF_MEMORY" in note for note in notes) and len(notes) == 2, notes
-    assert first == "report" or "its job reads OUT_OF_MEMORY" in said
+    assert all("the job's state is OUT_OF_MEMORY" in note for note in notes) and len(notes) == 2, notes
+    assert first == "report" or "the job's state is OUT_OF_MEMORY" in said
     asked = (folder / "asked").read_text()
     for verb in ("status", "results", "report"):
         hpc(slurm_probe, verb, path=folder)

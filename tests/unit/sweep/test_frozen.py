@@ -81,7 +81,7 @@ def test_what_is_no_sweep_or_of_another_format_is_refused(tmp_path: Path) -> Non
     with pytest.raises(SweepError, match="is gone"):
         read_run(tmp_path, 0)
     (tmp_path / ".hpc_hydra").mkdir()
-    with pytest.raises(SweepError, match="not the directory of a sweep"):
+    with pytest.raises(SweepError, match="not a sweep directory"):
         read_run(tmp_path, 0)
     freezer = frozen(tmp_path)
     data = json.loads(freezer.paths.program.read_text())

@@ -47,11 +47,11 @@ def test_what_is_noted_is_what_was_written(sweep: Path, result: object) -> None:
 
 
 def test_a_note_on_a_good_end_is_kept_whoever_wrote_it(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for host, reason in (("a", "its job reads OUT_OF_MEMORY"), ("b", None)):
+    for host, reason in (("a", "the job's state is OUT_OF_MEMORY"), ("b", None)):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         note_end(sweep, "job0", outcome(reason=reason))
     found = read(sweep).of(0, "job0")
-    assert found is not None and found.reason == "its job reads OUT_OF_MEMORY"
+    assert found is not None and found.reason == "the job's state is OUT_OF_MEMORY"
 
 
 def test_runs_of_whose_end_all_is_known(sweep: Path) -> None:
