@@ -1,48 +1,61 @@
-"""Batch schedulers on submitit's base classes: scripts in, job handles out, one query for all jobs.
+"""submitit's executor, job, watcher and environment for any adapter: job scripts and functions, one query for all jobs.
 
-The classes are submitit's four roles; submitit's own way, a pickled function per job, is not used here. Imported only
-where jobs are submitted or watched. Must not know: any scheduler's commands.
+    executor = executor_for("slurm")("logs")   # any scheduler with a queue, another package's too
+    executor.update_parameters(timeout_min=60, gpus_per_node=4, queue="batch")
+    job = executor.submit(train, lr=0.1)       # submit, map_array, submit_array, batch
+    print(job.result())                        # also results, done, state, cancel, stdout, stderr, exception
+
+The launcher submits its scripts by the same executor, without a pickle for each run. Functions use submitit's files,
+its `Checkpointable` and its signal before the end; when their time is up, a further job goes on with them, and their
+handle follows it (`function_succession`). Imported only where jobs are submitted or watched.
+Must not know: Hydra, any scheduler's commands.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import pickle
+import secrets
 import shutil
+import signal
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from submitit.core import core, job_environment, utils
 
-from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra import envvars
+from hpc_hydra.errors import ConfigError, PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import RankInfo, Request, from_json
-from hpc_hydra.records.files import read_json
+from hpc_hydra.processes import ignore_signals
+from hpc_hydra.records.files import read_json, write_bytes
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers import commands, generic
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers import commands, functions, generic
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers.batch_queue import BatchQueue
 from hpc_hydra.schedulers.capabilities import (
-    ArrayCheck,
-    BulkSubmission,
-    FindJobs,
-    GracefulCancel,
-    JobArrays,
     Resubmission,
     SubmitAdvice,
 )
-from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, SchedulerWatcher, environment
+from hpc_hydra.schedulers.function_succession import Submission, Succession, submit
+from hpc_hydra.schedulers.registry import adapter_for
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, UNKNOWN, Watcher, environment
 
 log = logging.getLogger(__name__)
 
-SUBMIT_TIMEOUT = 120.0  # seconds for a submit or cancel command
-ADVICE_TIMEOUT = 5.0  # seconds for a command that only makes an error clearer
-BACK_OFF = (1.0, 2.0, 5.0, 10.0, 20.0)  # seconds before each further try, where the scheduler could not be asked
-LAST_WORDS = 10.0  # seconds that jobs which were told to end may take for it
+PRIVATE: dict[type, tuple[str, ...]] = {
+    core.Executor: ("_internal_process_submissions", "_internal_update_parameters", "_valid_parameters"),
+    core.Job: ("_get_outcome_and_result",),
+    core.InfoWatcher: ("_make_command",),
+    job_environment.JobEnvironment: ("_handle_signals", "_requeue", "_usr_sig"),
+}
+"""Names that submitit keeps private and that an executor has to override or call; it has no others for it."""
+WATCHED = ("_registered", "_finished", "_info_dict", "_last_status_check", "_num_calls")
+"""Attributes of submitit's watcher that `InfoWatcher` keeps up to date. Tried with submitit 1.5.4."""
 
 
 def _last_line(text: str) -> str:
@@ -50,26 +63,114 @@ def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1].strip()
 
 
-class SchedulerJob(core.Job[Any]):  # type: ignore[misc]
-    """One run in the queue; its result is what `outcome.json` says."""
+class InfoWatcher(Watcher, core.InfoWatcher):  # type: ignore[misc]
+    """States of jobs, asked for together. Functions are followed from job to job.
 
-    _results_timeout_s = 5
+    Args:
+        delay_s: most seconds between two queries while a job is awaited.
+    """
 
-    def __init__(self, executor: SchedulerExecutor, job_id: str, folder: Path, outcome: Path | None) -> None:
-        self.watcher, self._executor, self._outcome = executor.watcher, executor, outcome
-        super().__init__(folder=folder, job_id=job_id, tasks=(0,))
+    def __init__(self, adapter: Scheduler, delay_s: int = 30, clock: Callable[[], float] = time.monotonic) -> None:
+        core.InfoWatcher.__init__(self, delay_s=delay_s)
+        Watcher.__init__(self, adapter, clock)
+        self.functions: dict[str, Path] = {}
+        """Id of the first job of a function → the folder of its files."""
+
+    def succession(self, job: str) -> Succession:
+        """Of the function whose first job this is."""
+        return Succession(self.functions[job], job)
+
+    def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
+        current = {job: self.succession(job).current() if job in self.functions else job for job in ids}
+        said = super().ask(current.values())
+        found = {job: said[now] for job, now in current.items()}
+        for job, now in current.items():
+            if job in self.functions and found[job].state.is_finished:
+                found[job] = self._of_successor(job, now, found[job])
+        return found
+
+    def _of_successor(self, job: str, ended: str, status: JobStatus) -> JobStatus:
+        """The state of the job that goes on; ``status`` where none does, as the one that has ``ended`` was the last."""
+        succession = self.succession(job)
+        try:
+            succession.settle(BatchQueue(self.adapter, self))
+        except SchedulerError as error:
+            self.silent = error.what
+            return UNKNOWN
+        now = succession.current()
+        return status if now == ended else super().ask([now])[now]
+
+    def update(self) -> None:
+        statuses = self.ask(self._registered)
+        self._info_dict.update({job: _info(job, status) for job, status in statuses.items()})
+        self._finished |= {job for job, status in statuses.items() if status.state.is_finished}
+        self._last_status_check = time.time()
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        return str(self.get_info(job_id, mode=mode).get("State") or "UNKNOWN")
+
+    def is_done(self, job_id: str, mode: str = "standard") -> bool:
+        self.get_info(job_id, mode=mode)
+        return job_id in self._finished
+
+    def _make_command(self) -> list[str] | None:
+        return next(iter(self.adapter.status_commands(sorted(self._registered))), None)
+
+    def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+        text = string.decode(errors="replace") if isinstance(string, bytes) else string
+        said = self.adapter.parse_status(self._make_command() or [], text)
+        return {job: _info(job, status) for job, status in said.items()}
+
+
+def _info(job: str, status: JobStatus) -> dict[str, str]:
+    return {"JobID": job, "State": status.native}
+
+
+class Job(core.Job[Any]):  # type: ignore[misc]
+    """A run or a function in the queue.
+
+    Args:
+        outcome: the `outcome.json` of a run, which has its result; None: a function, with submitit's files.
+    """
+
+    watcher: InfoWatcher
+
+    def __init__(
+        self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,), outcome: Path | None = None
+    ) -> None:
+        self.outcome = outcome
+        super().__init__(folder=folder, job_id=job_id, tasks=tasks)
+        self._follow()
+
+    def _follow(self) -> None:
+        if self.outcome is None:
+            self.watcher.functions[self.job_id] = Path(self.paths.folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.watcher.adapter.name, self.__dict__)
 
     def done(self, force_check: bool = False) -> bool:
-        if self._outcome is not None and read_json(self._outcome) is not None:
-            return True
-        return bool(self.watcher.is_done(self.job_id, mode="force" if force_check else "standard"))
+        if self.outcome is None:
+            return bool(super().done(force_check))
+        mode = "force" if force_check else "standard"
+        return read_json(self.outcome) is not None or self.watcher.is_done(self.job_id, mode=mode)
 
     def cancel(self, check: bool = True) -> None:
-        self._executor.cancel([self.job_id])
+        """Raises `SchedulerError` if it is still in the queue after that."""
+        queue = BatchQueue(self.watcher.adapter, self.watcher)
+        if self.outcome is not None:
+            queue.cancel([self.job_id])
+            return
+        succession = self.watcher.succession(self.job_id)
+        for ids in ([succession.close()], succession.late(queue)):
+            queue.cancel(ids)
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
+        if self.outcome is None:
+            found: tuple[str, Any] = super()._get_outcome_and_result()
+            return found
         end = time.monotonic() + self._results_timeout_s
-        while (data := read_json(self._outcome) if self._outcome else None) is None:
+        while (data := read_json(self.outcome)) is None:
             if time.monotonic() > end:
                 raise utils.UncompletedJobError(f"job {self.job_id} left no outcome (state: {self.state})")
             time.sleep(0.2)
@@ -79,202 +180,122 @@ class SchedulerJob(core.Job[Any]):  # type: ignore[misc]
         return "error", f"{outcome.reason or outcome.status} (log: {outcome.log})"
 
 
-class SchedulerExecutor(core.Executor):  # type: ignore[misc]
-    """Puts scripts into the queue, and never one twice."""
+@lru_cache
+def job_for(scheduler: str) -> type[Job]:
+    """The handles of this scheduler's functions in this process, whose states are asked for together."""
+    adapter = adapter_for(scheduler)
+    return type(f"{scheduler.capitalize()}Job", (Job,), {"watcher": InfoWatcher(adapter)})
 
-    job_class = SchedulerJob
 
-    def __init__(self, folder: Path, adapter: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
-        super().__init__(folder)
-        self.adapter, self.watcher = adapter, SchedulerWatcher(adapter)
-        self._sleep = sleep
-        self._said: set[str] = set()
+def _unpickled(scheduler: str, state: dict[str, Any]) -> Job:
+    kind = job_for(scheduler)
+    job: Job = kind.__new__(kind)
+    job.__setstate__(state)
+    job._follow()
+    return job
 
-    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path] = ()) -> list[SchedulerJob]:
-        """Submit ``script``; one handle per run of ``spec``, whose `outcome.json` are ``outcomes``.
 
-        Raises:
-            SubmitError: not all could be queued; its ids are those that are.
-        """
-        ids: tuple[str, ...] = ()
-        for part, argv in generic.submissions(self.adapter, script, spec):
-            try:
-                ids += part.ids_of_runs(self._submit(part, script, argv))
-            except SubmitError as error:
-                taken = ids + error.ids
-                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
-        paths = [*outcomes] + [None] * (len(ids) - len(outcomes))
-        return [SchedulerJob(self, job, spec.log, path) for job, path in zip(ids, paths, strict=True)]
+class Executor(core.Executor):  # type: ignore[misc]
+    """Puts scripts and functions into the queue, and never one twice. Many at once are one array.
 
-    def _submit(self, spec: JobSpec, script: Path, argv: list[str]) -> tuple[str, ...]:
-        for pause in (*BACK_OFF, None):
-            answer = self._run(spec, script, argv)
-            said = f"{answer.out}\n{answer.err}"
-            if answer.ok:
-                return self._queued(spec, script, answer)
-            kind = "transient" if answer.code is None else self.adapter.classify(said)
-            advises = self.adapter if isinstance(self.adapter, SubmitAdvice) else None
-            if advises and (advice := advises.unreachable_advice(said)):
-                raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=advice)
-            if kind != "transient":
-                taken = self._taken(spec, script)
-                what = advises.refusal(answer.message) if advises else answer.message
-                raise SubmitError(what, where=argv[0], fix=self._advice(said), kind=kind, ids=taken)
-            if pause is None:
-                break
-            self._warn(f"{argv[0]}: {answer.message}; trying again")
-            self._sleep(pause)
-            if found := self._taken(spec, script) or self.find(spec, script):  # the answer was lost, not the job
-                return found + self._rest(spec, script, found)
-        raise SubmitError(
-            f"{answer.message} (after {len(BACK_OFF) + 1} tries)",
-            where=argv[0],
-            kind="transient",
-            fix="the same command later",
-        )
+    Args:
+        folder: of pickles, results and logs; all hosts must see it.
+        max_num_timeout: how often a function may time out and go on, if it has a checkpoint.
+        python: the interpreter on the hosts; None: this one.
+        adapter: of the scheduler; None: that of the class (`executor_for`).
+        watcher: of the jobs; None: the one of all executors of this scheduler.
+    """
 
-    def _advice(self, said: str) -> str | None:
-        if not isinstance(self.adapter, SubmitAdvice) or (argv := self.adapter.advice_command(said)) is None:
-            return None
-        with contextlib.suppress(SchedulerError):
-            answer = commands.run(argv, env=environment(self.adapter), timeout=ADVICE_TIMEOUT)
-            return self.adapter.parse_advice(answer.out) if answer.ok else None
-        return None
+    scheduler: str
+    parameters: dict[str, Any]
 
-    def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
-        if answer.err.strip():
-            self._warn(f"{self.adapter.executable}: {answer.err.strip()}")
+    def __init__(
+        self,
+        folder: Path | str,
+        max_num_timeout: int = 3,
+        python: str | None = None,
+        *,
+        adapter: Scheduler | None = None,
+        watcher: InfoWatcher | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(folder, parameters=dict(functions.DEFAULTS))
+        self.max_num_timeout, self.python = max_num_timeout, python or sys.executable
+        self.adapter = adapter or adapter_for(self.scheduler)
+        kind = type("Job", (Job,), {"watcher": watcher}) if watcher else job_for(self.adapter.name)
+        self.job_class: type[Job] = kind
+        self.watcher = self.job_class.watcher
+        self.queue = BatchQueue(self.adapter, self.watcher, sleep)
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.scheduler
+
+    @classmethod
+    def _valid_parameters(cls) -> set[str]:
+        return set(functions.DEFAULTS)
+
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        """Raises `ValueError` listing all parameters where one is unknown, `PlanError` for a value that cannot be."""
+        wanted = functions.updated(self.parameters, kwargs)
+        generic.check(self.adapter, self._request(wanted))
+        self.parameters = wanted
+
+    def _request(self, parameters: dict[str, Any]) -> Request:
+        return functions.request(self.adapter, parameters, job_environment.JobEnvironment.USR_SIG)
+
+    def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[core.Job[Any]]:
+        limit = (self.queue.array_limit() if len(delayed_submissions) > 1 else None) or len(delayed_submissions)
+        parts = [delayed_submissions[at : at + limit] for at in range(0, len(delayed_submissions), limit)]
+        return [job for part in parts for job in self._process(part)]
+
+    def _process(self, delayed_submissions: Sequence[Any]) -> list[Job]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        key = f"functions-{secrets.token_hex(6)}"
+        pickles = [self.folder / f"{key}.{number}.pkl" for number in range(len(delayed_submissions))]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.set_timeout(self.parameters["timeout_min"], self.max_num_timeout)
+            delayed.dump(path)
+        request, name = self._request(self.parameters), self.adapter.name
+        spec = functions.spec(request, self.parameters["env"], self.folder, key, len(pickles), self.python)
+        record = Path(spec.environ[envvars.FUNCTION])
+        write_bytes(record, pickle.dumps(Submission(name, spec, self.folder)), mode=0o600)
         try:
-            ids = self._in_order(self.adapter.parse_job_ids(answer.out, spec), spec)
-        except SchedulerError as error:
-            if found := self.find(spec, script):
-                return found
-            said = f"{error.what}\n{answer.err.strip()}".strip()
-            raise SubmitError(said, where=error.where, fix=error.fix) from error
-        self._check_elements(ids)
-        return ids
+            ids = submit(self.queue, spec)
+        except SubmitError as error:  # those that are queued shall find their functions all the same
+            for job, path in zip(error.ids, pickles, strict=False):
+                self._handle(job, path, request)
+            raise
+        return [self._handle(job, path, request) for job, path in zip(ids, pickles, strict=True)]
 
-    def _check_elements(self, ids: tuple[str, ...]) -> None:
-        """Raises `SubmitError` where the scheduler made no array: its runs would be awaited for ever."""
-        if len(ids) < 2 or not isinstance(self.adapter, ArrayCheck):
-            return
-        said = self.watcher.of_queue(ids)
-        if said and (lost := self.adapter.lost_elements(ids, said)):
-            what = f"an array of {len(ids)} runs was submitted, and {len(lost)} of them are not there ({lost[0]} …)"
-            there = " ".join(sorted(said))
-            cancel = " ".join(self.adapter.cancel_command(sorted(said)))
-            raise SubmitError(
-                f"{what}; in the queue: {there}", where=self.adapter.executable, fix=f"{cancel} ends that"
-            )
+    def _handle(self, job_id: str, pickled: Path, request: Request) -> Job:
+        job: Job = self.job_class(folder=self.folder, job_id=job_id, tasks=tuple(range(request.world_size)))
+        pickled.rename(job.paths.submitted_pickle)
+        return job
 
-    def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:
-        """``ids`` in the order of the runs, where the submit command gives them in another."""
-        if not isinstance(self.adapter, BulkSubmission) or (argv := self.adapter.order_command(ids, spec)) is None:
-            return ids
-        answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
-        runs = self.adapter.parse_runs(answer.out, spec)
-        if set(runs) == set(spec.runs):
-            return tuple(runs[run] for run in spec.runs)
-        self._warn(f"{argv[0]} does not say which job is which run's, its order is taken: {answer.message}")
-        return ids
+    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path]) -> list[Job]:
+        """Submit ``script``; one handle per run of ``spec``, whose `outcome.json` are ``outcomes``. Raises as `put`."""
+        ids = self.put(spec, script)
+        return [self.job_class(spec.log, job, outcome=path) for job, path in zip(ids, outcomes, strict=True)]
 
-    def _taken(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of the first runs of ``spec``, of which one command that failed queued several. None stays besides."""
-        if not isinstance(self.adapter, FindJobs) or not isinstance(self.adapter, BulkSubmission) or len(spec.runs) < 2:
-            return ()
-        answer = commands.run(self.adapter.find_command(spec), env=environment(self.adapter), timeout=ASK_TIMEOUT)
-        found = self.adapter.parse_runs(answer.out, spec) if answer.ok else {}
-        first = tuple(found[run] for run in takewhile(found.__contains__, spec.runs))
-        self.cancel([job for job in found.values() if job not in first])
-        return first
-
-    def _rest(self, spec: JobSpec, script: Path, found: tuple[str, ...]) -> tuple[str, ...]:
-        """Submit what is left, where ``found`` are the ids of the first runs."""
-        ids: tuple[str, ...] = ()
-        if spec.packs:  # one thing in the queue
-            return ()
-        left = replace(spec, runs=spec.runs[len(found) :])
-        for part, argv in generic.submissions(self.adapter, script, left) if left.runs else ():
-            try:
-                ids += self._submit(part, script, argv)
-            except SubmitError as error:
-                taken = found + ids + error.ids
-                raise SubmitError(error.what, where=error.where, fix=error.fix, kind=error.kind, ids=taken) from error
-        return ids
-
-    def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
-        return commands.run(
-            argv,
-            env=environment(self.adapter, keep=generic.inherited_variables(self.adapter, spec.plan.request)),
-            timeout=SUBMIT_TIMEOUT,
-            cwd=spec.workdir,
-            stdin=script if self.adapter.reads_stdin else None,
-        )
-
-    def _warn(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            log.warning("%s", text)
-
-    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of what ``spec`` is in the queue, if it is there.
-
-        Raises:
-            SubmitError: the queue cannot be read, and so nobody knows; submitting again might run all twice.
-        """
-        if not isinstance(self.adapter, FindJobs):
-            return ()
-        argv = self.adapter.find_command(spec)
-        answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
-        if not answer.ok:
-            raise SubmitError(
-                f"nobody knows whether the job is queued: {answer.message}",
-                where=argv[0],
-                kind="transient",
-                fix=f"look for a job with {spec.tag} in its comment",
-            )
-        return self.adapter.parse_found(answer.out, spec, script)
-
-    def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel all in one command. Raises `SchedulerError` naming those that are still there if it failed."""
-        running: list[str] = []
-        if ids and isinstance(self.adapter, GracefulCancel):
-            running = [job for job, status in self.watcher.ask(ids).items() if status.state is State.RUNNING]
-        self._kill([job for job in ids if job not in running])  # at first those that would take the others' place
-        if running and isinstance(self.adapter, GracefulCancel):
-            commands.run(self.adapter.terminate_command(running), env=cleaned(os.environ), timeout=SUBMIT_TIMEOUT)
-            self.watcher.cancelled.update(running)
-            self._kill(self._left(running))
-
-    def _kill(self, ids: Sequence[str]) -> None:
-        if not ids:
-            return
-        argv = self.adapter.cancel_command(ids)
-        answer = commands.run(argv, env=environment(self.adapter), timeout=SUBMIT_TIMEOUT)
-        if not answer.ok and not self.adapter.only_ended(answer.err):
-            left = [job for job, status in self.watcher.ask(ids).items() if not status.state.is_finished]
-            if left:
-                raise SchedulerError(f"{answer.message}; not cancelled: {' '.join(left)}", where=argv[0])
-        self.watcher.cancelled.update(ids)
-
-    def _left(self, ids: Sequence[str]) -> list[str]:
-        """Those that have not ended, once none of them runs or they had their time to end by themselves."""
-        end = time.monotonic() + LAST_WORDS
-        while True:
-            said = self.watcher.ask(ids)
-            if time.monotonic() > end or not any(status.state is State.RUNNING for status in said.values()):
-                return [job for job, status in said.items() if not status.state.is_finished]
-            self._sleep(0.5)
-
-    def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[core.Job[Any]]:
-        raise NotImplementedError("this executor submits scripts (launch), not functions")
+    def put(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Submit ``script`` without handles, as the launcher does. As `BatchQueue.put`."""
+        return self.queue.put(spec, script)
 
 
-class SchedulerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
+@lru_cache
+def executor_for(scheduler: str) -> type[Executor]:
+    """The executor of a scheduler, by its name. Raises `ConfigError` where it has no queue, and as `adapter_for`."""
+    if not adapter_for(scheduler).has_queue:
+        raise ConfigError(f"{scheduler} has no queue", where="executor_for", fix="submitit.LocalExecutor")
+    return type(f"{scheduler.capitalize()}Executor", (Executor,), {"scheduler": scheduler})
+
+
+class JobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
     """What submitit asks about the task it is in, answered by the adapter."""
 
-    def __new__(cls, *args: Any) -> SchedulerJobEnvironment:
-        made: SchedulerJobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
+    def __new__(cls, *args: Any) -> JobEnvironment:
+        made: JobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
         return made
 
     def __init__(self, adapter: Scheduler | None = None) -> None:
@@ -295,7 +316,8 @@ class SchedulerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[m
             raise RendezvousError(f"this process is no task of {self.adapter.name}")
         return info
 
-    job_id = property(lambda self: self.info.job_id)
+    job_id = property(lambda self: os.environ.get(envvars.FUNCTION_JOB) or self.info.job_id)  # of the first job
+    raw_job_id = property(lambda self: self.info.job_id)
     hostnames = property(lambda self: list(self.info.hosts))
     num_tasks = property(lambda self: self.info.world_size)
     num_nodes = property(lambda self: self.info.num_nodes)
@@ -303,15 +325,45 @@ class SchedulerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[m
     global_rank = property(lambda self: self.info.rank)
     local_rank = property(lambda self: self.info.local_rank)
 
+    @property
+    def succession(self) -> Succession:
+        return Succession(self.paths.folder, self.job_id)
+
+    def goes_on(self) -> bool:
+        """Whether the function runs in this job: another one may have been decided on, or none."""
+        number, mine = os.environ.get(envvars.FUNCTION_SUCCESSOR), self.info.job_id
+        return number is None or self.succession.decide(int(number), mine) == mine
+
+    def handle_signals(self, submission: Any) -> None:
+        """Checkpoint ``submission`` when the signal comes, and have a further job go on with it."""
+        self._handle_signals(self.paths, submission)
+
+    def _handle_signals(self, paths: Any, submission: Any) -> None:
+        super()._handle_signals(paths, submission)
+        once = signal.getsignal(self._usr_sig())
+
+        def checkpoint(number: int, frame: Any) -> None:
+            signal.signal(number, signal.SIG_IGN)  # the same comes from the scheduler and from who started us
+            assert callable(once)
+            once(number, frame)
+
+        signal.signal(self._usr_sig(), checkpoint)
+
+    def _requeue(self, countdown: int) -> None:
+        ignore_signals()  # the time limit may be reached meanwhile
+        submission, run = Path(os.environ[envvars.FUNCTION]), int(os.environ[envvars.RUN])
+        queue = BatchQueue(self.adapter, Watcher(self.adapter))
+        new = self.succession.again(queue, submission, run)
+        print(f"job {new} goes on with this ({countdown} timeouts left)", flush=True)
+
 
 class BatchSubmitter(Submitter):
     """`Submitter` for every adapter of a batch scheduler."""
 
     def __init__(self, adapter: Scheduler, sleep: Callable[[float], None] = time.sleep) -> None:
         self.adapter = adapter
-        self.executor = SchedulerExecutor(Path.cwd(), adapter, sleep)
+        self.executor = Executor(Path.cwd(), adapter=adapter, watcher=InfoWatcher(adapter), sleep=sleep)
         self._tried: set[tuple[str, ...]] = set()
-        self._array_limit: list[int | None] = []  # once it is known
 
     def check(self, request: Request) -> None:
         generic.check(self.adapter, request)
@@ -326,10 +378,10 @@ class BatchSubmitter(Submitter):
                 self._tried.add(trial)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        return tuple(job.job_id for job in self.executor.launch(spec, script))
+        return self.executor.put(spec, script)
 
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        return spec.ids_of_runs(self.executor.find(spec, script))
+        return spec.ids_of_runs(self.executor.queue.find(spec, script))
 
     def successor(self, name: str) -> str | None:
         if not isinstance(self.adapter, Resubmission):
@@ -341,20 +393,7 @@ class BatchSubmitter(Submitter):
         return self.adapter.parse_successor(answer.out, name)
 
     def array_limit(self) -> int | None:
-        if not self._array_limit:
-            self._array_limit.append(self._ask_array_limit())
-        return self._array_limit[0]
-
-    def _ask_array_limit(self) -> int | None:
-        if not isinstance(self.adapter, JobArrays):
-            return None
-        try:
-            answer = commands.run(
-                self.adapter.array_limit_command(), env=environment(self.adapter), timeout=ASK_TIMEOUT
-            )
-        except commands.NotHere:
-            return None
-        return self.adapter.parse_array_limit(answer.out) if answer.ok else None
+        return self.executor.queue.array_limit()
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         said = self.executor.watcher.ask(map(in_queue, ids))
@@ -364,7 +403,7 @@ class BatchSubmitter(Submitter):
         return self.executor.watcher.silent
 
     def cancel(self, ids: Sequence[str]) -> None:
-        self.executor.cancel(list(dict.fromkeys(map(in_queue, ids))))
+        self.executor.queue.cancel(list(dict.fromkeys(map(in_queue, ids))))
 
     def close(self, *, cancel: bool) -> None:
         """Nothing to do: the scheduler's jobs need no launcher."""

@@ -14,18 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from submitit.core import utils
-
 from hpc_hydra import envvars
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.records.files import read_json, write_json, write_json_once, write_script
 from hpc_hydra.schedulers import commands
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.batch_queue import BatchQueue
 from hpc_hydra.schedulers.capabilities import NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.executor import SchedulerExecutor
 from hpc_hydra.schedulers.job_script import write_secrets
-from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT
 
 
@@ -44,18 +41,18 @@ class Succession:
     ``<job>_successor_<n>.json`` notes which one is asked for, ``<job>_successor_<n>.next.json`` what was decided.
 
     Args:
-        folder: of the executor.
+        folder: of the executor's files.
         job: id of the function's first job.
     """
 
     def __init__(self, folder: Path | str, job: str) -> None:
-        self.job, self.folder = job, Path(utils.JobPaths(folder, job_id=job).folder)
+        self.job, self.folder = job, Path(folder)
 
     def current(self) -> str:
         """Id of the job that runs the function now."""
         return next((each["id"] for each in reversed(self._decisions()) if each["id"]), self.job)
 
-    def again(self, submission: Path, run: int) -> str:
+    def again(self, queue: BatchQueue, submission: Path, run: int) -> str:
         """Submit the successor, by the job that runs the function; returns its id.
 
         Args:
@@ -64,26 +61,23 @@ class Succession:
 
         Raises `SchedulerError`: it cannot be submitted, or the function was cancelled.
         """
-        known: Submission = pickle.loads(submission.read_bytes())
-        adapter = adapter_for(known.scheduler)
-        _speak_to_outer_queue(adapter)
-        executor = SchedulerExecutor(known.folder, adapter)
-        if (found := self.settle(executor)) is not None:  # of an earlier start of this very job
+        _speak_to_outer_queue(queue.adapter)
+        if (found := self.settle(queue)) is not None:  # of an earlier start of this very job
             return found
         decisions = self._decisions()
         if not self._is_closed(decisions):
             number = len(decisions) + 1
             asked = {"submission": str(submission), "run": run}
             write_json(self._asked(number), asked)
-            (new,) = submit(executor, self._spec(number, asked))
+            (new,) = submit(queue, self._spec(number, asked))
             if (decided := self.decide(number, new)) == new:
                 return new
-            executor.cancel([new])
+            queue.cancel([new])
             if decided:
                 return decided
-        raise SchedulerError(f"job {self.job} was cancelled", where=adapter.name)
+        raise SchedulerError(f"job {self.job} was cancelled", where=queue.adapter.name)
 
-    def settle(self, executor: SchedulerExecutor) -> str | None:
+    def settle(self, queue: BatchQueue) -> str | None:
         """Decide what a job left open that ended while it asked for its successor; returns that one's id.
 
         None: nothing was open, or there is no successor. One that comes later does nothing.
@@ -92,9 +86,9 @@ class Succession:
         number = len(self._decisions()) + 1
         if not self._asked(number).exists():
             return None
-        decided = self.decide(number, self._find(number, executor))
+        decided = self.decide(number, self._find(number, queue))
         if decided is None:
-            executor.cancel(self.late(executor))
+            queue.cancel(self.late(queue))
         return decided
 
     def close(self) -> str:
@@ -103,10 +97,10 @@ class Succession:
             self.decide(len(decisions) + 1, None, cancelled=True)
         return self.current()
 
-    def late(self, executor: SchedulerExecutor) -> list[str]:
+    def late(self, queue: BatchQueue) -> list[str]:
         """Ids of successors in the queue that were decided against. Raises `SchedulerError`."""
         against = [n for n, each in enumerate(self._decisions(), 1) if not each["id"] and self._asked(n).exists()]
-        return [found for number in against if (found := self._find(number, executor)) is not None]
+        return [found for number in against if (found := self._find(number, queue)) is not None]
 
     def decide(self, number: int, id_: str | None, *, cancelled: bool = False) -> str | None:
         """Say which job is a successor, unless that is decided; returns what is decided. None: there is none."""
@@ -130,9 +124,9 @@ class Succession:
     def _decided(self, number: int) -> Path:
         return self.folder / f"{self.job}_successor_{number}.next.json"
 
-    def _find(self, number: int, executor: SchedulerExecutor) -> str | None:
+    def _find(self, number: int, queue: BatchQueue) -> str | None:
         spec = self._spec(number, read_json(self._asked(number)))
-        return next(iter(spec.ids_of_runs(executor.find(spec, script_of(spec)))), None)
+        return next(iter(spec.ids_of_runs(queue.find(spec, script_of(spec)))), None)
 
     def _spec(self, number: int, asked: Mapping[str, Any]) -> JobSpec:
         """A successor; its tag is its own."""
@@ -143,12 +137,12 @@ class Succession:
         return replace(known.spec, key=key, tag=f"hpc_hydra-{key}", runs=(int(asked["run"]),), environ=environ)
 
 
-def submit(executor: SchedulerExecutor, spec: JobSpec) -> tuple[str, ...]:
+def submit(queue: BatchQueue, spec: JobSpec) -> tuple[str, ...]:
     """Write the script of ``spec`` and put it into the queue; returns an id per run. Raises `SubmitError`."""
     script = script_of(spec)
-    write_script(script, executor.adapter.script(spec))
+    write_script(script, queue.adapter.script(spec))
     write_secrets(spec)
-    return tuple(job.job_id for job in executor.launch(spec, script))
+    return queue.put(spec, script)
 
 
 def script_of(spec: JobSpec) -> Path:

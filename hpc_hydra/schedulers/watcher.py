@@ -1,6 +1,6 @@
 """Asks a scheduler how jobs are: one query for all of them, what is final remembered, silence borne.
 
-submitit's `InfoWatcher`, for any `Scheduler`. Must not know: any scheduler's commands, how jobs are submitted.
+Must not know: any scheduler's commands, how jobs are submitted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-
-from submitit.core import core
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers import commands, generic
@@ -33,12 +31,12 @@ def environment(adapter: Scheduler, keep: Collection[str] = ()) -> dict[str, str
     return {**cleaned(os.environ, keep=keep), **generic.command_environment(adapter, os.environ)}
 
 
-class SchedulerWatcher(core.InfoWatcher):  # type: ignore[misc]
+class Watcher:
     """Asks for the state of all jobs at once. What is final is remembered and not asked again."""
 
-    def __init__(self, adapter: Scheduler, delay_s: int = 60, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(delay_s=delay_s)
+    def __init__(self, adapter: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:
         self.adapter = adapter
+        self._num_calls = 0  # of a command
         self.cancelled: set[str] = set()
         self._final: dict[str, JobStatus] = {}
         self._asked: dict[str, int] = {}  # how often for a job that has ended
@@ -116,21 +114,6 @@ class SchedulerWatcher(core.InfoWatcher):  # type: ignore[misc]
         pause = min(2 * pause or SILENCE[0], SILENCE[1])
         self._pauses[argv[0]] = (self._clock() + pause, pause)
         return None
-
-    # submitit's side of it: its helpers read these
-
-    def update(self) -> None:
-        statuses = self.ask(self._registered)
-        self._info_dict.update({job: {"JobID": job, "State": status.native} for job, status in statuses.items()})
-        self._finished |= {job for job, status in statuses.items() if status.state.is_finished}
-        self._last_status_check = time.time()
-
-    def get_state(self, job_id: str, mode: str = "standard") -> str:
-        return str(self.get_info(job_id, mode=mode).get("State") or "UNKNOWN")
-
-    def is_done(self, job_id: str, mode: str = "standard") -> bool:
-        self.get_info(job_id, mode=mode)
-        return job_id in self._finished
 
 
 def _is_open(status: JobStatus) -> bool:

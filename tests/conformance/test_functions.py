@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import subprocess
 import time
@@ -12,8 +13,11 @@ import pytest
 import submitit
 from submitit.helpers import Checkpointable
 
-from hpc_hydra.errors import PlanError
-from hpc_hydra.schedulers.functions import FluxExecutor, FunctionExecutor, FunctionWatcher, LsfExecutor
+from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.schedulers import functions
+from hpc_hydra.schedulers.executor import Executor, InfoWatcher
+from hpc_hydra.schedulers.functions import FluxExecutor, LsfExecutor, LsfJob
+from hpc_hydra.schedulers.registry import adapter_for
 from tests.awaiting import await_true
 from tests.conformance.jobs import PATIENCE, ROOT
 from tests.fakes.commands import Fakes
@@ -34,15 +38,15 @@ def cluster(flavour: str, request: pytest.FixtureRequest) -> Cluster:
 
 
 @pytest.fixture
-def executor(flavour: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FunctionExecutor:
+def executor(flavour: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 60)
     monkeypatch.chdir(tmp_path)  # jobs work there, and a killed one may leave the file that its hosts read
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    made: FunctionExecutor = (FluxExecutor if flavour == "flux" else LsfExecutor)(tmp_path / "it's a folder")
+    adapter = adapter_for("flux" if flavour == "flux" else "lsf")
+    kind = FluxExecutor if flavour == "flux" else LsfExecutor
+    made: Executor = kind(tmp_path / "it's a folder", watcher=InfoWatcher(adapter))  # ids begin anew on each stand-in
     if flavour != "flux":
         made.update_parameters(flavour=flavour)
-    watcher = FunctionWatcher(made.scheduler)  # ids begin anew on each stand-in
-    made.job_class = type("Job", (made.job_class,), {"watcher": watcher})
     return made
 
 
@@ -60,7 +64,7 @@ def who() -> tuple[int, int, int]:
     return env.global_rank, env.num_tasks, env.node
 
 
-def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, cluster: Cluster, flavour: str) -> None:
+def test_functions_run_and_their_results_come_back(executor: Executor, cluster: Cluster, flavour: str) -> None:
     one = executor.submit(add, 1, b=2)
     several = executor.map_array(add, [1, 2, 3], [10, 20, 30])
     with executor.batch():
@@ -76,7 +80,7 @@ def test_functions_run_and_their_results_come_back(executor: FunctionExecutor, c
     assert one.submission().args == (1,)
 
 
-def test_every_task_of_a_job_has_its_result(executor: FunctionExecutor) -> None:
+def test_every_task_of_a_job_has_its_result(executor: Executor) -> None:
     executor.update_parameters(nodes=2, tasks_per_node=2)
     assert executor.submit(who).results() == [(0, 4, 0), (1, 4, 0), (2, 4, 1), (3, 4, 1)]
 
@@ -96,7 +100,7 @@ class Counts(Checkpointable):  # type: ignore[misc]
 
 
 def test_a_checkpointable_function_goes_on_in_a_further_job(
-    executor: FunctionExecutor, cluster: Cluster, tmp_path: Path
+    executor: Executor, cluster: Cluster, tmp_path: Path
 ) -> None:
     job = executor.submit(Counts(), str(tmp_path))
     end = time.monotonic() + PATIENCE
@@ -109,7 +113,7 @@ def test_a_checkpointable_function_goes_on_in_a_further_job(
 
 
 @pytest.fixture
-def waiting(executor: FunctionExecutor, flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+def waiting(executor: Executor, flavour: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     """A function that waits for the signal; the test says what the command does that submits its successor."""
     return Waiting(executor, "batch" if flavour == "flux" else "", tmp_path, monkeypatch)
 
@@ -117,7 +121,7 @@ def waiting(executor: FunctionExecutor, flavour: str, tmp_path: Path, monkeypatc
 class Waiting:
     """The submit command of the successor, in bash: `$PPID` is the function, `late` what submits it later."""
 
-    def __init__(self, executor: FunctionExecutor, word: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, executor: Executor, word: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.executor, self.word, self.folder, self.patch = executor, word, folder, monkeypatch
 
     def start(self, cluster: Cluster, script: str) -> Any:
@@ -173,7 +177,7 @@ def test_a_function_cancelled_while_it_asks_for_its_successor_does_not_go_on(
     assert job.done(force_check=True)
 
 
-def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
+def test_a_function_is_cancelled(executor: Executor) -> None:
     job = executor.submit(time.sleep, 600)
     job.cancel()
     end = time.monotonic() + PATIENCE
@@ -183,6 +187,11 @@ def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
     with pytest.raises(submitit.core.utils.UncompletedJobError):
         job._results_timeout_s = 0
         job.result()
+
+
+def script_of(executor: Executor) -> str:
+    asked = functions.request(executor.adapter, executor.parameters, "USR2")
+    return executor.adapter.script(functions.spec(asked, {}, executor.folder, "key", 1, None))
 
 
 @pytest.mark.parametrize(
@@ -200,7 +209,7 @@ def test_a_function_is_cancelled(executor: FunctionExecutor) -> None:
 def test_parameters_are_options_of_bsub(given: dict[str, Any], options: list[str], tmp_path: Path) -> None:
     executor = LsfExecutor(tmp_path)
     executor.update_parameters(**given)
-    script = executor.adapter.script(executor._spec("key", [0]))
+    script = script_of(executor)
     assert [option for option in options if f"#BSUB {option}\n" not in script] == []
     assert ("-wa" in script) == (given.get("timeout_min") != 1)
 
@@ -213,3 +222,19 @@ def test_an_unknown_parameter_lists_the_known_ones(tmp_path: Path) -> None:
         executor.update_parameters(qos="high")
     assert executor.parameters["qos"] is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_handle_is_pickled_and_knows_its_job_in_another_process(tmp_path: Path) -> None:
+    job = LsfJob(tmp_path, "12[3]", tasks=(0, 1))
+    again = pickle.loads(pickle.dumps(job))
+    assert (type(again), again.job_id, again.num_tasks) == (LsfJob, "12[3]", 2)
+    assert again.task(1).paths.stdout == job.task(1).paths.stdout
+
+
+def test_names_that_no_scheduler_has_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pbss"):
+        functions.PbssExecutor  # noqa: B018
+    with pytest.raises(ConfigError, match="local has no queue"):
+        functions.LocalExecutor  # noqa: B018
+    with pytest.raises(AttributeError):
+        functions.nothing  # noqa: B018

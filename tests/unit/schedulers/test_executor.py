@@ -9,15 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import submitit.helpers
+from submitit.core import core, job_environment
+from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import executor, watcher
+from hpc_hydra.schedulers import batch_queue, watcher
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, SubmitErrorKind
-from hpc_hydra.schedulers.executor import BatchSubmitter
+from hpc_hydra.schedulers.executor import PRIVATE, WATCHED, BatchSubmitter, InfoWatcher, JobEnvironment, executor_for
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.slurm.adapter import Slurm
-from hpc_hydra.schedulers.watcher import SchedulerWatcher
 from tests.fakes.commands import Fakes
 from tests.unit.schedulers.specs import request, spec
 
@@ -164,7 +166,7 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(
     sinfo: str | None,
     fix: str | None,
 ) -> None:
-    monkeypatch.setattr(executor, "ADVICE_TIMEOUT", 0.5)
+    monkeypatch.setattr(batch_queue, "ADVICE_TIMEOUT", 0.5)
     said = (
         "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition"
     )
@@ -247,7 +249,7 @@ def test_the_tries_have_an_end(submitter: BatchSubmitter, fakes: Fakes, job: Job
     with pytest.raises(SubmitError, match="Socket timed out") as error:
         submitter.submit(job, SCRIPT)
     assert error.value.kind == "transient"
-    assert len(fakes.calls("sbatch")) == len(sleeps) + 1 == len(executor.BACK_OFF) + 1
+    assert len(fakes.calls("sbatch")) == len(sleeps) + 1 == len(batch_queue.BACK_OFF) + 1
 
 
 def test_without_arrays_each_run_is_submitted_and_those_that_are_queued_are_told(fakes: Fakes, job: JobSpec) -> None:
@@ -328,7 +330,7 @@ def test_without_accounting_it_goes_on_and_says_so_once(
 
 def test_accounting_is_tried_again_after_a_while(fakes: Fakes, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    watcher = SchedulerWatcher(Slurm(), clock=lambda: now[0])
+    watcher = InfoWatcher(Slurm(), clock=lambda: now[0])
     fakes.put("squeue", NOT_FOUND)
     fakes.put("sacct", "[ $CALL -lt 3 ] && exit 1; echo '11|COMPLETED|0:0|Unknown|None'")
     for now[0] in range(0, 400, 10):
@@ -352,27 +354,32 @@ def test_a_cancel_that_fails_names_what_is_still_there(submitter: BatchSubmitter
         submitter.cancel(["9", "12"])
 
 
-def test_submitits_names_that_are_used_are_there() -> None:
-    """The private half of submitit's interface: a new submitit that changes it fails here first."""
-    from submitit.core import core, job_environment, utils
-
-    for owner, names in {
-        core.Executor: ("_internal_process_submissions", "submit", "batch"),
-        core.Job: ("_get_outcome_and_result", "_results_timeout_s", "done", "cancel", "result", "state"),
-        core.InfoWatcher: ("update", "get_info", "get_state", "is_done", "register_job", "update_if_long_enough"),
-        job_environment.JobEnvironment: ("activated", "hostnames", "num_tasks", "global_rank", "local_rank", "node"),
-        utils: ("UncompletedJobError", "FailedJobError"),
-    }.items():
+def test_submitits_private_names_are_there() -> None:
+    """A new submitit that changes them fails here first."""
+    for owner, names in PRIVATE.items():
         missing = [name for name in names if not hasattr(owner, name)]
         assert not missing, f"submitit's {owner} has no {missing}"
-    watcher = core.InfoWatcher(delay_s=1)
-    assert {"_registered", "_finished", "_info_dict", "_last_status_check", "_num_calls"} <= vars(watcher).keys()
+    assert set(WATCHED) <= vars(core.InfoWatcher(delay_s=1)).keys()
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "flux", "lsf"])
+def test_nothing_that_submitit_leaves_to_an_executor_is_left_to_it(scheduler: str, tmp_path: Path) -> None:
+    made = executor_for(scheduler)(tmp_path)
+    roles = {
+        core.Executor: type(made),
+        core.Job: made.job_class,
+        core.InfoWatcher: type(made.watcher),
+        job_environment.JobEnvironment: JobEnvironment,
+    }
+    for base, ours in roles.items():
+        assert not getattr(ours, "__abstractmethods__", None)
+        for name, member in vars(base).items():
+            if "NotImplementedError" in getattr(getattr(member, "__code__", None), "co_names", ()):
+                assert getattr(ours, name) is not getattr(base, name), f"{ours.__name__}.{name}"
+    assert made.name() == scheduler and made.watcher is executor_for(scheduler)(tmp_path).watcher
 
 
 def test_submitits_helpers_take_our_jobs(submitter: BatchSubmitter, fakes: Fakes, job: JobSpec, tmp_path: Path) -> None:
-    import submitit.helpers
-    from submitit.core.utils import FailedJobError, UncompletedJobError
-
     fakes.put("sbatch", "echo 12")
     fakes.put(
         "squeue", "echo '12_0|COMPLETED|0|N/A|None'; echo '12_1|FAILED|256|N/A|None'; echo '12_2|FAILED|9|N/A|None'"
