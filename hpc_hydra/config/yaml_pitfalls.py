@@ -104,16 +104,45 @@ def check_overrides(overrides: Iterable[str]) -> None:
                 )
 
 
-def _scan(source: Source) -> Iterator[Finding]:
+def place(sources: Iterable[Source], key: str) -> str | None:
+    """``FILE, line N`` of what sets a full key last; None: none of these does."""
+    found = None
+    for source in sources:
+        root, prefix = _composed(source)
+        line = _line(root, [*filter(None, prefix.split("."))], key.split("."))
+        found = f"{source.path}, line {line}" if line else found
+    return found
+
+
+def _line(node: Any, prefix: Sequence[str], key: Sequence[str]) -> int | None:
+    """The line, from 1, of a key below a mapping that stands at ``prefix``."""
+    rest = key[len(prefix) :]
+    if node is None or list(key[: len(prefix)]) != list(prefix) or not rest:
+        return None
+    at = None
+    for word in rest:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        name, node = next(((name, value) for name, value in pairs if name.value == word), (None, None))
+        if name is None:
+            return None
+        at = int(name.start_mark.line) + 1
+    return at
+
+
+def _composed(source: Source) -> tuple[Any, str]:
+    """The nodes of a file that mentions our groups, None of others and of what is no YAML; and where they belong."""
     package = source.package if source.package is not None else _package(source)
-    mentioned = any(group in source.text for group in GROUPS) or package.partition(".")[0] in GROUPS
-    if not mentioned:
-        return
-    try:
-        root = yaml.compose(source.text, Loader=(omegaconf_loader() or yaml.SafeLoader))
-    except yaml.YAMLError:
-        return
     prefix = "" if package in ("", "_global_") else package.removeprefix("_global_.")
+    if not any(group in source.text for group in GROUPS) and prefix.partition(".")[0] not in GROUPS:
+        return None, prefix
+    try:
+        return yaml.compose(source.text, Loader=(omegaconf_loader() or yaml.SafeLoader)), prefix
+    except yaml.YAMLError:
+        return None, prefix
+
+
+def _scan(source: Source) -> Iterator[Finding]:
+    root, prefix = _composed(source)
     for key, node in _scalars(root, prefix):
         loaded = _misread(key, node)
         if loaded is not None:

@@ -55,11 +55,11 @@ def _check_run(config: DictConfig) -> None:
 
     if checks.rank_of(os.environ) is not None:
         return
-    loader = _loader()
-    if loader is not None:
-        from hpc_hydra.launcher.compose import raw_list
+    from hpc_hydra.launcher.compose import raw_list
 
-        overrides = raw_list(config.hydra.overrides.hydra) + raw_list(config.hydra.overrides.task)
+    loader = _loader()
+    overrides = raw_list(config.hydra.overrides.hydra) + raw_list(config.hydra.overrides.task)
+    if loader is not None:
         checks.check_files(loader, config, overrides, sweeping=False)
     if "launch" not in config or OmegaConf.select(config, "launch.debug"):
         return
@@ -70,7 +70,10 @@ def _check_run(config: DictConfig) -> None:
                 where=f"launch.{key}",
                 fix="add -m (or `hydra: {mode: MULTIRUN}` in the primary config)",
             )
-    processes = _processes(config)
+    try:
+        processes = _processes(config)
+    except HpcHydraError as error:
+        raise checks.with_file(error, loader, config, overrides) from None
     if processes > 1:
         raise ConfigError(
             f"the configuration asks for {processes} processes, and this is one",

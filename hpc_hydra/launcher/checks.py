@@ -10,6 +10,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,21 @@ def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[st
     found = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(found, _choices(config))
     yaml_pitfalls.check(_texts(folders, found))
+
+
+def with_file(
+    error: HpcHydraError, loader: ConfigLoader | None, config: DictConfig, overrides: Sequence[str]
+) -> HpcHydraError:
+    """An error about a key with the user's file that sets it, unless the command line does."""
+    key, name, folders = str(error.where), config.hydra.job.config_name, _own_folders(loader) if loader else []
+    typed = {str(parse_override(text).key_or_group) for text in overrides}
+    if loader is None or not folders or name is None or key in typed or key.partition(".")[0] not in GROUPS:
+        return error
+    with suppress(Exception):  # what Hydra has composed once; else the error stays as it is
+        found = loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
+        if place := yaml_pitfalls.place(_texts(folders, found), key):
+            return type(error)(error.what, where=f"{key} (in {place})", fix=error.fix)
+    return error
 
 
 def _choices(config: DictConfig) -> dict[str, str]:

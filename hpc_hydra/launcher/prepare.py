@@ -151,12 +151,15 @@ class Preparer:
 
     def check_files(self, prepared: Prepared) -> None:
         """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
-        of_hydra = raw_list(self.master.hydra.overrides.hydra)
         yaml_pitfalls.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
             checks.check_hydra(self.master, base.cfg, base.applied)
-            overrides = [*of_hydra, *(base.applied if base.given is None else base.given)]
-            checks.check_files(self.loader, base.cfg, overrides, sweeping=False)
+            checks.check_files(self.loader, base.cfg, self._files_chosen(base), sweeping=False)
+
+    def _files_chosen(self, base: Base, overrides: Sequence[str] = ()) -> list[str]:
+        """Overrides that choose the files of a base, and further ones."""
+        given = base.applied if base.given is None else base.given
+        return list(dict.fromkeys((*raw_list(self.master.hydra.overrides.hydra), *given, *overrides)))
 
     def _run(self, num: int, overrides: tuple[str, ...], seeds: random.Random) -> tuple[Run, Settings]:
         refers = any("${hydra" in text for text in overrides)
@@ -221,13 +224,17 @@ class Preparer:
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
-            asked = load.settings(cfg if "launch" in cfg else self._bundle)
+            try:
+                asked = load.settings(cfg if "launch" in cfg else self._bundle)
+            except ConfigError as error:
+                raise checks.with_file(error, self.loader, cfg, self._files_chosen(base, overrides)) from None
             said = _said(overrides if "launch" in cfg else self.bundle)
             settings = detect.resolve(asked, attached=self.attached, said=said)
             try:
                 plan = make_plan(settings)
             except HpcHydraError as error:
-                raise detect.named(error, asked, settings) from None
+                named = detect.named(error, asked, settings)
+                raise checks.with_file(named, self.loader, cfg, self._files_chosen(base, overrides)) from None
             misspelt = load.misspelt_groups(cfg).items()
             for name, near in misspelt:
                 self._refuse_in_system(cfg, name, near)

@@ -56,6 +56,36 @@ MISTAKES = {
         ["hydra.launcher.timeout_min", "resources.time_limit"],
     ),
     "unknown key": ({}, ["resources.nodez=2"], ["resources.nodez", "Try: resources.nodes"]),
+    "unknown key in the primary": (
+        {"config": "defaults: [hpc, _self_]\nx: 0\nresources:\n  nodez: 2\n"},
+        [],
+        ["resources.nodez (in ", "config.yaml, line 4)", "Try: resources.nodes"],
+    ),
+    "unknown key in a system of one's own": (
+        {"system__mine": "# @package _global_\ndefaults: [local, _self_]\nsystem:\n  name: mine\n  core_per_node: 4\n"},
+        ["system=mine"],
+        ["system.core_per_node (in ", "system/mine.yaml, line 5)", "Try: system.cores_per_node"],
+    ),
+    "unknown key of a queue": (
+        {"system__mine": "# @package _global_\nsystem:\n  name: mine\n  queues:\n    q: {max_node: 4}\n"},
+        ["system=mine"],
+        ["system.queues.q.max_node (in ", "system/mine.yaml, line 5)", "Try: system.queues.q.max_nodes"],
+    ),
+    "unknown key in a choice": (
+        {"resources__small": "nodez: 1\n"},
+        ["resources=small"],
+        ["resources.nodez (in ", "resources/small.yaml, line 1)"],
+    ),
+    "a value out of range in a file": (
+        {"config": "defaults: [hpc, _self_]\nresources: {nodes: -1}\n"},
+        [],
+        ["resources.nodes (in ", "config.yaml, line 2)", "at least 1"],
+    ),
+    "the command line over a file": (
+        {"config": "defaults: [hpc, _self_]\nresources: {nodes: 1}\n"},
+        ["resources.nodes=-1"],
+        ["hpc_hydra: resources.nodes: -1 is out of range"],
+    ),
     "junk": ({}, ["resources.time_limit=soon"], ["resources.time_limit", "Try:"]),
 }
 
@@ -72,7 +102,17 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
     assert app.listing() == sorted(before)
 
 
-@pytest.mark.parametrize("name", ["bundle after _self_", "unquoted time", "unquoted time in an experiment"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bundle after _self_",
+        "unquoted time",
+        "unquoted time in an experiment",
+        "unknown key in the primary",
+        "unknown key in a system of one's own",
+        "unknown key in a choice",
+    ],
+)
 def test_a_mistake_in_a_file_is_told_without_m_too(app: App, name: str) -> None:
     files, overrides, words = MISTAKES[name]
     app.write(**files)
