@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import forking
 from tests.awaiting import PATIENCE, await_true
 
 APP = Path(__file__).parent / "app"
@@ -76,15 +77,7 @@ class Probe:
         timeout: float = 180,
         cwd: Path | None = None,
     ) -> Result:
-        done = subprocess.run(
-            self.argv(*args, app=app),
-            env=self.env(env, path),
-            cwd=cwd or self.tmp,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            stdin=subprocess.DEVNULL,
-        )
+        done = forking.run(self.argv(*args, app=app), env=self.env(env, path), cwd=cwd or self.tmp, timeout=timeout)
         return Result(done.returncode, done.stdout, done.stderr, self.saw(), self.sweep)
 
     @contextmanager

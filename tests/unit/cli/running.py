@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests import forking
+
 ROOT = Path(__file__).parents[3]
 SHOW = """\
 import os, sys
@@ -32,6 +34,8 @@ def hpc_hydra(
     *words: str, cwd: Path, stdin: str = "", env: Mapping[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line to its end."""
+    if not stdin:
+        return forking.run(argv(*words), cwd=cwd, env=environment(**(env or {})), timeout=timeout)
     return subprocess.run(
         argv(*words),
         cwd=cwd,

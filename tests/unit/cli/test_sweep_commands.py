@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.cli import sweep_commands
-from tests import awaiting
+from tests import awaiting, forking
 
 ROOT = Path(__file__).parents[3]
 APP = """
@@ -89,9 +89,7 @@ class Sweeps:
         return found
 
     def _run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            argv, cwd=self.folder, env=self.env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120
-        )
+        return forking.run(argv, cwd=self.folder, env=self.env)
 
 
 @pytest.fixture

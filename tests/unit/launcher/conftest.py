@@ -17,6 +17,8 @@ from hydra.core.singleton import Singleton
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from tests import forking
+
 ROOT = Path(__file__).parents[3]
 APP = """\
 import hydra
@@ -49,15 +51,8 @@ class App:
         script = self.folder / "app.py"
         if not script.exists():
             script.write_text(APP)
-        return subprocess.run(
-            [sys.executable, *args],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        env = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+        return forking.run([sys.executable, *args], cwd=self.folder, env=env)
 
     def listing(self) -> list[str]:
         return sorted(str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if "__pycache__" not in p.parts)

@@ -17,6 +17,7 @@ import pytest
 from hpc_hydra.planning.types import Logging, Plan, Rendezvous, Request
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths
+from tests import forking
 from tests.awaiting import await_true
 
 ROOT = Path(__file__).parents[3]
@@ -84,10 +85,8 @@ class Frozen:
         return done.returncode, self.outcome()
 
     def finish(self, code: int, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hpc_hydra.node", "finish", str(code)],
-            env=self.environ(**env), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        argv = [sys.executable, "-m", "hpc_hydra.node", "finish", str(code)]
+        return forking.run(argv, env=self.environ(**env))
 
     def outcome(self) -> dict[str, Any]:
         return json.loads(self.paths.outcome.read_text())

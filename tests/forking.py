@@ -1,0 +1,212 @@
+"""``run``: ``subprocess.run`` for Python programs at a fraction of the CPU time: they are forked from a server that has
+imported Hydra and hpc_hydra, and done nothing else.
+
+Each is a process of its own: arguments, environment, directory, streams, signals and exit code are those of a new
+interpreter. Its parent and its command line in ``/proc`` are not. Where a fork would differ, ``run`` starts an
+interpreter; tests of start-up, imports and signals do that themselves.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SERVER = "import sys; from tests.forking import serve; serve(int(sys.argv[1]))"
+HYDRA = (
+    "hydra.main",
+    "hydra._internal.hydra",
+    "hydra._internal.callbacks",
+    "hydra._internal.core_plugins.basic_sweeper",
+)
+OF_SUBMITIT = {f"hpc_hydra.schedulers.{name}" for name in ("executor", "functions", "watcher")}
+READ_AT_START = ("PYTHON", "LC_", "LANG", "TZ")  # by an interpreter
+FOLLOWED = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # by a fork too
+
+
+def run(
+    argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: str | Path | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run ``[sys.executable, FILE | "-m", …]`` to its end, without standard input; ``timeout`` is in seconds."""
+    words, folder = [str(word) for word in argv], Path(cwd or Path.cwd())
+    if not _forkable(words, env, folder):
+        return subprocess.run(
+            words, cwd=folder, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    request = json.dumps({"argv": words, "cwd": str(folder), "env": dict(env)})
+    with ExitStack() as opened:
+        pipes = [os.pipe() for _ in range(3)]
+        *streams, told = (opened.enter_context(open(reading, "rb", buffering=0)) for reading, _ in pipes)
+        given = [os.open(os.devnull, os.O_RDONLY), *(writing for _, writing in pipes)]
+        try:
+            socket.send_fds(_server(), [request.encode()], given)
+        finally:
+            for number in given:
+                os.close(number)
+        pid = int(told.readline())
+        try:
+            text = _read([stream.fileno() for stream in streams], time.monotonic() + timeout)
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(words, timeout) from None
+        return subprocess.CompletedProcess(words, int(told.readline()), *text)
+
+
+def _read(pipes: list[int], end: float) -> list[str]:
+    """What comes through each pipe until the last of its writers has closed it."""
+    poll, found = select.poll(), dict.fromkeys(pipes, b"")
+    left = set(pipes)
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    while left:
+        if not (ready := poll.poll(max(0, end - time.monotonic()) * 1000)):
+            raise TimeoutError
+        for pipe, _ in ready:
+            found[pipe] += (part := os.read(pipe, 1 << 16))
+            if not part:
+                poll.unregister(pipe)
+                left.remove(pipe)
+    return [found[pipe].decode().replace("\r\n", "\n") for pipe in pipes]
+
+
+def _forkable(words: list[str], env: Mapping[str, str], folder: Path) -> bool:
+    """Whether a new interpreter would do nothing at its start that a fork leaves out."""
+    if sys.platform != "linux" or words[0] != sys.executable or len(words) < 2 or not folder.is_dir():
+        return False
+    if words[1].startswith("-") and (words[1] != "-m" or len(words) < 3):
+        return False
+    if words[1] != "-m" and not (folder / words[1]).is_file():
+        return False
+    path = [Path(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
+    if any((part / "sitecustomize.py").exists() for part in path):
+        return False
+    first = [part for part in (folder, *path) if (part / "hpc_hydra").is_dir()]
+    return (
+        first[:1] == [ROOT]
+        and _at_start(env) == _at_start(_environ())
+        and env.get("PYTHONWARNINGS") in (None, "ignore")
+    )
+
+
+def _at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if k.startswith(READ_AT_START) and k not in FOLLOWED | {"PYTHONWARNINGS"}}
+
+
+@cache
+def _environ() -> dict[str, str]:
+    """The server's environment."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@cache
+def _server() -> socket.socket:
+    """The way to the server, which ends with this process."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(its.fileno())], pass_fds=[its.fileno()], env=_environ(), cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+    return ours
+
+
+def serve(number: int) -> None:
+    """The server: forks for each request that comes through this socket, until its other end is closed."""
+    _import_all()
+    requests = socket.socket(fileno=number)
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running: dict[int, int] = {}  # process → where its end is told
+    gc.collect()
+    gc.freeze()
+    while True:
+        ready = select.select([requests, woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, 4096)
+        for pid in list(running):
+            if (ended := os.waitpid(pid, os.WNOHANG))[0]:
+                _tell(where := running.pop(pid), os.waitstatus_to_exitcode(ended[1]))
+                os.close(where)
+        if requests not in ready:
+            continue
+        request, fds, *_ = socket.recv_fds(requests, 1 << 20, 4)
+        if not request:
+            return None
+        *streams, told = fds
+        if pid := os.fork():
+            _tell(told, pid)
+            running[pid] = told
+            for stream in streams:
+                os.close(stream)
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        requests.close()
+        for stream, its in zip(streams, range(3), strict=True):
+            os.dup2(stream, its)
+        for unwanted in (*fds, *running.values(), woken, wake):
+            os.close(unwanted)
+        return _become(**json.loads(request))
+
+
+def _tell(where: int, number: int) -> None:
+    try:
+        os.write(where, b"%d\n" % number)
+    except BrokenPipeError:  # nobody waits any more
+        return
+
+
+def _import_all() -> None:
+    """What a command or a launch imports."""
+    import hpc_hydra
+
+    for name in HYDRA:
+        importlib.import_module(name)
+    for module in pkgutil.walk_packages(hpc_hydra.__path__, "hpc_hydra."):
+        if module.name.rpartition(".")[2] != "__main__" and module.name not in OF_SUBMITIT:
+            importlib.import_module(module.name)
+    assert "torch" not in sys.modules and "submitit" not in sys.modules
+
+
+def _become(argv: list[str], cwd: str, env: dict[str, str]) -> None:
+    """Run a program as the interpreter does. Whatever it raises ends this process as it would end that one."""
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    if env.get("PYTHONWARNINGS"):
+        warnings.simplefilter("ignore")
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
+    mine = sys.path.index(str(ROOT))
+    sys.path[: mine + 1] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.orig_argv[:] = argv
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if argv[1] == "-m":
+        sys.path[0], sys.argv = cwd, ["-m", *argv[3:]]
+        runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]  # what python -m calls
+        return
+    sys.argv = argv[1:]
+    file = Path(cwd, argv[1])
+    sys.path[0] = str(file.resolve().parent)
+    vars(main).update(__file__=str(file), __cached__=None, __loader__=SourceFileLoader("__main__", str(file)))
+    exec(compile(file.read_bytes(), str(file), "exec"), vars(main))
