@@ -1,5 +1,5 @@
 """``run``: ``subprocess.run`` for Python programs at a fraction of the CPU time: they are forked from a server that has
-imported Hydra and hpc_hydra, and done nothing else.
+imported Hydra and hpc_hydra, or torch too (``torch=True``), and done nothing else.
 
 Each is a process of its own: arguments, environment, directory, streams, signals and exit code are those of a new
 interpreter. Its parent and its command line in ``/proc`` are not. Where a fork would differ, ``run`` starts an
@@ -23,30 +23,31 @@ import time
 import types
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SERVER = "import sys; from tests.forking import serve; serve(int(sys.argv[1]))"
-HYDRA = (
-    "hydra.main",
-    "hydra._internal.hydra",
-    "hydra._internal.callbacks",
-    "hydra._internal.core_plugins.basic_sweeper",
-)
+SERVER = "import sys; from tests.forking import serve; serve(*map(int, sys.argv[1:]))"
+HYDRA = ("hydra.main", "hydra._internal.hydra", "hydra._internal.callbacks")
+TORCH = (  # the second is imported by every optimizer
+    "torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel",
+)  # fmt: skip
 OF_SUBMITIT = {f"hpc_hydra.schedulers.{name}" for name in ("executor", "functions", "watcher")}
-READ_AT_START = ("PYTHON", "LC_", "LANG", "TZ")  # by an interpreter
+READ_AT_START = ("PYTHON", "LC_", "LANG", "TZ", "OMP_", "MKL_", "TORCH")  # by an interpreter, or by what is imported
 FOLLOWED = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # by a fork too
+BEGAN_WITH = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
 def run(
-    argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: str | Path | None = None, timeout: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """Run ``[sys.executable, FILE | "-m", …]`` to its end, without standard input; ``timeout`` is in seconds."""
+    argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: str | Path | None = None, timeout: float = 120,
+    torch: bool = False,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Run ``[sys.executable, FILE | "-m" | "-c", …]`` to its end, without standard input; ``timeout`` is in seconds."""
     words, folder = [str(word) for word in argv], Path(cwd or Path.cwd())
-    if not _forkable(words, env, folder):
+    if not _forkable(words, env, folder, torch):
         return subprocess.run(
             words, cwd=folder, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
@@ -56,7 +57,7 @@ def run(
         *streams, told = (opened.enter_context(open(reading, "rb", buffering=0)) for reading, _ in pipes)
         given = [os.open(os.devnull, os.O_RDONLY), *(writing for _, writing in pipes)]
         try:
-            socket.send_fds(_server(), [request.encode()], given)
+            socket.send_fds(_server(torch), [request.encode()], given)
         finally:
             for number in given:
                 os.close(number)
@@ -86,50 +87,65 @@ def _read(pipes: list[int], end: float) -> list[str]:
     return [found[pipe].decode().replace("\r\n", "\n") for pipe in pipes]
 
 
-def _forkable(words: list[str], env: Mapping[str, str], folder: Path) -> bool:
+def ranks(
+    argv: Sequence[str | Path], number: int, *, env: Mapping[str, str], cwd: Path, timeout: float = 240
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run a program as ``torchrun --standalone --nproc-per-node=NUMBER`` does, its ranks forked."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "GROUP_RANK": 0, "MASTER_PORT": port}
+
+    def rank(num: int) -> subprocess.CompletedProcess[str]:
+        mine = {name: str(value) for name, value in {**world, "RANK": num, "LOCAL_RANK": num}.items()}
+        return run(argv, env={**env, **mine, "MASTER_ADDR": "127.0.0.1"}, cwd=cwd, timeout=timeout, torch=True)
+
+    with ThreadPoolExecutor(number) as threads:
+        _server(torch=True)
+        return list(threads.map(rank, range(number)))
+
+
+def _forkable(words: list[str], env: Mapping[str, str], folder: Path, torch: bool) -> bool:
     """Whether a new interpreter would do nothing at its start that a fork leaves out."""
-    if sys.platform != "linux" or words[0] != sys.executable or len(words) < 2 or not folder.is_dir():
+    if sys.platform != "linux" or words[0] != sys.executable or not folder.is_dir():
         return False
-    if words[1].startswith("-") and (words[1] != "-m" or len(words) < 3):
-        return False
-    if words[1] != "-m" and not (folder / words[1]).is_file():
-        return False
-    path = [Path(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
-    if any((part / "sitecustomize.py").exists() for part in path):
-        return False
-    first = [part for part in (folder, *path) if (part / "hpc_hydra").is_dir()]
-    return (
-        first[:1] == [ROOT]
-        and _at_start(env) == _at_start(_environ())
-        and env.get("PYTHONWARNINGS") in (None, "ignore")
-    )
+    if words[1] in ("-m", "-c") if words[1].startswith("-") else (folder / words[1]).is_file():
+        path = [Path(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
+        ours = [part for part in (folder, *path) if (part / "hpc_hydra").is_dir()]
+        changed = any((part / "sitecustomize.py").exists() for part in path)
+        return ours[:1] == [ROOT] and not changed and _at_start(env) == _at_start(_environ(torch))
+    return False
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in env.items() if k.startswith(READ_AT_START) and k not in FOLLOWED | {"PYTHONWARNINGS"}}
+    """What an interpreter reads, less what a fork follows too."""
+    followed = FOLLOWED | ({"PYTHONWARNINGS"} if env.get("PYTHONWARNINGS") in (None, "ignore") else set())
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_START) and name not in followed}
 
 
-@cache
-def _environ() -> dict[str, str]:
+def _environ(torch: bool) -> dict[str, str]:
     """The server's environment."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    threads = {"OMP_NUM_THREADS": "1"} if torch else {}
+    return {**BEGAN_WITH, **threads, "PYTHONPATH": str(ROOT)}
 
 
 @cache
-def _server() -> socket.socket:
+def _server(torch: bool) -> socket.socket:
     """The way to the server, which ends with this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(its.fileno())], pass_fds=[its.fileno()], env=_environ(), cwd=ROOT,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            [sys.executable, "-c", SERVER, str(its.fileno()), str(int(torch))], pass_fds=[its.fileno()],
+            env=_environ(torch), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     return ours
 
 
-def serve(number: int) -> None:
+def serve(number: int, torch: int) -> None:
     """The server: forks for each request that comes through this socket, until its other end is closed."""
     _import_all()
+    for name in TORCH if torch else ():
+        importlib.import_module(name)
     requests = socket.socket(fileno=number)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -201,6 +217,10 @@ def _become(argv: list[str], cwd: str, env: dict[str, str]) -> None:
     sys.path[: mine + 1] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     sys.orig_argv[:] = argv
     main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if argv[1] == "-c":
+        sys.argv = ["-c", *argv[3:]]
+        exec(compile(argv[2], "<string>", "exec"), vars(main))
+        return
     if argv[1] == "-m":
         sys.path[0], sys.argv = cwd, ["-m", *argv[3:]]
         runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]  # what python -m calls

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import forking
+
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., str]
+StartRanks = Callable[..., str]
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -27,11 +29,23 @@ def start() -> Start:
     """Run a Python command (words after ``python``) in a folder; return what it wrote, or fail with it."""
 
     def run(folder: Path, *words: str | Path, code: int = 0, **variables: str) -> str:
-        command = [sys.executable, *map(str, words)]
-        done = subprocess.run(
-            command, env=environment(**variables), cwd=folder, capture_output=True, text=True, timeout=400
-        )
+        done = forking.run(
+            [sys.executable, *words], env=environment(**variables), cwd=folder, timeout=400, torch=True
+        )  # fmt: skip
         assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def start_ranks() -> StartRanks:
+    """Run a number of ranks as torchrun would, in a folder; return what they wrote, or fail with it."""
+
+    def run(folder: Path, number: int, *words: str | Path) -> str:
+        ranks = forking.ranks([sys.executable, *words], number, env=environment(), cwd=folder)
+        said = "".join(rank.stdout + rank.stderr for rank in ranks)
+        assert [rank.returncode for rank in ranks] == [0] * number, said
+        return said
 
     return run

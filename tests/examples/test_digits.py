@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import forking
+from tests.examples.conftest import ROOT, StartRanks, environment
+
 EXAMPLE = ROOT / "train_examples" / "digits_ddp"
 
 pytestmark = pytest.mark.torch
@@ -22,20 +24,19 @@ pytestmark = pytest.mark.torch
 EPOCH = re.compile(r"Epoch (\d+) - Avg Loss: ([\d.]+), Accuracy: ([\d.]+)%")
 
 
-def environment() -> dict[str, str]:
-    """This process's, less what would make the child a rank, with one thread a rank."""
-    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    kept = {k: v for k, v in os.environ.items() if k not in ranks and not k.startswith(("SLURM_", "HPC_HYDRA_"))}
-    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
-def train(folder: Path, *overrides: str, ranks: int = 1) -> str:
-    """Run the example, alone or under torchrun; return what it wrote."""
-    runner = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+def words(folder: Path) -> list[str]:
+    """The example, with all that it keeps in a folder."""
     fixed = [f"hydra.run.dir={folder}/out", f"checkpoint_dir={folder}/checkpoints", "launch.seed=7"]
-    command = [sys.executable, *runner, str(EXAMPLE / "train.py"), *fixed, *overrides]
-    done = subprocess.run(command, env=environment(), cwd=folder, capture_output=True, text=True, timeout=240)
+    return [str(EXAMPLE / "train.py"), *fixed]
+
+
+def train(folder: Path, *overrides: str, runner: Sequence[str] = ()) -> str:
+    """Run the example, alone or under torchrun; return what it wrote."""
+    command = [sys.executable, *runner, *words(folder), *overrides]
+    done = forking.run(command, env=environment(), cwd=folder, timeout=240, torch=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -43,8 +44,7 @@ def train(folder: Path, *overrides: str, ranks: int = 1) -> str:
 def in_example(code: str, *argv: str) -> str:
     """Run ``code`` as a script that lies beside the example's modules would; return what it printed."""
     env = {**environment(), "PYTHONPATH": os.pathsep.join([str(EXAMPLE), str(ROOT)])}
-    command = [sys.executable, "-c", code, *argv]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    done = forking.run([sys.executable, "-c", code, *argv], env=env, timeout=240, torch=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -91,13 +91,15 @@ def test_damaged_newest_checkpoint_is_passed_over_with_a_warning(alone: tuple[Pa
     assert epochs(output) == epochs(alone[1])[2:]
 
 
-def test_two_ranks_of_plain_torchrun_resume_to_the_weights_of_an_unbroken_run(tmp_path: Path) -> None:
+def test_two_ranks_of_plain_torchrun_resume_to_the_weights_of_an_unbroken_run(
+    tmp_path: Path, start_ranks: StartRanks
+) -> None:
     (unbroken := tmp_path / "unbroken").mkdir()
     (broken := tmp_path / "broken" / "checkpoints").mkdir(parents=True)
-    whole = train(unbroken, "epochs=3", ranks=2)
+    whole = train(unbroken, "epochs=3", runner=TORCHRUN)
     assert whole.count("Starting distributed training on 2 ranks (cpu)") == 1
     shutil.copy(unbroken / "checkpoints/checkpoint_epoch_1.pt", broken)
-    rest = train(broken.parent, "epochs=3", ranks=2)
+    rest = start_ranks(broken.parent, 2, *words(broken.parent), "epochs=3")
     assert rest.count("Going on after epoch 1") == 1
     assert epochs(rest) == epochs(whole)[1:]
     assert epochs(whole)[-1][2] > 90

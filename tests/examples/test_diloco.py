@@ -17,7 +17,8 @@ import psutil
 import pytest
 from hydra import compose, initialize_config_dir
 
-from tests.examples.conftest import ROOT, Start, environment
+from tests import forking
+from tests.examples.conftest import ROOT, Start, StartRanks, environment
 
 EXAMPLE = ROOT / "train_examples" / "diloco" / "train.py"
 TINY = (
@@ -41,19 +42,18 @@ def held_out(output: str) -> list[str]:
     return re.findall(r"held out: ([\d.]+)", output)
 
 
-def test_replicas_of_one_world_learn_and_go_on_as_if_unbroken(tmp_path: Path, start: Start) -> None:
+def test_replicas_of_one_world_learn_and_go_on_as_if_unbroken(tmp_path: Path, start_ranks: StartRanks) -> None:
     """By FSDP2 in each replica."""
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     words = ("algorithm=muloco", "algorithm.replicas=2", "parallel.name=fsdp", "keep=9")
-    common = (*torchrun, EXAMPLE, *TINY, *words)
-    whole = start(tmp_path, *common, "checkpoint_dir=whole", "hydra.run.dir=one")
+    common = (2, EXAMPLE, *TINY, *words)
+    whole = start_ranks(tmp_path, *common, "checkpoint_dir=whole", "hydra.run.dir=one")
     curve = losses(whole, 0)
     assert list(curve) == list(range(5, 45, 5))
     assert curve[5] > curve[20] > curve[40]
     for replica in (0, 1):
         name = f"replica_{replica}/step_000020"
         shutil.copytree(tmp_path / "whole" / name, tmp_path / "broken" / name)
-    rest = start(tmp_path, *common, "checkpoint_dir=broken", "hydra.run.dir=two")
+    rest = start_ranks(tmp_path, *common, "checkpoint_dir=broken", "hydra.run.dir=two")
     assert "Going on after step 20" in rest
     assert losses(rest, 0) == {step: loss for step, loss in curve.items() if step > 20}
     one, other = held_out(whole)
@@ -152,9 +152,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> str:
     setup = ("source /muloco/setup.sh", "cd /muloco/torchtitan", "export WANDB_PROJECT=my_project")
     logs = ("logging.out=/logs/%j.out", "logging.err=/logs/%j.err")
     folder = tmp_path_factory.mktemp("drawn")
-    done = subprocess.run(
+    done = forking.run(
         [sys.executable, EXAMPLE, *PAPER, *words, *replicas, f"scheduler.setup_lines={[*setup]}", *logs],
-        env=environment(), cwd=folder, capture_output=True, text=True, timeout=400,
+        env=environment(), cwd=folder, torch=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(folder.iterdir()) == []

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.conftest import ROOT, Start, environment
+from tests import forking
+from tests.examples.conftest import ROOT, Start, StartRanks, environment
 
 EXAMPLE = ROOT / "train_examples" / "gpt"
 TINY = (
@@ -49,7 +50,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str
     folder = tmp_path_factory.mktemp("sweep")
     words = ("-m", "scheduler=local", "resources.procs_per_node=2", "parallel=ddp,fsdp", "keep=9")
     command = [sys.executable, EXAMPLE / "train.py", *words, *TINY, f"hydra.sweep.dir={folder}"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400)
+    done = forking.run(command, env=environment(), timeout=400, torch=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done.stdout, [next(folder.glob(f"{n}/logs/*/rank_0.log")).read_text() for n in (0, 1)]
 
@@ -100,7 +101,7 @@ def flat(name, value):
 print(json.dumps(dict(flat("", torch.load(sys.argv[2], weights_only=False)))))
 """
     with tempfile.NamedTemporaryFile(suffix=".pt") as file:
-        done = subprocess.run([sys.executable, "-c", code, checkpoint, file.name], capture_output=True, text=True)
+        done = forking.run([sys.executable, "-c", code, checkpoint, file.name], env=environment(), torch=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -160,7 +161,7 @@ def losses(compiled, recompute):
         yield loss.item()
 print(json.dumps([list(losses(*how)) for how in ((False, False), (False, True), (True, False))]))
 """
-    fast = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    fast = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     plain, recomputed, compiled = json.loads(start(tmp_path, "-c", code, EXAMPLE, **fast).splitlines()[-1])
     assert recomputed == plain and plain[0] > plain[-1]
     assert compiled == pytest.approx(plain, rel=1e-5)
@@ -184,9 +185,11 @@ def test_run_that_slurm_warns_saves_its_place(tmp_path: Path) -> None:
     assert kept == [{"step": int(saved[1]), "position": 8 * int(saved[1])}]
 
 
-def test_same_ranks_go_on_as_if_unbroken(sweep: tuple[Path, str, list[str]], tmp_path: Path, start: Start) -> None:
+def test_same_ranks_go_on_as_if_unbroken(
+    sweep: tuple[Path, str, list[str]], tmp_path: Path, start_ranks: StartRanks
+) -> None:
     shutil.copytree(sweep[0] / "0/checkpoints/step_000008", tmp_path / "kept/step_000008")
-    output = start(tmp_path, *TORCHRUN, EXAMPLE / "train.py", *TINY, "checkpoint_dir=kept", "hydra.run.dir=out")
+    output = start_ranks(tmp_path, 2, EXAMPLE / "train.py", *TINY, "checkpoint_dir=kept", "hydra.run.dir=out")
     whole = losses(sweep[2][0])
     assert losses(output) == {step: loss for step, loss in whole.items() if step > 8}
     assert held_out(output) == held_out(sweep[2][0]) and fingerprint(output) == fingerprint(sweep[2][0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.conftest import ROOT, Start
+from tests.examples.conftest import ROOT, Start, StartRanks
 
 EXAMPLE = ROOT / "train_examples" / "plain_script"
 HERE = ("-m", "hpc_hydra.cli", "run", "scheduler=local", "resources.procs_per_node=2")
@@ -22,13 +22,14 @@ def losses(output: str) -> list[float]:
     return [float(loss) for _, loss in found]
 
 
-def test_script_with_torch_alone_learns_and_goes_on_as_if_unbroken(tmp_path: Path, start: Start) -> None:
+def test_script_with_torch_alone_learns_and_goes_on_as_if_unbroken(
+    tmp_path: Path, start: Start, start_ranks: StartRanks
+) -> None:
     script = EXAMPLE / "train.py"
     whole = losses(start(tmp_path, *HERE, "--", script, "--epochs", "2"))
     assert whole[0] > whole[1]
     broken = ("--checkpoint", tmp_path / "digits.pt", "--epochs")
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    first = losses(start(tmp_path, *torchrun, script, *broken, "1"))
+    first = losses(start_ranks(tmp_path, 2, script, *broken, "1"))
     rest = losses(start(tmp_path, *HERE, "--", script, *broken, "2"))
     assert first + rest == whole
 
