@@ -3,6 +3,7 @@
 # What that session prints comes at the end. Each has several workers, more than cores, because most tests wait.
 set -u
 python=$1
+rm -rf .pytest_cache/other .pytest_cache/slurm
 log='' slurm=''
 
 half() { # NAME ARGUMENT...: in place of this shell
@@ -32,4 +33,9 @@ echo
 echo '=== the tests of the real SLURM, which ran beside these'
 cat "$log"
 rm -f "$log"
-passed "$other" && passed "$code"
+passed "$other" && passed "$code" && exit
+tests=$("$python" -m tests.again .pytest_cache/other .pytest_cache/slurm) || exit 1
+echo
+echo '=== failed, and tried once more alone, as tests/again.py says why:'
+echo "$tests"
+echo "$tests" | tr '\n' '\0' | xargs -0 "$python" -m pytest -q -p no:cacheprovider
