@@ -1,4 +1,4 @@
-"""Processes and signals: what is told, how a process ended, and that nothing outlives its parent. Linux.
+"""Processes and signals: wait for signals, decode exit codes, leave no orphans. Linux.
 
 Must not know: ranks, plans, sweeps.
 """
@@ -16,19 +16,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
-WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a time limit or preemption ahead: meant for the training
+WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # warn the training of a time limit or preemption
 DEAF_TO = ("HUP", "INT", "QUIT", "TERM", "ALRM", "USR1", "USR2", "XCPU", "URG")
-"""What a scheduler may send the whole job, and must not end who notes how a run has ended; SIGKILL does."""
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL where a run has failed already
+"""Signals that a scheduler may send to the whole job; processes that record a run's outcome ignore them."""
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL for the processes of a failed run
 
-ONE = 1.0  # seconds within which a signal that comes twice is one
+REPEAT = 1.0  # seconds within which a repeated signal counts as one signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Stopped(Exception):
-    """A stop signal came while waiting for something else."""
+    """A stop signal arrived while waiting for something else."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -36,28 +36,28 @@ class Stopped(Exception):
 
 
 class Signals:
-    """A process that waits for signals instead of being interrupted by them.
+    """Lets a process wait for signals instead of being interrupted by them.
 
     Signals that were ignored when the process started stay ignored (``nohup``, a shell's background jobs). All others
-    of `STOP` and `WARN` are held back from the moment this object is made, so that none is lost.
+    in `STOP` and `WARN` are blocked as soon as this object is created, so that none is lost.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        heard = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
-        self._watched = {*heard, signal.SIGCHLD}
+        handled = {s for s in (*STOP, *WARN) if signal.getsignal(s) != signal.SIG_IGN}
+        self._watched = {*handled, signal.SIGCHLD}
         self._old = signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         self.stopped_at: float | None = None  # monotonic time of the first stop signal
         self._parent = os.getppid()
-        self._given: dict[int, float] = {}  # signal → when it was given the last time
+        self._last: dict[int, float] = {}  # signal → monotonic time of its last arrival
         self.sender = 0  # pid that sent the last signal
-        self.seen: list[int] = []  # stop and warning signals, in the order of their arrival
+        self.seen: list[int] = []  # stop and warning signals, in order of arrival
 
     def wait(self, seconds: float | None) -> int | None:
-        """The next signal (also SIGCHLD), or None after ``seconds``; None waits for ever.
+        """Return the next signal, including SIGCHLD, or None after ``seconds``. ``seconds=None`` waits without limit.
 
-        The same one within `ONE` is not given again: a scheduler signals all processes, and some of them hand it on.
+        A repetition within `REPEAT` is dropped: a scheduler signals all processes, and some of them forward it.
         """
         end = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -66,13 +66,13 @@ class Signals:
             else:
                 info = signal.sigtimedwait(self._watched, max(end - time.monotonic(), 0))
             number, now = (info.si_signo if info else None), self._clock()
-            if number is None or number == signal.SIGCHLD or now - self._given.get(number, -ONE) >= ONE:
+            if number is None or number == signal.SIGCHLD or now - self._last.get(number, -REPEAT) >= REPEAT:
                 break
-            if os.getppid() != self._parent:  # it sent this by dying
+            if os.getppid() != self._parent:  # the kernel sent this signal because the parent ended
                 break
         self.sender = info.si_pid if info else 0
         if number is not None and number != signal.SIGCHLD:
-            self._given[number] = now
+            self._last[number] = now
             self.seen.append(number)
             if number in STOP and self.stopped_at is None:
                 self.stopped_at = now
@@ -80,39 +80,39 @@ class Signals:
 
     @property
     def told_again(self) -> bool:
-        """Whether a stop signal that comes now is a second one: several at once say the same."""
-        return self.stopped_at is not None and self._clock() - self.stopped_at >= ONE
+        """Whether a stop signal that arrives now counts as a second one, and not as a repetition."""
+        return self.stopped_at is not None and self._clock() - self.stopped_at >= REPEAT
 
     def pause(self, seconds: float) -> None:
-        """Sleep. Raises `Stopped` when a stop signal comes, or came before."""
+        """Sleep. Raises `Stopped` if a stop signal arrives."""
         end = time.monotonic() + seconds
         while True:
-            left = end - time.monotonic()
-            number = self.wait(left)
+            remaining = end - time.monotonic()
+            number = self.wait(remaining)
             if number in STOP:
                 raise Stopped(number)
-            if number is None or left <= 0:
+            if number is None or remaining <= 0:
                 return
 
     @property
     def stop(self) -> int | None:
-        """The first stop signal that came."""
+        """The first stop signal that arrived; None if there was none."""
         return next((s for s in self.seen if s in STOP), None)
 
     def start_with_none_blocked(self) -> None:
-        """Forget that this process was started with blocked signals: those of `restore`."""
+        """Let `restore` unblock the handled signals, even if this process was started with them blocked."""
         self._old = {s for s in self._old if s not in self._watched}
 
     def restore(self, held: int | None = None) -> None:
         """Give a forked child the signal mask that this process was started with.
 
         Args:
-            held: a signal that stays blocked until the child listens to it.
+            held: a signal that stays blocked until the child handles it.
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old if held is None else {*self._old, held})
 
     def hand_on(self, child: int) -> None:
-        """Give a child that was just forked what came before it was there, and could reach this process only."""
+        """Forward the signals that arrived before a child was forked to that child."""
         while self.wait(0) is not None:
             pass
         for signum in dict.fromkeys(self.seen):
@@ -121,25 +121,25 @@ class Signals:
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
-    """Called in a fresh child: the kernel sends it ``signum`` when ``parent`` (its pid) is gone, whatever killed it."""
+    """Make the kernel send ``signum`` to this process, a new child, when its parent (pid ``parent``) ends."""
     _prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # it went before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ignore_signals() -> None:
-    """Ignore `DEAF_TO`, in this process and in all that it starts."""
+    """Ignore the signals in `DEAF_TO`, in this process and in its children."""
     for name in DEAF_TO:
         signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parent ends become children of this process instead of init's."""
+    """Make this process the parent of its orphaned descendants, instead of init."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def kill_children() -> None:
-    """SIGKILL and reap every child of this process, and the children that these leave behind."""
+    """Kill (SIGKILL) and reap every child of this process, and the orphans that they leave."""
     while True:
         for pid in children():
             _kill(pid)
@@ -150,18 +150,18 @@ def kill_children() -> None:
 
 
 def children(parent: int | None = None) -> list[int]:
-    """Pids of the children of a process, of this one where none is named."""
-    me, found = str(parent or os.getpid()), []
+    """Return the pids of a process's children; by default of this process."""
+    me, pids = str(parent or os.getpid()), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1] == me:
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def command_of(pid: int) -> str:
-    """The name of a process's program; a question mark where it has gone."""
+    """Return the name of a process's program; "?" if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
@@ -169,36 +169,36 @@ def command_of(pid: int) -> str:
 
 
 def signal_group(leader: int, signum: int) -> None:
-    """Signal a process group, which may have gone."""
+    """Signal a process group, which may have ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signum)
 
 
 def speak_any_text() -> None:
-    """Standard output and error of this process take any text from now on: what their encoding lacks is escaped."""
+    """Escape characters that the encoding of standard output and error cannot represent, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_ascii(stream)):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _is_ascii(stream: io.TextIOWrapper) -> bool:
-    """In the C locale it lets bytes of file names through, and stops at letters."""
+    """Whether a stream has the C locale's ASCII encoding, which passes bytes of file names but fails on letters."""
     return stream.errors == "surrogateescape" and codecs.lookup(stream.encoding).name != "utf-8"
 
 
 def no_input() -> None:
-    """The standard input of this process is empty from now on."""
+    """Redirect standard input from /dev/null."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def exit_code(status: int) -> tuple[int, int | None]:
-    """A wait status as (exit code, signal): 128+n for signal n, as a shell says it."""
+    """Convert a wait status to (exit code, signal). The exit code is 128+n for signal n, as in a shell."""
     code = os.waitstatus_to_exitcode(status)
     return (code, None) if code >= 0 else (128 - code, -code)
 
 
 def name_of(signum: int) -> str:
-    """SIGTERM for 15."""
+    """Return the name of a signal: "SIGTERM" for 15."""
     try:
         return signal.Signals(signum).name
     except ValueError:
@@ -206,7 +206,7 @@ def name_of(signum: int) -> str:
 
 
 def number_of(name: str | None) -> int | None:
-    """10 for USR1."""
+    """Return the number of a signal: 10 for "USR1"."""
     return None if name is None else int(signal.Signals[f"SIG{name}"])
 
 

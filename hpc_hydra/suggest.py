@@ -1,4 +1,4 @@
-"""What was probably meant: the nearest valid word, and the cure where a name clashes with one of our groups."""
+"""Suggestions for error messages: the nearest valid names, quoting, and name clashes with our config groups."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, valid: Iterable[str], count: int = 3) -> list[str]:
-    """The members of ``valid`` that ``word`` may have meant, best first; empty where none is near."""
-    import difflib  # only where something is wrong
+    """Return the members of ``valid`` that are similar to ``word``, best first."""
+    import difflib  # imported here: only errors need it
 
     names = {name.lower(): name for name in valid}
     return [names[name] for name in difflib.get_close_matches(word.lower(), names, n=count, cutoff=0.72)]
 
 
 def quoted(override: str) -> str:
-    """An override with Hydra's quotes in it as a word of the shell, easy to read where that is possible."""
+    """Quote an override that contains Hydra's quotes for the shell, in double quotes if possible."""
     import re
     import shlex
 
@@ -22,10 +22,10 @@ def quoted(override: str) -> str:
 
 
 def clash_cure(group: str) -> str:
-    """What to type where a configuration of the user's own has the name of one of our groups."""
+    """Return advice for a user's config group that has the name of one of ours."""
     own = {"scheduler": "scheduler@lr_scheduler: cosine"}.get(group, f"{group}@my_{group}: ...")
     name = own.partition("@")[2].partition(":")[0]
     return (
-        f"if `{group}` holds a configuration of your own, keep it apart: `- {own}` in the defaults list "
+        f"if `{group}` is a config group of your own, put it into another package: `- {own}` in the defaults list "
         f"(your code then reads cfg.{name}), or rename it"
     )

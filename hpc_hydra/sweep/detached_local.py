@@ -1,6 +1,6 @@
-"""Runs without a scheduler (local, ssh), seen by another process than the launcher that started them.
+"""Runs without a scheduler (local, ssh), seen from another process than their launcher.
 
-Runs that wait belong to the launcher alone. Must not know: Hydra, the queue of the launcher.
+Only the launcher knows its waiting runs. Must not know: Hydra, the launcher's queue.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter, in_q
 from hpc_hydra.schedulers.capabilities import StepSignals
 from hpc_hydra.sweep import processes
 
-GRACE = 30.0  # seconds between the request to end and the kill
+GRACE = 30.0  # seconds between SIGTERM and SIGKILL
 
 
 class LocalOutside(Submitter):
-    """Asks the processes of this machine. ``owners``: key of a job → the ``started`` line of its launcher.
+    """Polls and cancels runs through the processes of this machine.
 
-    ``name``: of the adapter, one without a queue: local or ssh, whose scripts run where the launcher does, too.
+    Args:
+        name: an adapter without a queue; its job scripts run on the launcher's machine.
+        owners: key of a job → the ``started`` line of its launcher.
     """
 
     def __init__(self, name: str, jobs: Path, owners: Mapping[str, Mapping[str, Any]]) -> None:
@@ -37,36 +39,36 @@ class LocalOutside(Submitter):
         generic.check(self.adapter, request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        raise NotImplementedError("looks only")
+        raise NotImplementedError("cannot submit")
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         running = processes.local_runs(self.jobs)
-        lives: dict[str, bool | None] = {}
-        found = {}
-        for given in ids:
-            id_ = in_queue(given)
+        alive: dict[str, bool | None] = {}
+        statuses = {}
+        for run_id in ids:
+            id_ = in_queue(run_id)
             key = id_.rpartition(".")[0]
             owner = self.owners.get(key, {})
-            if key not in lives:
-                lives[key] = processes.launcher_lives(owner)
+            if key not in alive:
+                alive[key] = processes.launcher_lives(owner)
             who = f"the launcher (process {owner.get('pid')} on {owner.get('host')})"
             if id_ in running:
-                found[given] = JobStatus(State.RUNNING, "RUNNING", start=processes.begun(running[id_]) or None)
-            elif lives[key]:
-                found[given] = JobStatus(State.PENDING, "PENDING", reason=f"in the queue of {who}")
-            elif lives[key] is None:
-                found[given] = JobStatus(State.UNKNOWN, reason=f"belongs to {who}: ask there")
+                statuses[run_id] = JobStatus(State.RUNNING, "RUNNING", start=processes.begun(running[id_]) or None)
+            elif alive[key]:
+                statuses[run_id] = JobStatus(State.PENDING, "PENDING", reason=f"in the queue of {who}")
+            elif alive[key] is None:
+                statuses[run_id] = JobStatus(State.UNKNOWN, reason=f"belongs to {who}; run this command there")
             else:
-                found[given] = JobStatus(State.FAILED, "LOST", reason=f"{who} has gone")
-        return found
+                statuses[run_id] = JobStatus(State.FAILED, "LOST", reason=f"{who} has ended")
+        return statuses
 
     def unanswered(self) -> str | None:
-        """Why `poll` may not know a job that lives."""
-        elsewhere = {str(o.get("host")) for o in self.owners.values() if processes.launcher_lives(o) is None}
-        return f"the runs belong to their launcher; ask on {', '.join(sorted(elsewhere))}" if elsewhere else None
+        """Return why `poll` may not know a running job; None if it knows all."""
+        hosts = {str(o.get("host")) for o in self.owners.values() if processes.launcher_lives(o) is None}
+        return f"only {', '.join(sorted(hosts))}, the host of the launcher, knows its local runs" if hosts else None
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End runs that are being executed; their own scripts write how they ended. Raises `SchedulerError`."""
+        """Stop running runs; their job scripts write the outcomes. Raises `SchedulerError` for runs that wait."""
         running = processes.local_runs(self.jobs)
         ids = list(dict.fromkeys(map(in_queue, ids)))
         for id_ in ids:
@@ -77,25 +79,25 @@ class LocalOutside(Submitter):
                 for child in processes.children(running[id_]):
                     _signal(child, signal.SIGTERM)
         end = time.monotonic() + GRACE
-        wanted = [id_ for id_ in ids if id_ in running]
-        while wanted and time.monotonic() < end:
+        remaining = [id_ for id_ in ids if id_ in running]
+        while remaining and time.monotonic() < end:
             time.sleep(0.05)
             now = processes.local_runs(self.jobs)
-            wanted = [id_ for id_ in wanted if now.get(id_) == running[id_]]
-        for id_ in wanted:
+            remaining = [id_ for id_ in remaining if now.get(id_) == running[id_]]
+        for id_ in remaining:
             allocation_queue.force(self.adapter, running[id_])
         waiting = [id_ for id_ in ids if id_ not in running]
         if waiting:
             owners = {self.owners.get(id_.rpartition(".")[0], {}).get("pid") for id_ in waiting}
             raise SchedulerError(
-                f"not reached: {' '.join(waiting)}; runs that wait are known to their launcher alone",
+                f"cannot cancel {' '.join(waiting)}: waiting runs are known to their launcher alone",
                 where=f"scheduler={self.adapter.name}",
-                fix="hpc-hydra cancel without RUNS ends the launcher: kill "
+                fix="hpc-hydra cancel without RUNS, which ends the launcher: kill "
                 + " ".join(str(pid) for pid in owners if pid),
             )
 
     def close(self, *, cancel: bool) -> None:
-        """Nothing is ours."""
+        """Do nothing: the runs belong to their launcher."""
 
 
 def _signal(pid: int, number: int) -> None:

@@ -1,6 +1,6 @@
-"""What happened to each run of a sweep, for a page to show: attempts in time, what the hardware did, the ends of logs.
+"""The history of each run of a sweep, for the report: attempts over time, monitor samples, ends of logs.
 
-Must not know: how it is shown. Reads the sweep directory only.
+Must not know: how the history is shown. Reads only the sweep directory.
 """
 
 from __future__ import annotations
@@ -22,42 +22,43 @@ from hpc_hydra.sweep.status import RunView
 from hpc_hydra.sweep.store import Sweep
 
 _FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
-POINTS = 250_000  # numbers of all curves together
-MOST, LEAST = 300, 12  # points of one curve
+POINTS = 250_000  # points of all curves together
+MOST, LEAST = 300, 12  # maximum and minimum points of one curve
 CURVES = ("util_percent", "power_w", "mem_used_mib", "temp_c", "sm_mhz")  # of each GPU
 NODE_CURVES = ("cpu_percent", "ram_used_mib", "net_rx_mib_s", "net_tx_mib_s", "disk_read_mib_s", "disk_write_mib_s")
 
 
 def submissions(sweep: Sweep) -> dict[int, list[float]]:
-    """When each run was submitted, Unix times."""
-    found: dict[int, list[float]] = defaultdict(list)
+    """Return the times of each run's submissions (Unix time)."""
+    times: dict[int, list[float]] = defaultdict(list)
     for event in sweep.state.events:
         if event["event"] == "submitting":
             for first, last in event["runs"]:
                 for num in range(first, last + 1):
-                    found[num].append(event["time"])
-    return found
+                    times[num].append(event["time"])
+    return times
 
 
 def attempts(view: RunView, submitted: Sequence[float], now: float) -> list[dict[str, Any]]:
-    """Stretches of time of a run: ``{"what": "queued" or how it ended, "from": …, "to": …, "attempt": …}``."""
-    done: list[dict[str, Any]] = []
+    """Return a run's periods as ``{"what": "queued" or how the attempt ended, "from": …, "to": …, "attempt": …}``."""
+    periods: list[dict[str, Any]] = []
     waiting = sorted(submitted)
-    free = waiting[0] if waiting else None
+    previous_end = waiting[0] if waiting else None
     for folder in _attempts(view):
         started = attempt_began(folder.name)
         if started is None:
             continue
         ended, word = _end(view, folder, now)
-        since = max((t for t in waiting if t <= started + 1 and (free is None or t >= free - 1)), default=free)
+        eligible = (t for t in waiting if t <= started + 1 and (previous_end is None or t >= previous_end - 1))
+        since = max(eligible, default=previous_end)
         if since is not None and since < started:
-            done.append({"what": "queued", "from": since, "to": started, "attempt": folder.name})
-        done.append({"what": word, "from": started, "to": max(ended, started), "attempt": folder.name})
-        free = max(ended, started)
+            periods.append({"what": "queued", "from": since, "to": started, "attempt": folder.name})
+        periods.append({"what": word, "from": started, "to": max(ended, started), "attempt": folder.name})
+        previous_end = max(ended, started)
     newest = waiting[-1] if waiting else None
     if view.word == "pending" and newest is not None:
-        done.append({"what": "queued", "from": max(newest, free or 0), "to": now, "attempt": ""})
-    return done
+        periods.append({"what": "queued", "from": max(newest, previous_end or 0), "to": now, "attempt": ""})
+    return periods
 
 
 def _attempts(view: RunView) -> list[Path]:
@@ -85,7 +86,7 @@ def _newest(folder: Path) -> float:
 
 
 def tail(view: RunView, lines: int = 40) -> dict[str, Any] | None:
-    """The end of the log that shows why a run failed."""
+    """Return the end of the log that shows why a run failed; None if there is none."""
     outcome = view.outcome
     if outcome is None or outcome.status == "completed":
         return None
@@ -96,7 +97,7 @@ def tail(view: RunView, lines: int = 40) -> dict[str, Any] | None:
 
 
 def measured(views: Sequence[RunView]) -> dict[int, list[dict[str, Any]]]:
-    """Of each run that was monitored: one entry for each node and attempt, with curves of as many points as fit."""
+    """Return the monitor samples of each run: one entry per node and attempt, thinned to at most `POINTS` in total."""
     files = [
         (view.run.num, attempt.name, path)
         for view in views
@@ -106,12 +107,12 @@ def measured(views: Sequence[RunView]) -> dict[int, list[dict[str, Any]]]:
     read = [(num, attempt, path, _read(path)) for num, attempt, path in files]
     curves = sum(len(gpus) * len(CURVES) + len(NODE_CURVES) for *_, (_, _, gpus) in read)
     points = max(LEAST, min(MOST, POINTS // max(curves, 1)))
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    samples: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for num, attempt, path, (times, node, gpus) in read:
         if not times:
             continue
         match = _FILE.fullmatch(path.name)
-        found[num].append(
+        samples[num].append(
             {
                 "host": match[1] if match else path.name,
                 "attempt": attempt,
@@ -119,12 +120,12 @@ def measured(views: Sequence[RunView]) -> dict[int, list[dict[str, Any]]]:
                 "at": thinned([t - times[0] for t in times], points),
                 "node": {name: thinned(values, points) for name, values in node.items() if _any(values)},
                 "gpus": {
-                    gpu: {name: thinned(values, points) for name, values in its.items() if _any(values)}
-                    for gpu, its in gpus.items()
+                    gpu: {name: thinned(values, points) for name, values in columns.items() if _any(values)}
+                    for gpu, columns in gpus.items()
                 },
             }
         )
-    return found
+    return samples
 
 
 def _any(values: Sequence[float | None]) -> bool:
@@ -141,7 +142,7 @@ def _read(path: Path) -> tuple[list[float], dict[str, Curve], dict[str, dict[str
     last = None
     with suppress(OSError), path.open(newline="", errors="replace") as file:
         for row in csv.DictReader(file):
-            if None in row.values():  # a line that was cut off
+            if None in row.values():  # an incomplete line
                 continue
             if row["time"] != last:
                 last = row["time"]
@@ -150,8 +151,8 @@ def _read(path: Path) -> tuple[list[float], dict[str, Curve], dict[str, dict[str
                     for name, values in node.items():
                         values.append(_number(row.get(name)))
             if row["gpu"]:
-                its = gpus.setdefault(row["gpu"], {name: [] for name in CURVES})
-                for name, values in its.items():
+                columns = gpus.setdefault(row["gpu"], {name: [] for name in CURVES})
+                for name, values in columns.items():
                     values += [None] * (len(times) - 1 - len(values))
                     values.append(_number(row.get(name)))
     return times, node, gpus
@@ -164,14 +165,14 @@ def _number(text: str | None) -> float | None:
 
 
 def thinned(values: Sequence[float | None], points: int) -> Curve:
-    """Means of so many equal parts, rounded to what a picture shows."""
+    """Reduce a curve to at most ``points`` means of equal parts, rounded to the resolution of a plot."""
     if len(values) <= points:
         return [_short(value) for value in values]
-    done: Curve = []
+    means: Curve = []
     for n in range(points):
         part = [v for v in values[n * len(values) // points : (n + 1) * len(values) // points] if v is not None]
-        done.append(_short(sum(part) / len(part)) if part else None)
-    return done
+        means.append(_short(sum(part) / len(part)) if part else None)
+    return means
 
 
 def _short(value: float | None) -> float | None:

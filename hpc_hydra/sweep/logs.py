@@ -1,4 +1,4 @@
-"""The logs of a run: which file shows what is asked for, and following it while the run goes on.
+"""Select, read and follow the log files of a run.
 
 Must not know: schedulers, Hydra.
 """
@@ -24,7 +24,7 @@ _RANK = re.compile(r"rank_(\d+)\.log")
 
 @dataclass(frozen=True)
 class Log:
-    """One file to show. ``rank`` is None for what the scheduler and the batch shell said."""
+    """A log file. ``rank`` is None for the output of the scheduler and the batch shell."""
 
     path: Path
     rank: int | None = None
@@ -33,10 +33,10 @@ class Log:
 def log_files(
     sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks: bool = False, follow: bool = False
 ) -> list[Log]:
-    """The files that answer: by default the one that shows why the run failed, else that of rank 0.
+    """Return the requested log files: by default the one that shows why the run failed, else that of rank 0.
 
     Raises:
-        SweepError: there is nothing yet, or no such rank.
+        SweepError: there is no output yet, or no such rank.
     """
     attempt = latest_attempt(view.paths) or ""
     if rank is not None and rank >= view.run.plan.world_size:
@@ -57,24 +57,24 @@ def log_files(
         return [Log(Path(outcome.log), outcome.rank)]
     if 0 in ranks:
         return [Log(ranks[0], 0)]
-    waits = follow and view.is_active  # for its ranks
-    said = log_of(sweep.paths.jobs, view.watched()) if view.id and not waits else None
-    if said is not None:
-        return [Log(said)]
+    waits = follow and view.is_active  # wait for the ranks' logs
+    job_log = log_of(sweep.paths.jobs, view.watched()) if view.id and not waits else None
+    if job_log is not None:
+        return [Log(job_log)]
     raise SweepError(
-        f"there is no output yet: it is {view.word}{f' ({view.reason})' if view.reason else ''}",
+        f"there is no output yet: the run is {view.word}{f' ({view.reason})' if view.reason else ''}",
         where=f"run {view.run.num}",
         fix=_status(sweep),
     )
 
 
 def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
-    """Rank → its log: where it is by default, or where ``logging.out`` says."""
+    """Map each rank to its log file, in the default place or as set by ``logging.out``."""
     if not attempt:
         return {}
     found = {int(m[1]): p for p in view.paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
     size = view.run.plan.world_size // view.run.plan.replicas
-    for path in view.paths.attempt(attempt).glob("replica_*/rank_*.log"):  # ranks are counted through all groups
+    for path in view.paths.attempt(attempt).glob("replica_*/rank_*.log"):  # number the ranks across all groups
         group, of_rank = path.parent.name.removeprefix("replica_"), _RANK.fullmatch(path.name)
         if of_rank and group.isdigit():
             found[int(group) * size + int(of_rank[1])] = path
@@ -89,8 +89,8 @@ def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
 
 
 def _by_pattern(view: RunView, logging: Logging) -> dict[int, Path]:
-    """While ranks still run, ``logging.out`` tells their files as far as it names the rank."""
-    found = {}
+    """Find the logs of running ranks by the pattern ``logging.out``, if it contains ``{rank}``; else that of rank 0."""
+    logs = {}
     for rank in range(view.run.plan.world_size):
         filled = (logging.out or "").replace("{rank}", str(rank)).replace("{num}", str(view.run.num))
         pattern = re.sub(r"\{\w+\}", "*", filled)
@@ -99,14 +99,14 @@ def _by_pattern(view: RunView, logging: Logging) -> dict[int, Path]:
             matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         else:
             matches = list(view.run.dir.glob(pattern))
-        matches = [match for match in matches if match.is_file()]  # no device, no pipe
+        matches = [match for match in matches if match.is_file()]  # excludes devices and pipes
         if matches and ("{rank}" in (logging.out or "") or rank == 0):
-            found[rank] = max(matches, key=lambda p: p.stat().st_mtime)
-    return found
+            logs[rank] = max(matches, key=lambda p: p.stat().st_mtime)
+    return logs
 
 
 def read(logs: Sequence[Log]) -> Iterator[bytes]:
-    """The content of the files, one after the other, each under its rank where there are several."""
+    """Yield the content of the files one after the other, each below a header with its rank if there are several."""
     for log in logs:
         if len(logs) > 1:
             yield f"==> rank {log.rank} <==\n".encode()
@@ -120,29 +120,29 @@ def read(logs: Sequence[Log]) -> Iterator[bytes]:
 
 
 def follow(logs: Sequence[Log], ended: Callable[[], bool], pause: float = 0.2) -> Iterator[bytes]:
-    """What is in the files and what is appended to them, until ``ended``; lines begin with the rank if several."""
+    """Yield the content of the files and what is appended until ``ended()``. Several files: prefix lines by rank."""
     files = [log.path.open("rb") for log in logs]
     rest = [b""] * len(logs)
     try:
         over = False
         while True:
-            some = False
-            for at, (log, file) in enumerate(zip(logs, files, strict=True)):
+            progress = False
+            for index, (log, file) in enumerate(zip(logs, files, strict=True)):
                 while block := file.read(_BLOCK):
-                    some = True
+                    progress = True
                     if len(logs) == 1:
                         yield block
                         continue
-                    *lines, rest[at] = (rest[at] + block).split(b"\n")
+                    *lines, rest[index] = (rest[index] + block).split(b"\n")
                     yield b"".join(b"[%d] %s\n" % (log.rank or 0, line) for line in lines)
-            if over and not some:
+            if over and not progress:
                 break
-            if not some:
+            if not progress:
                 over = ended()
                 time.sleep(0 if over else pause)
-        for log, left in zip(logs, rest, strict=True):
-            if left:
-                yield b"[%d] %s\n" % (log.rank or 0, left)
+        for log, line in zip(logs, rest, strict=True):
+            if line:
+                yield b"[%d] %s\n" % (log.rank or 0, line)
     finally:
         for file in files:
             file.close()

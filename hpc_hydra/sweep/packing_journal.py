@@ -1,6 +1,6 @@
-"""Which packed runs have begun and ended: one small file per allocation, in place of a look at every run.
+"""Starts and ends of packed runs, from one small file per allocation instead of one file per run.
 
-Must not know: schedulers, what outcomes say.
+Must not know: schedulers, contents of outcomes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WAITS = "waits in its allocation"
 
 @dataclass
 class Journal:
-    """One allocation's; `read` takes in what has been added since."""
+    """The journal of one allocation; `read` reads new lines."""
 
     path: Path
     began: set[int] = field(default_factory=set)
@@ -50,42 +50,42 @@ class Journal:
             if kind == "began":
                 self.began.add(num)
                 self.starts[num] = at
-            else:  # it waits for its next attempt
+            else:  # the run waits for its next attempt
                 self.began.discard(num)
 
 
 class Journals:
-    """Those of all allocations of a sweep, read when they are asked about."""
+    """The journals of all allocations of a sweep, opened on demand."""
 
     def __init__(self, jobs: Path) -> None:
         self.jobs = jobs
-        self._of: dict[tuple[str, str], Journal] = {}
+        self._journals: dict[tuple[str, str], Journal] = {}
 
     def of(self, job: str, id_: str) -> Journal:
-        """The journal of the allocation that carries a packed run; ``job`` is its key."""
-        at = (job.partition(".")[0], in_queue(id_))
-        if at not in self._of:
-            self._of[at] = Journal(self.jobs / f"{at[0]}.{at[1]}.pack.jsonl")
-        return self._of[at]
+        """Return the journal of the allocation of a packed run. ``job`` is the key of its job."""
+        key = (job.partition(".")[0], in_queue(id_))
+        if key not in self._journals:
+            self._journals[key] = Journal(self.jobs / f"{key[0]}.{key[1]}.pack.jsonl")
+        return self._journals[key]
 
     def read(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Take in what is new in the journals of these (job, id)."""
+        """Read new lines of the journals of these (job, id) pairs."""
         for journal in {id(j): j for j in (self.of(job, id_) for job, id_ in pairs if is_packed(id_))}.values():
             journal.read()
 
-    def status(self, job: str, id_: str, num: int, said: JobStatus) -> JobStatus:
-        """The status of a run, from that of what is in the queue: a packed run may still wait in its allocation."""
-        if not is_packed(id_) or said.state is not State.RUNNING:
-            return said
+    def status(self, job: str, id_: str, num: int, allocation: JobStatus) -> JobStatus:
+        """Derive the status of a run from that of its allocation, in which a packed run may still wait."""
+        if not is_packed(id_) or allocation.state is not State.RUNNING:
+            return allocation
         journal = self.of(job, id_)
         if num in journal.began:
-            return replace(said, start=journal.starts.get(num))
+            return replace(allocation, start=journal.starts.get(num))
         return JobStatus(State.PENDING, "PENDING", reason=WAITS)
 
 
 def never_began(paths: RunPaths, status: JobStatus) -> str:
-    """Why a run has no attempt of its own in an allocation that has ended, and who ended that where it is known."""
+    """Explain why a run never started in an allocation that has ended, and who cancelled that, if known."""
     waited = "went on" if latest_attempt(paths) else "began"
     ended = "was cancelled" if status.state is State.CANCELLED else "ended"
-    said = ": ".join(dict.fromkeys(filter(None, (status.native or status.state.value, status.reason))))
-    return f"its allocation {ended} before it {waited} ({said})"
+    why = ": ".join(dict.fromkeys(filter(None, (status.native or status.state.value, status.reason))))
+    return f"its allocation {ended} before it {waited} ({why})"

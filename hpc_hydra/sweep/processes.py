@@ -1,6 +1,6 @@
-"""Processes on this machine, seen from outside: which launchers, job scripts and submit commands still live.
+"""Running launchers, job scripts and submit commands on this machine, found in /proc.
 
-Must not know: sweeps' contents, schedulers.
+Must not know: contents of sweeps, schedulers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PROC = Path("/proc")
 
 
 def launcher_lives(started: Mapping[str, Any]) -> bool | None:
-    """Whether the launcher of a manifest's ``started`` line is still there; None: it was on another machine.
+    """Whether the launcher of a manifest's ``started`` line is still running; None if it ran on another machine.
 
-    A number that another process has taken since is not it: that one began later.
+    A process with the same pid that started later is not the launcher.
     """
     if started.get("host") != socket.gethostname():
         return None
@@ -33,13 +33,13 @@ def launcher_lives(started: Mapping[str, Any]) -> bool | None:
 
 
 def begun(pid: int) -> float:
-    """When a process began, Unix time; 0 where that cannot be known."""
+    """Return the start time of a process (Unix time); 0 if unknown."""
     fields = _stat(pid)
     return _boot_time() + int(fields[19]) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 
 
 def command_lines() -> Iterator[tuple[int, list[str]]]:
-    """Number and argv of every process here that can be looked at."""
+    """Yield pid and argv of every readable process of this machine."""
     for path in PROC.glob("[0-9]*/cmdline"):
         with suppress(OSError):
             words = os.fsdecode(path.read_bytes()).split("\0")[:-1]
@@ -48,7 +48,7 @@ def command_lines() -> Iterator[tuple[int, list[str]]]:
 
 
 def local_runs(jobs: Path) -> dict[str, int]:
-    """Runs whose job scripts are being executed here: ``<job>.<run>`` → process, the leader of its group."""
+    """Return the runs whose job scripts are running here: ``<job>.<run>`` → pid, the leader of its process group."""
     found = {}
     for pid, words in command_lines():
         if len(words) >= 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}"):
@@ -57,7 +57,7 @@ def local_runs(jobs: Path) -> dict[str, int]:
 
 
 def submitting(script: Path, program: str) -> bool:
-    """Whether a submit command for this script is still at work here, though its launcher may have gone."""
+    """Whether a submit command for this script is still running here, perhaps without its launcher."""
     me = os.getpid()
     for pid, words in command_lines():
         if pid != me and str(script) in words and program in (Path(word).name for word in words[:3]):
@@ -66,7 +66,7 @@ def submitting(script: Path, program: str) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started itself."""
+    """Return the pids of a process's children."""
     found = []
     for path in PROC.glob("[0-9]*/stat"):
         fields = _stat(int(path.parent.name))
@@ -76,7 +76,7 @@ def children(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What follows the name in /proc/PID/stat: state, parent, group, …"""
+    """Return the fields after the name in /proc/PID/stat: state, parent, group, …"""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
-"""Finds jobs of which the manifest has no id: their launcher ended between a submission and its record.
+"""Recover job ids that are missing from the manifest: the launcher ended between a submission and its record.
 
-Must not know: Hydra, how runs are.
+Must not know: Hydra, states of runs.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import Sweep
 
-ON_ITS_WAY = 150.0  # seconds that a submit command may take
-SETTLE = 3.0  # seconds after which the queue shows what was submitted
+SUBMIT_TIMEOUT = 150.0  # seconds that a submit command may take
+SETTLE = 3.0  # seconds until a submitted job appears in the queue
 
 
 def recover(sweep: Sweep, *, patient: bool = False) -> None:
-    """Look in the queue for jobs of which the manifest has no id, and write down those that are there.
+    """Look for jobs without an id in the manifest in the queue, and record their ids.
 
     Args:
-        patient: wait for submit commands that outlived their launcher, and for the queue to show what they did.
+        patient: wait for submit commands that outlived their launcher, and for their jobs to appear in the queue.
     """
     sweep.unresolved = {}
     for key, job in list(sweep.state.pending.items()):
         owner = sweep.owners.get(key, {})
-        lives = processes.launcher_lives(owner) if owner else False
-        if lives:
+        alive = processes.launcher_lives(owner) if owner else False
+        if alive:
             sweep.unresolved[key] = f"being submitted by process {owner.get('pid')}"
             continue
         scheduler = sweep.state.scheduler[key]
-        if not registry.has_queue(scheduler):  # its ids are known beforehand
-            _found(sweep, job, ids_of(replace(sweep.spec(job), key=job.key)))
+        if not registry.has_queue(scheduler):  # its ids are known in advance
+            _record(sweep, job, ids_of(replace(sweep.spec(job), key=job.key)))
             continue
         when = next(e["time"] for e in reversed(sweep.state.events) if e["event"] == "submitting" and e["job"] == key)
-        on_its_way = _await_command(sweep, key, scheduler, when, patient=patient)
+        incomplete = _await_command(sweep, key, scheduler, when, patient=patient)
         try:
             ids = _in_queue(sweep, job, scheduler)
         except HpcHydraError as error:
             sweep.unresolved[key] = error.what
             continue
         if ids:
-            _found(sweep, job, ids)
-        elif on_its_way:
-            sweep.unresolved[key] = "its submit command is still at work"
-        elif lives is None and time.time() - when < ON_ITS_WAY:
-            sweep.unresolved[key] = f"may be being submitted by process {owner.get('pid')} on {owner.get('host')}"
+            _record(sweep, job, ids)
+        elif incomplete:
+            sweep.unresolved[key] = "its submit command is still running"
+        elif alive is None and time.time() - when < SUBMIT_TIMEOUT:
+            sweep.unresolved[key] = f"process {owner.get('pid')} on {owner.get('host')} may be submitting it"
 
 
-def _found(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
-    taken = replace(job, runs=job.runs[: len(ids)], ids=ids)
-    with suppress(OSError, SweepError):  # somebody else's sweep may be looked at
-        Manifest(sweep.root).submitted(taken)
+def _record(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
+    submitted = replace(job, runs=job.runs[: len(ids)], ids=ids)
+    with suppress(OSError, SweepError):  # the sweep may belong to another user
+        Manifest(sweep.root).submitted(submitted)
     sweep.state.pending.pop(job.key, None)
-    sweep.state.jobs[job.key] = taken
+    sweep.state.jobs[job.key] = submitted
 
 
 def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patient: bool) -> bool:
-    """Whether a submit command of this job may not have had its effect yet."""
+    """Return whether a submit command of this job may not have taken effect yet."""
     script, program = sweep.script(key), registry.adapter_for(scheduler).executable
     while processes.submitting(script, program):
-        if not patient or time.time() - when > ON_ITS_WAY:
+        if not patient or time.time() - when > SUBMIT_TIMEOUT:
             return True
         time.sleep(0.1)
     rest = when + SETTLE - time.time()
@@ -75,7 +75,7 @@ def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patie
 
 
 def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
-    """Ids of a job by its tags (each try had one of its own); those of its first runs where only they are there."""
+    """Find the ids of a job by its tags (one per try). Only the first runs have ids if only they were submitted."""
     submitter = sweep.submitter(scheduler)
     script = sweep.script(job.key)
     base = job.key.partition(".")[0]
@@ -87,10 +87,10 @@ def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
     for tag in dict.fromkeys(tags):
         ids: tuple[str, ...] = ()
         for part, _ in generic.submissions(submitter.adapter, script, replace(sweep.spec(job), tag=tag)):
-            found = submitter.find(part, script)
-            if not found:
+            part_ids = submitter.find(part, script)
+            if not part_ids:
                 break
-            ids += found
+            ids += part_ids
         if ids:
             return ids
     return ()

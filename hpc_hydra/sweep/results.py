@@ -1,6 +1,6 @@
-"""What a run gave, as Hydra's JobReturn: in the order of runs, its configuration read only by those who look.
+"""Results of runs as Hydra's JobReturn, whose configurations are loaded on demand.
 
-Must not know: how the run was watched.
+Must not know: how runs are watched.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpc_hydra.records.types import Outcome
 
 
 class RunFailed(HpcHydraError):
-    """A run of the sweep failed; ``outcome`` says how."""
+    """A run of the sweep failed, as described by ``outcome``."""
 
     exit_code = 1
 
@@ -38,7 +38,7 @@ class RunFailed(HpcHydraError):
 
 
 class RunReturn(JobReturn):
-    """A JobReturn whose configurations are thawed when they are read: ten thousand of them stay small."""
+    """A JobReturn whose configurations are loaded on first access, so that thousands of them stay small."""
 
     def __init__(self, sweep: Path, run: Run, outcome: Outcome, *, task_name: str, program_kind: str) -> None:
         self._sweep, self._run, self._outcome, self._program_kind = sweep, run, outcome, program_kind
@@ -71,7 +71,7 @@ class RunReturn(JobReturn):
 
     @property
     def working_dir(self) -> str | None:
-        """Where the task ran: its output directory with ``hydra.job.chdir``, else where the command was given."""
+        """The task's working directory: its output directory with ``hydra.job.chdir``, else the launch directory."""
         hydra_cfg = self.hydra_cfg
         if hydra_cfg is None:
             return None
@@ -98,7 +98,7 @@ class RunReturn(JobReturn):
         self._cfg = task
 
     def _error(self, run: Run, outcome: Outcome) -> Any:
-        """The task's own exception where the rank could keep it, else ours."""
+        """Return the task's own exception if the rank could save it, else a `RunFailed`."""
         if self._program_kind != "task":
             return RunFailed(run, outcome)
         try:
@@ -115,7 +115,7 @@ class RunReturn(JobReturn):
 
 
 def value(run: Run, outcome: Outcome) -> Any:
-    """What a run returned."""
+    """Return the value that a run's task function returned."""
     if outcome.result_kind == "json":
         return outcome.result
     if outcome.result_kind == "unserialisable":
@@ -128,6 +128,6 @@ def value(run: Run, outcome: Outcome) -> Any:
                 kept = pickle.load(file)
             return kept if whole else {**outcome.result, **kept}
         except Exception as error:
-            why = f"return value cannot be read from {path}: {type(error).__name__}: {error}"
+            why = f"the return value cannot be read from {path}: {type(error).__name__}: {error}"
             return why if whole else {**outcome.result, **dict.fromkeys(outcome.result_in_file, why)}
     return None

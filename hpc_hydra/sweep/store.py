@@ -1,6 +1,6 @@
-"""A sweep seen from any process, any later day: where it is, and all that its directory says.
+"""Find and open a sweep directory from any process, during the sweep or later.
 
-Must not know: Hydra, how its runs are.
+Must not know: Hydra, states of runs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.detached_local import LocalOutside
 
-DEPTH = 3  # folders below the current one in which a sweep is looked for: multirun/DATE/TIME
+DEPTH = 3  # levels below the current directory that are searched for a sweep: multirun/DATE/TIME
 
 
 @dataclass
 class Sweep:
-    """All that the sweep directory says. ``reload`` reads what has been added to the manifest since."""
+    """The records of a sweep directory. ``reload`` reads the manifest again."""
 
     root: Path
     program: Program
     records: dict[int, RunRecord]
     plans: dict[str, Plan]
     state: SweepState
-    unresolved: dict[str, str] = field(default_factory=dict)  # job → why nobody knows whether it is in the queue
+    unresolved: dict[str, str] = field(default_factory=dict)  # job → why it is unknown whether it is in the queue
     _submitters: dict[str, Submitter] = field(default_factory=dict)
 
     @property
@@ -54,22 +54,22 @@ class Sweep:
     def owners(self) -> dict[str, dict[str, Any]]:
         """Key of a job → the ``started`` line of the launcher that submitted it."""
         started: dict[str, Any] = {}
-        found = {}
+        owners = {}
         for event in self.state.events:
             if event["event"] == "started":
                 started = event
             elif event["event"] == "submitting":
-                found[event["job"]] = started
-        return found
+                owners[event["job"]] = started
+        return owners
 
     @property
     def launcher(self) -> dict[str, Any]:
-        """The ``started`` line of the newest launcher; empty where there was none."""
+        """The ``started`` line of the newest launcher; empty if there was none."""
         return next((event for event in reversed(self.state.events) if event["event"] == "started"), {})
 
     @property
     def launcher_lives(self) -> bool | None:
-        """Whether a launcher may still be submitting; None: it was on another machine, and did not say that it left."""
+        """Whether the launcher is still running; None if unknown, because it ran on another machine."""
         launcher = self.launcher
         if not launcher or self.state.finished or self.state.detached:
             return False
@@ -80,7 +80,7 @@ class Sweep:
         return Run(num, record.overrides, self.plans[record.plan], record.dir, record.seed, record.base)
 
     def submitter(self, name: str) -> Submitter:
-        """For questions and cancelling. Raises `HpcHydraError` where there is no such scheduler."""
+        """Return a submitter for queries and cancellation. Raises `HpcHydraError` if there is no such scheduler."""
         if not registry.has_queue(name):
             return LocalOutside(name, self.paths.jobs, self.owners)
         if name not in self._submitters:
@@ -88,11 +88,11 @@ class Sweep:
         return self._submitters[name]
 
     def script(self, key: str) -> Path:
-        """The script of a job, of which a scheduler may have taken only a part at first."""
+        """Return the path of a job's script, which the parts of a split job share."""
         return self.paths.script(key.partition(".")[0])
 
     def spec(self, job: Job) -> JobSpec:
-        """As far as is needed to find a job in the queue."""
+        """Return a job specification with the fields needed to find the job in the queue."""
         return JobSpec(
             key=job.key.partition(".")[0],
             plan=self.plans[job.plan or self.records[job.runs[0]].plan],
@@ -108,7 +108,7 @@ class Sweep:
 
 
 def find_sweep(given: str | None = None, here: Path | None = None) -> Path:
-    """The directory of a sweep: the one given (or a folder in it), else the newest here. Raises `SweepError`."""
+    """Return the sweep directory at, above or below ``given``; by default the newest one here. Raises `SweepError`."""
     here = here or Path.cwd()
     with from_disk(here):
         return _find(given, here)
@@ -128,14 +128,14 @@ def _find(given: str | None, here: Path) -> Path:
                 "this is not a sweep directory", where=given, fix="the directory that contains multirun.yaml"
             )
         return below
-    found = here if SweepPaths(here).program.exists() else _newest(here)
-    if found is None:
+    newest = here if SweepPaths(here).program.exists() else _newest(here)
+    if newest is None:
         raise SweepError(
             "no sweep is in or below the current directory",
             where=str(here),
-            fix="give its directory, the one that holds multirun.yaml",
+            fix="the directory that contains multirun.yaml, as an argument",
         )
-    return found
+    return newest
 
 
 def _newest(folder: Path) -> Path | None:
@@ -151,7 +151,7 @@ def _is_sweep(folder: Path) -> bool:
     try:
         return SweepPaths(folder).program.exists()
     except PermissionError:
-        return True  # nothing else has a folder of this name; opening it says what is wrong
+        return True  # only a sweep has a directory of this name; opening it reports the error
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
@@ -168,7 +168,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def open_sweep(root: Path) -> Sweep:
-    """Read a sweep. Raises `SweepError` where it is none, damaged, or was never completely written."""
+    """Read a sweep. Raises `SweepError` if it is damaged, incomplete, or not a sweep."""
     with from_disk(root):
         return _open(root)
 
@@ -178,11 +178,11 @@ def _open(root: Path) -> Sweep:
     paths = SweepPaths(root)
     if not paths.plans.exists() or not (paths.manifest.exists() or any(paths.jobs.glob("*.sh"))):
         raise SweepError(
-            "its launcher ended before all runs were written; nothing was submitted",
+            "the launcher ended before all runs were written; nothing was submitted",
             where=str(root),
             fix="start it again, with the command that started it",
         )
-    state = read_manifest(root)  # first: what it tells of was written before
+    state = read_manifest(root)  # first: the other records are written before the manifest refers to them
     records = {record.num: record for record in read_runs(root)}
     sweep = Sweep(root=root, program=program, records=records, plans=read_plans(root), state=state)
     _check_together(sweep)
@@ -190,24 +190,24 @@ def _open(root: Path) -> Sweep:
 
 
 def _check_together(sweep: Sweep) -> None:
-    """Refuse records that do not belong to each other. Raises `SweepError`."""
-    fix = "a copy of the file in its place"
+    """Check that the records refer to each other consistently. Raises `SweepError`."""
+    fix = "restore the file from a copy"
     for record in sweep.records.values():
         if record.plan not in sweep.plans:
-            why = f"damaged: run {record.num} has {record.plan!r}, which is not in {sweep.paths.plans.name}"
+            why = f"damaged: {record.plan!r} of run {record.num} is not in {sweep.paths.plans.name}"
             raise SweepError(why, where=str(sweep.paths.runs), fix=fix)
     for event in sweep.state.events:
         for first, last in event["runs"] if event["event"] == "submitting" else ():
             for num in range(first, last + 1):
                 if num not in sweep.records:
-                    why = f"damaged: run {num} is not there, which {event['job']} carries"
+                    why = f"damaged: run {num} of {event['job']} is missing"
                     raise SweepError(why, where=str(sweep.paths.runs), fix=fix)
         plan = event["plan"] if event["event"] == "submitting" else ""
         if plan and plan not in sweep.plans:
-            why = f"damaged: {plan!r} is not there, which {event['job']} has"
+            why = f"damaged: {plan!r} of {event['job']} is missing"
             raise SweepError(why, where=str(sweep.paths.plans), fix=fix)
 
 
 def command(name: str, sweep: Path) -> str:
-    """One of our commands for a sweep, as it can be typed."""
+    """Return the command line of an hpc-hydra command for a sweep."""
     return f"hpc-hydra {name} {shlex.quote(str(sweep))}"

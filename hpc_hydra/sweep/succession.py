@@ -1,6 +1,6 @@
-"""Which job goes on with the run of one that ended before it could note that: it is looked up by its name.
+"""Find the successor of a job that ended before it could record it: the successor is looked up by its name.
 
-What is found is written down; so is that there is none, and then a successor that comes later does nothing
+The result is recorded. If it is recorded that there is none, a successor that starts later exits at once
 (`Scheduler.resubmit_command`). Must not know: any scheduler's commands.
 """
 
@@ -21,48 +21,46 @@ from hpc_hydra.schedulers.base import Submitter, in_queue
 
 
 def settled(submitter: Submitter, sweep: Path, job: str, id_: str, *, cancelled: bool = False) -> str:
-    """The id under which a run of ``job`` goes on whose job ``id_`` has ended: its own where none took over.
+    """Decide and return the id under which a run of the ended job ``id_`` continues: ``id_`` if it has no successor.
 
     Args:
-        cancelled: it has ended, or is about to, because somebody cancelled it.
+        cancelled: the job has been cancelled, or is about to be.
 
-    Raises `SchedulerError`: the queue does not say.
+    Raises:
+        SchedulerError: the queue cannot be queried.
     """
     now = current(sweep, job, id_)
     while (name := intended(sweep, job, now)) is not None:
-        found = submitter.successor(name)
-        with suppress(OSError):  # somebody else's sweep may be looked at
-            found = took_over(sweep, job, now, found, cancelled=cancelled)
-        if found is None:
-            if (lately := submitter.successor(name)) is not None:
-                submitter.cancel([lately])
+        successor = submitter.successor(name)
+        with suppress(OSError):  # the sweep may belong to another user
+            successor = took_over(sweep, job, now, successor, cancelled=cancelled)
+        if successor is None:
+            if (late_one := submitter.successor(name)) is not None:
+                submitter.cancel([late_one])
             break
-        now = found + "".join(now.partition("+")[1:])
+        now = successor + "".join(now.partition("+")[1:])
     return now
 
 
 def late(submitter: Submitter, sweep: Path, jobs: Iterable[tuple[str, str]]) -> list[str]:
-    """Ids of the jobs that were about to take over from these (key, id), which are being cancelled."""
-    found: list[str] = []
+    """Return the ids of the successors of these (key, id) pairs, which are being cancelled."""
     if not any(SweepPaths(sweep).jobs.glob("*.asked")):
-        return found
-    for job, id_ in jobs:
-        if (now := settled(submitter, sweep, job, id_, cancelled=True)) != id_:
-            found.append(now)
-    return found
+        return []
+    final = [(id_, settled(submitter, sweep, job, id_, cancelled=True)) for job, id_ in jobs]
+    return [now for id_, now in final if now != id_]
 
 
 def left_open(sweep: Path, job: str, id_: str, paths: RunPaths) -> str | None:
-    """The attempt of job ``id_`` that was closed for a successor which does not come; None: there is no such.
+    """Return the attempt of job ``id_`` whose intended successor does not exist; None if there is none.
 
-    Its outcome is the run's.
+    Its outcome is the run's outcome.
     """
     attempt = latest_attempt(paths) if is_denied(sweep, job, id_) else None
     return attempt if attempt is not None and attempt.endswith(f"-{in_queue(id_)}") else None
 
 
 def with_why(sweep: Path, job: str, id_: str, run: Run, outcome: Outcome) -> Outcome:
-    """An outcome that says so where the run was to be queued again, and its job ended before it was."""
+    """Add to an outcome that the run was to be requeued, and its job ended before that happened."""
     if outcome.status == "completed" or not run.plan.request.max_requeues:
         return outcome
     if was_cancelled(sweep, job, id_):

@@ -1,6 +1,6 @@
-"""Follows the runs of a sweep until all have ended: `outcome.json` is the truth, the scheduler the fallback.
+"""Watch the runs of a sweep until all have ended: `outcome.json` is authoritative, the scheduler is the fallback.
 
-One query for all jobs per interval; a run that the scheduler does not know is not finished, only after long it is lost.
+One query per interval covers all jobs. A run that the scheduler does not know counts as lost only after `LOST_AFTER`.
 Must not know: Hydra, how anything is shown.
 """
 
@@ -30,12 +30,12 @@ from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.succession import left_open, settled, with_why
 
 FASTEST, SLOWEST = 0.2, 10.0  # seconds between two queries
-PATIENCE = 5.0  # a new state makes the next query come after a fifth of the time since …
+PATIENCE = 5.0  # the interval is the time since the last change of state divided by this
 GRACE = 5.0  # seconds that a shared file system may need to show an outcome
-WORD = 3  # times that long it may take a scheduler to say why it ended a job
-AT_A_TIME = 100  # files that are looked for in one step without a word that they are there
-UNKNOWN_AFTER = 15.0  # seconds for which the last known state stands: a new job is not in every answer
-LOST_AFTER = 120.0  # seconds for which a scheduler that answers does not know a job
+REASON_GRACES = 3  # grace periods that a scheduler may need to report why it ended a job
+AT_A_TIME = 100  # outcome files tried per step without an indication that they exist
+UNKNOWN_AFTER = 15.0  # seconds for which the last known state is kept: queries may miss a new job
+LOST_AFTER = 120.0  # seconds after which a job that the scheduler does not know is lost
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Watched:
     job: str  # key of its job
     id: str
     status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))
-    allocation: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))  # of what is in the queue
+    allocation: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))  # of the job in the queue
     outcome: Outcome | None = None
     unknown_since: float | None = None
-    stopped_since: float | None = None  # it was stopped, says its own end, and the scheduler has not said why
-    ended_since: float | None = None  # the scheduler says that it has ended, and there is no outcome yet
+    stopped_since: float | None = None  # its outcome says stopped, and the scheduler has not reported why
+    ended_since: float | None = None  # the scheduler reports its end, and there is no outcome yet
 
     @property
     def paths(self) -> RunPaths:
@@ -62,14 +62,14 @@ class Watched:
 
     @property
     def word(self) -> str:
-        """Its state in one word; ``ending`` while only the scheduler says that it has ended."""
+        """Its state in one word; "ending" while only the scheduler reports its end."""
         if self.outcome is not None:
             return self.outcome.status
         return "ending" if self.status.state.is_finished else self.status.state.value
 
 
 class Watcher:
-    """Follows all runs of one launcher. `step` never sleeps; `interval` says how long to sleep before the next."""
+    """Watches all runs of one launcher. `step` never sleeps; callers sleep for `tick` seconds between steps."""
 
     def __init__(
         self,
@@ -83,20 +83,20 @@ class Watcher:
         self.index = index or Index(jobs.parents[1])
         self.submitter, self.jobs, self.clock, self.grace = submitter, jobs, clock, grace
         self.watched: dict[str, Watched] = {}
-        self.message: str | None = None  # why the scheduler cannot be asked at the moment
-        self.abandoned = False  # its jobs could not be cancelled
+        self.message: str | None = None  # why the scheduler cannot be queried at the moment
+        self.abandoned = False  # the jobs could not be cancelled
         self._polled = -math.inf
-        self._asked = 0  # scheduler.poll_interval, the longest of these runs
+        self._poll_interval = 0  # scheduler.poll_interval, the longest of these runs; 0: automatic
         self._changed = clock()
         self._polls = 0
-        self._looked = 0
+        self._next = 0  # index of the next candidate to try
         self._journals = Journals(jobs)
 
     def add(self, job: str, runs: Iterable[Run], ids: Iterable[str]) -> list[Watched]:
-        """Follow these runs, each under its id."""
+        """Watch these runs under these ids."""
         new = [Watched(run, job, id_) for run, id_ in zip(runs, ids, strict=True)]
         self.watched.update({w.id: w for w in new})
-        self._asked = max([self._asked, *(w.run.plan.poll_interval or 0 for w in new)])
+        self._poll_interval = max([self._poll_interval, *(w.run.plan.poll_interval or 0 for w in new)])
         self._changed = self.clock()
         return new
 
@@ -106,12 +106,9 @@ class Watcher:
 
     @property
     def interval(self) -> float:
-        """Seconds between two queries: often when something has just changed, seldom when nothing does.
-
-        `scheduler.poll_interval` is obeyed instead.
-        """
-        if self._asked:
-            return self._asked
+        """Seconds between two queries: `scheduler.poll_interval`, or a time that grows while no state changes."""
+        if self._poll_interval:
+            return self._poll_interval
         fastest = FASTEST if self._polls < 20 or self._is_local else 2.0
         return min(SLOWEST, max(fastest, (self.clock() - self._changed) / PATIENCE))
 
@@ -125,72 +122,71 @@ class Watcher:
         return not self.submitter.outlives_launcher
 
     def hurry(self) -> None:
-        """Let the next step ask the scheduler."""
+        """Make the next step query the scheduler."""
         self._polled = -math.inf
 
     def step(self) -> list[Watched]:
-        """Look once. Returns the runs whose state has changed."""
+        """Update all states once. Returns the runs whose state has changed."""
         before = [(w, w.word) for w in self.active]
         now = self.clock()
-        asked = now - self._polled >= self.interval
-        if asked:
+        if now - self._polled >= self.interval:
             self._poll(now)
             self.index.read(AT_A_TIME)
         self._read_journals()
         self.follow([w for w in self.active if w.ended_since is not None or w.unknown_since is not None])
-        for watched in self._to_look_at():
-            self._look(watched, now)
+        for watched in self._candidates():
+            self._read_outcome(watched, now)
         changed = [watched for watched, word in before if watched.word != word]
         for watched in changed:
             if watched.word == State.PENDING.value:
-                again = ending.requeued(watched.paths, watched.run.plan.request.max_requeues)
-                watched.status = replace(watched.status, reason=again[1] if again else watched.status.reason)
+                requeued = ending.requeued(watched.paths, watched.run.plan.request.max_requeues)
+                watched.status = replace(watched.status, reason=requeued[1] if requeued else watched.status.reason)
         if changed:
             self._changed = now
         return changed
 
     def _read_journals(self) -> None:
-        """Packed runs whose allocation runs: which of them do."""
+        """Update the states of packed runs whose allocation is running."""
         packed = [w for w in self.active if is_packed(w.id) and w.allocation.state is State.RUNNING]
         self._journals.read((w.job, w.id) for w in packed)
         for w in packed:
             w.status = self._journals.status(w.job, w.id, w.run.num, w.allocation)
 
-    def _to_look_at(self) -> list[Watched]:
-        """Runs that may have left an outcome: it is a shared file system, and of many that run few have ended.
+    def _candidates(self) -> list[Watched]:
+        """Return runs that may have an outcome, without opening a file for each run on the shared file system.
 
-        Those of which the index of the sweep, the scheduler or the journal of a pack says so. Of the others some at a
-        time where nothing is to be had from the index or the scheduler.
+        These are the runs that ended according to the index, the scheduler or the journal of an allocation. If neither
+        index nor scheduler tells, some of the remaining runs are tried in turn.
         """
-        mute = self.message is not None  # nobody says which have begun
-        look, may, few = [], [], []
+        unreachable = self.message is not None  # the scheduler does not tell which runs have started
+        ended, possible, running = [], [], []
         for watched in self.active:
             num, job = watched.run.num, watched.job
             if watched.ended_since is not None or self.index.of(num, job) is not None:
-                look.append(watched)
-            elif watched.unknown_since is not None or mute:
-                may.append(watched)
+                ended.append(watched)
+            elif watched.unknown_since is not None or unreachable:
+                possible.append(watched)
             elif is_packed(watched.id):
                 if num in self._journals.of(job, watched.id).ended:
-                    look.append(watched)
+                    ended.append(watched)
             elif watched.status.state is not State.PENDING and not self.index.speaks:
-                few.append(watched)
-        may += few if len(few) <= AT_A_TIME else []
-        if len(may) > AT_A_TIME:
-            self._looked = (self._looked + AT_A_TIME) % len(may)
-            may = (may + may)[self._looked : self._looked + AT_A_TIME]
-        return look + may
+                running.append(watched)
+        possible += running if len(running) <= AT_A_TIME else []
+        if len(possible) > AT_A_TIME:
+            self._next = (self._next + AT_A_TIME) % len(possible)
+            possible = (possible + possible)[self._next : self._next + AT_A_TIME]
+        return ended + possible
 
     def follow(self, watched: Iterable[Watched]) -> None:
-        """Runs that another job goes on with are followed under its id (`launch.max_requeues` by resubmission)."""
+        """Watch runs with a successor job (`launch.max_requeues` by resubmission) under its id."""
         if not isinstance(self.submitter.adapter, Resubmission):
             return
-        for one in watched:
-            if (now := current(self.jobs.parents[1], one.job, one.id)) != one.id:
-                del self.watched[one.id]
-                one.id, one.status, one.allocation = now, JobStatus(State.PENDING), JobStatus(State.PENDING)
-                one.ended_since = one.unknown_since = one.stopped_since = None
-                self.watched[now] = one
+        for entry in watched:
+            if (new := current(self.jobs.parents[1], entry.job, entry.id)) != entry.id:
+                del self.watched[entry.id]
+                entry.id, entry.status, entry.allocation = new, JobStatus(State.PENDING), JobStatus(State.PENDING)
+                entry.ended_since = entry.unknown_since = entry.stopped_since = None
+                self.watched[new] = entry
                 self.hurry()
 
     def _poll(self, now: float) -> None:
@@ -217,7 +213,7 @@ class Watcher:
                 elif not status.state.is_finished:
                     watched.ended_since = None  # requeued
                 continue
-            if self.message is not None:  # the scheduler did not answer: what it said before stands
+            if self.message is not None:  # the scheduler did not answer: keep the last known state
                 continue
             watched.unknown_since = now if watched.unknown_since is None else watched.unknown_since
             if now - watched.unknown_since > UNKNOWN_AFTER:
@@ -225,28 +221,28 @@ class Watcher:
             if now - watched.unknown_since > LOST_AFTER and watched.ended_since is None:
                 watched.ended_since = now
 
-    def _look(self, watched: Watched, now: float) -> None:
+    def _read_outcome(self, watched: Watched, now: float) -> None:
         try:
             outcome = read_outcome(watched.paths.outcome, watched.run.num)
         except (SweepError, OSError):
             outcome = None
         if outcome is not None:
-            known = was_cancelled(self.jobs.parents[1], watched.job, watched.id)
-            if not known and self._awaits_a_word(watched, outcome, now):
+            cancelled = was_cancelled(self.jobs.parents[1], watched.job, watched.id)
+            if not cancelled and self._awaits_reason(watched, outcome, now):
                 return
-            told = outcome if known else corrected(outcome, watched.status)
-            if told != outcome:
+            final = outcome if cancelled else corrected(outcome, watched.status)
+            if final != outcome:
                 with suppress(OSError):
-                    write_json(watched.paths.outcome, to_json(told))
-            self.index.learn(watched.job, told)
-            watched.outcome = self._with_log(watched, told)
+                    write_json(watched.paths.outcome, to_json(final))
+            self.index.learn(watched.job, final)
+            watched.outcome = self._with_log(watched, final)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
-            if self._goes_on(watched):
+            if self._has_successor(watched):
                 return
             watched.outcome = self._collected(watched)
 
-    def _goes_on(self, watched: Watched) -> bool:
-        """Whether another job goes on with a run whose own could not note it, or nobody can tell yet."""
+    def _has_successor(self, watched: Watched) -> bool:
+        """Whether an ended job has a successor that it could not record, or this is not known yet."""
         if not isinstance(self.submitter.adapter, Resubmission):
             return False
         try:
@@ -258,21 +254,21 @@ class Watcher:
         self.follow([watched])
         return watched.id != before
 
-    def _awaits_a_word(self, watched: Watched, outcome: Outcome, now: float) -> bool:
-        """Whether the scheduler may soon say why a run was stopped: its time limit, preemption, a node that failed."""
-        local = not self.submitter.adapter.has_queue  # its scripts die with what they started
+    def _awaits_reason(self, watched: Watched, outcome: Outcome, now: float) -> bool:
+        """Whether the scheduler may soon report why a run was stopped: time limit, preemption, node failure."""
+        local = not self.submitter.adapter.has_queue  # without a queue there is no further information
         if local or not is_doubtful(outcome) or watched.status.state.is_finished:
             return False
         watched.stopped_since = now if watched.stopped_since is None else watched.stopped_since
-        if now - watched.stopped_since >= max(WORD * self.grace, 2.0 * self._asked):
+        if now - watched.stopped_since >= max(REASON_GRACES * self.grace, 2.0 * self._poll_interval):
             return False
-        if not self._asked:
+        if not self._poll_interval:
             self.hurry()
         return True
 
     def _collected(self, watched: Watched) -> Outcome:
-        """The outcome of a run whose script could not write one: it was killed, or never began."""
-        found = collect(
+        """Determine the outcome of a run whose script could not write one: it was killed or never started."""
+        outcome = collect(
             watched.paths,
             watched.run.num,
             left_open(self.jobs.parents[1], watched.job, watched.id, watched.paths),
@@ -280,30 +276,30 @@ class Watcher:
             world_size=watched.run.plan.world_size,
             job_id=in_queue(watched.id),
         )
-        if watched.status.state is State.UNKNOWN and found.status == "lost":
+        if watched.status.state is State.UNKNOWN and outcome.status == "lost":
             why = f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and the run left no outcome"
-            found = replace(found, reason=why)
-        if is_packed(watched.id) and not found.attempt and watched.status.state.is_finished:
-            found = replace(found, reason=never_began(watched.paths, watched.status))
-        found = with_why(self.jobs.parents[1], watched.job, watched.id, watched.run, found)
-        found = self._with_log(watched, replace(found, ended=found.ended or time.time()))
-        with suppress(OSError):  # for those who look later; what was deleted meanwhile is not made again
+            outcome = replace(outcome, reason=why)
+        if is_packed(watched.id) and not outcome.attempt and watched.status.state.is_finished:
+            outcome = replace(outcome, reason=never_began(watched.paths, watched.status))
+        outcome = with_why(self.jobs.parents[1], watched.job, watched.id, watched.run, outcome)
+        outcome = self._with_log(watched, replace(outcome, ended=outcome.ended or time.time()))
+        with suppress(OSError):  # for other processes; a deleted sweep directory is not created again
             if self.jobs.parent.is_dir():
                 watched.run.dir.mkdir(parents=True, exist_ok=True)
-            write_json(watched.paths.outcome, to_json(found))
-            self.index.learn(watched.job, found)
-        return found
+            write_json(watched.paths.outcome, to_json(outcome))
+            self.index.learn(watched.job, outcome)
+        return outcome
 
     def _with_log(self, watched: Watched, outcome: Outcome) -> Outcome:
-        """Where no rank could say why, the batch shell or the scheduler may have."""
+        """Add the log of the batch shell to the outcome of a failed run without a rank's log."""
         if outcome.log is not None or outcome.status == "completed":
             return outcome
-        said = log_of(self.jobs, watched)
-        return outcome if said is None else replace(outcome, log=str(said), last_lines=last_lines(said))
+        log = log_of(self.jobs, watched)
+        return outcome if log is None else replace(outcome, log=str(log), last_lines=last_lines(log))
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:
-    """What the scheduler and the batch shell said about a run, where there is such a file."""
+    """Return the log of the scheduler and the batch shell for a run; None if there is no such file."""
     id_ = in_queue(watched.id)
     for name in (f"{id_}.log", f"{watched.job}.{id_}.log", f"{watched.job.partition('.')[0]}.{id_}.log"):
         if (sweep_jobs / name).is_file():

@@ -1,5 +1,5 @@
-"""Where Hydra discovers the plugins. Thin subclasses only: Hydra registers every plugin class that it sees here by this
-module's name, and may execute the module twice. It is imported at every start of every Hydra application."""
+"""Plugins that Hydra discovers, as thin subclasses: Hydra registers plugin classes under this module's name, and may
+execute the module twice. Every Hydra application imports it at start-up."""
 
 from hpc_hydra.config import source
 from hpc_hydra.launcher import plugin
@@ -14,11 +14,11 @@ class HpcSweeper(plugin.HpcSweeper):
 
 
 class HpcSearchPath(plugin.HpcSearchPath):
-    """Lets every application compose our configuration groups."""
+    """Adds our config groups to the search path of every application."""
 
 
 class HpcConfigSource(source.HpcConfigSource):
-    """Reads these groups."""
+    """Reads these config groups."""
 
 
 plugin.register()

@@ -38,7 +38,7 @@ def test_who_cancelled_an_allocation_that_waits_is_told(
     hpc(ours, "cancel", "1")
     seen = runs(ours)
     assert [run["state"] for run in seen] == ["pending"] * 3
-    told = ["cancelled by hpc-hydra" in run["reason"] and "will leave it out" in run["reason"] for run in seen]
+    told = ["cancelled by hpc-hydra" in run["reason"] and "will skip it" in run["reason"] for run in seen]
     assert told == [False, True, False]
     hpc(ours, "cancel")
     assert await_true(lambda: states(ours) == ["cancelled"] * 3)

@@ -342,7 +342,7 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     assert str(sweeps.sweep) in said.out and "2 runs that wait or run? [y/N]" in said.err
     assert sweeps.states() == {0: "running", 1: "pending"}
     text = sweeps.hpc("cancel")  # nobody to ask
-    assert "told to cancel" in text and str(sweeps.sweep) in text
+    assert "to cancel all runs" in text and str(sweeps.sweep) in text
     assert launcher.wait(60) == 130
     assert sweeps.executed(1) == []
     assert sweeps.states()[0] == "cancelled"

@@ -192,7 +192,7 @@ def test_while_nobody_answers_some_of_many_runs_are_looked_at_in_each_step(
     bench.submitter.silent = "socket timed out"
     bench.step()
     looked: list[int] = []
-    monkeypatch.setattr(bench.watcher, "_look", lambda watched, now: looked.append(watched.run.num))
+    monkeypatch.setattr(bench.watcher, "_read_outcome", lambda watched, now: looked.append(watched.run.num))
     bench.step()
     assert len(looked) == 100
     for _ in range(9):

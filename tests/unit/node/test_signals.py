@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hpc_hydra.processes import ONE, Signals
+from hpc_hydra.processes import REPEAT, Signals
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_signal_that_is_repeated_at_once_is_one(
 ) -> None:
     """A scheduler's daemon signals all processes of a job, and some of them hand it on to others."""
     signals, tell = told
-    assert [tell(signum, at) for at in (0, 0.001, 0.9, ONE, ONE + 0.5)] == [signum, None, None, signum, None]
+    assert [tell(signum, at) for at in (0, 0.001, 0.9, REPEAT, REPEAT + 0.5)] == [signum, None, None, signum, None]
     assert signals.seen == [signum, signum]
 
 
