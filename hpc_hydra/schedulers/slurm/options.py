@@ -103,7 +103,7 @@ TABLE = OptionTable(
 )  # fmt: skip
 """``gpus-per-node`` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL can use
 peer-to-peer transport. ``gpus-per-task`` shows each rank its own only."""
-_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"})  # and gres=gpu:N
+_GPUS = (TABLE.gpus | {"gpus-per-task"}) - TABLE.not_only_gpus  # and gres=gpu:N
 _ONE_OF = tuple(group for group in TABLE.exclusive if len(group) > 1 and "gres" not in group)
 
 
