@@ -7,9 +7,10 @@ HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 # of pytest: more than cores, because most tests wait
 WORKERS := $(shell echo $$((2 * $$(nproc))))
 ARGS ?=
+GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
 # tests start thousands of processes, and none of them shall compile our modules anew
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help venv venv14 test test-unit test-cluster test-hydra14 demo lint format docs bench clean cluster-up cluster-down
+.PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -33,6 +34,9 @@ test-unit: .venv/.ready ## without the real SLURM
 
 test-cluster: .venv/.ready ## only what needs the real SLURM (root on Debian: brought up and taken down)
 	$(PY) -m pytest -m cluster $(ARGS)
+
+test-long: .venv/.ready ## the tests on generated input, with many more examples
+	$(PY) -m pytest --hypothesis-profile=long $(GENERATED) -q -n $(WORKERS) $(ARGS)
 
 test-hydra14: .venv14/.ready ## what Hydra can change (marked hydra), on Hydra 1.4 in its own .venv14
 	$(PY14) -m pytest -m "hydra and not cluster" -q -n $(WORKERS) --dist worksteal $(ARGS)

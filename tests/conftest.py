@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -28,6 +29,9 @@ from tests.fakes.lsf_fixtures import fake_csm, fake_lsf
 __all__ = ["_share_the_cluster", "fake_csm", "fake_flux", "fake_lsf", "slurm_cluster", "ssh_daemons", "ssh_hosts"]
 
 Plugins.instance()  # before hydra's own fixtures save and restore its state, which must know the plugins
+hypothesis.settings.register_profile("usual", max_examples=25, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)  # make test-long
+hypothesis.settings.load_profile("usual")
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -23,7 +23,6 @@ def read(line: str, default: object) -> object:
     return config.key
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(), awkward))
 @example("a${b}")
 @example("\\\\${b}\\")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.hydra import Hydra
@@ -87,7 +88,7 @@ def cases(count: int) -> list[list[str]]:
     return sets
 
 
-CASES = cases(160)
+CASES = cases(len(SINGLE) + hypothesis.settings().max_examples)  # few, or many under make test-long
 
 
 @pytest.fixture(scope="module")

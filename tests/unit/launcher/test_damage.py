@@ -100,7 +100,7 @@ _lines = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(lines=st.lists(_lines, min_size=1, max_size=4), own=damage)
 def test_whatever_stands_in_the_records_of_ends_nothing_breaks(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], own: bytes

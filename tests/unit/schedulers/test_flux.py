@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError, RendezvousError
@@ -161,7 +161,6 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(requests)
 def test_a_script_read_back_is_the_request(asked: Request) -> None:
     generic.check(FLUX, asked)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import ConfigError
@@ -45,7 +45,6 @@ def test_a_variable_arrives_unchanged(value: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20))
 def test_any_text_is_one_word_of_one_line(value: str) -> None:
     text = quote(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
@@ -282,7 +282,6 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(requests, st.integers(1, 5))
 def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
     SLURM.check(asked)
