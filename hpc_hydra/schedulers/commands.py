@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import SchedulerError
 
 _LAST_WORDS = 10.0  # seconds that a command may go on after an interrupt
@@ -23,7 +24,8 @@ def not_here(program: str) -> NotHere:
     return NotHere(
         f"{program} is not on this machine",
         where="PATH",
-        fix="launch.dry_run=true shows the scripts, launch.setup_only=true writes them, scheduler=local runs here",
+        fix="launch.dry_run=true shows the scripts, launch.setup_only=true writes them, "
+        f"scheduler={THIS_MACHINE} runs here",
     )
 
 

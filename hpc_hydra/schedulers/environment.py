@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 
 from hpc_hydra import envvars
-from hpc_hydra.schedulers import visible_gpus
+from hpc_hydra.schedulers import registry, visible_gpus
 
 RANK_VARIABLES = (
     "RANK",
@@ -31,39 +32,21 @@ RANK_VARIABLES = (
 DEVICE_VARIABLES = visible_gpus.VARIABLES
 """GPUs of a job: of no meaning in another one."""
 
-JOB_IDS = ("SLURM_JOB_ID", "LSB_JOBID", "FLUX_JOB_ID", "FLUX_ENCLOSING_ID", "PBS_JOBID", "COBALT_JOBID")
+_OTHER_JOBS = ("PBS_JOBID", "COBALT_JOBID")  # of schedulers that have no adapter
 
-SITE_VARIABLES = frozenset(
-    {
-        "SLURM_CONF",
-        "SLURM_CONF_SERVER",
-        "SLURM_CLUSTERS",
-        "SLURM_JWT",
-        "FLUX_URI",
-        "FLUX_CONF_DIR",
-        "FLUX_CONNECTOR_PATH",
-        "FLUX_EXEC_PATH",
-        "FLUX_MODULE_PATH",
-        "FLUX_PYTHONPATH_PREPEND",
-    }
-)
-"""How commands find their cluster."""
-
-_LEFTOVER = re.compile(
+_OF_LAUNCHERS = (
     r"""
-    (SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_
-    | PMI_ | PMI2_ | PALS_ | ALPS_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
+    PMI_ | PMI2_ | PALS_ | ALPS_ | HYDI_ | MV2_COMM_WORLD_ | MPI_LOCAL
     | PMIX_(RANK|NAMESPACE|SERVER_|HOSTNAME|VERSION|SECURITY_MODE|BFROP_|GDS_|PARAM_FILE_PASSED)
     | PRTE_(LAUNCHED|SHARED_FS)
     | OMPI_(COMM_WORLD|WORLD|UNIVERSE|APP_CTX|NUM_APP|FIRST_RANKS|FILE_LOCATION|COMMAND|ARGV)
     | OMPI_(VERSION|TOOL_NAME|LIBDIR_LOC)
     | OMPI_MCA_(PREFIXES | ess$ | ess_base_ | pmix$ | initial_ | num_procs | cpu_type | shmem_RUNTIME)
     | OMPI_MCA_orte_(ess_|app_|num_|launch$|bound_|precondition_|hnp_|local_daemon_|parent_|top_session|jobfam_session)
-    | FLUX_ | LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID
     | TORCHELASTIC_ | SUBMITIT_ | """
-    + envvars.PREFIX,
-    re.VERBOSE,
+    + envvars.PREFIX
 )
+"""What launchers of MPI and of torch leave behind; what schedulers do, their folders tell (`registry.constants`)."""
 
 _OF_RANKS = re.compile(
     r"""
@@ -75,12 +58,7 @@ _OF_RANKS = re.compile(
 )
 """In a rank's shell, what nobody can tell from the parameters that a person set; elsewhere these are parameters."""
 
-_NARROWING = ("SINFO_",)
-"""Beginnings of a person's variables that narrow what a scheduler's commands tell about the machine."""
-
-_OF_NODE = re.compile(
-    r"(SLURM|FLUX|LSB|PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]"
-)
+_OF_NODE = re.compile(r"(PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]")
 """What each node has for itself, and what is no plain name (functions of bash)."""
 
 _MPI_RANK = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PRTE_LAUNCHED")
@@ -98,26 +76,38 @@ def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str
     return {
         name: value
         for name, value in env.items()
-        if name in SITE_VARIABLES or name in keep or not _is_leftover(name, inside, of_rank)
+        if name in _site_variables() or name in keep or not _is_leftover(name, inside, of_rank)
     }
 
 
 def for_queries(env: Mapping[str, str]) -> dict[str, str]:
     """Variables of a command that asks a scheduler about the machine."""
-    return {name: value for name, value in env.items() if not name.startswith(_NARROWING)}
+    narrowing = tuple(start for starts in registry.constants("NARROWING_VARIABLES") for start in starts)
+    return {name: value for name, value in env.items() if not name.startswith(narrowing)}
 
 
 def is_in_job(env: Mapping[str, str]) -> bool:
     """Whether ``env`` is that of a job's process."""
-    return any(name in env for name in JOB_IDS)
+    return any(name in env for names in (*registry.constants("JOB_VARIABLES"), _OTHER_JOBS) for name in names)
 
 
 def for_other_nodes(env: Mapping[str, str]) -> list[str]:
     """Names of the variables that processes on other nodes get from here, beside our own."""
-    return [name for name in cleaned(env) if not _OF_NODE.match(name)]
+    return [name for name in cleaned(env) if name not in _site_variables() and not _OF_NODE.match(name)]
+
+
+@cache
+def _site_variables() -> frozenset[str]:
+    """How commands find their cluster."""
+    return frozenset(name for names in registry.constants("SITE_VARIABLES") for name in names)
+
+
+@cache
+def _leftover() -> re.Pattern[str]:
+    return re.compile("|".join((*registry.constants("LEFTOVER_VARIABLES"), _OF_LAUNCHERS)), re.VERBOSE)
 
 
 def _is_leftover(name: str, inside: bool, of_rank: bool) -> bool:
     if name in RANK_VARIABLES or (inside and name in DEVICE_VARIABLES):
         return True
-    return _LEFTOVER.match(name) is not None or (of_rank and _OF_RANKS.match(name) is not None)
+    return _leftover().match(name) is not None or (of_rank and _OF_RANKS.match(name) is not None)

@@ -19,14 +19,13 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.processes import DEAF_TO
 from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.layout import ATTEMPT_TIME, SweepPaths
-from hpc_hydra.schedulers import container
+from hpc_hydra.schedulers import container, registry
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import RANK_VARIABLES
 
 _UNSET = " ".join(("unset", *RANK_VARIABLES, "${!TORCHELASTIC_@}", f"${{!{envvars.PREFIX}@}}"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_DIRECTIVE = re.compile(r"\W*(flux:|sbatch|bsub|pbs)", re.IGNORECASE)
 _WIDTH = 100  # columns after which a command goes on in the next line
 _DEAF = f"trap '' {' '.join(DEAF_TO)}  # for all from here on: the end is noted, whatever comes"
 _ATTACHED = (
@@ -65,7 +64,9 @@ def command(argv: Sequence[str]) -> str:
 def comment(text: str) -> str:
     """``text`` as one line of comment; nothing in it can end the line, or be a directive of a scheduler."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return f"# note: {line}" if _DIRECTIVE.match(line) else f"# {line}"
+    marks = tuple(mark.lower() for mark in (*registry.constants("DIRECTIVE"), "pbs"))
+    is_directive = re.sub(r"^\W*", "", line).lower().startswith(marks)
+    return f"# note: {line}" if is_directive else f"# {line}"
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
-
-from hpc_hydra import schedulers
+from hpc_hydra.schedulers import registry
 
 
 def node_commands() -> dict[str, str]:
     """Command → ``module:function`` of every scheduler of this package."""
-    found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(schedulers.__path__, f"{schedulers.__name__}."):
-        if module.ispkg:
-            found |= getattr(import_module(module.name), "NODE_COMMANDS", {})
-    return found
+    return {command: target for table in registry.constants("NODE_COMMANDS") for command, target in table.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABCMeta
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,13 @@ def with_ranks() -> tuple[str, ...]:
     Tasks of the others are started by our own job scripts alone, which set HPC_HYDRA_RUN.
     """
     return _folders_with("ranks")
+
+
+@cache
+def constants(name: str) -> tuple[Any, ...]:
+    """What the folders of this package say, each in its ``__init__``, by a constant of this name; sorted by folder."""
+    folders = (import_module(f"{__package__}.{folder}") for folder in built_in())
+    return tuple(value for value in (getattr(folder, name, None) for folder in folders) if value is not None)
 
 
 def adapter_for(name: str) -> Scheduler:

@@ -1,4 +1,4 @@
-"""A scheduler is one folder: no module outside `schedulers` names one, its commands or its variables."""
+"""A scheduler is one folder: no module outside of it names the scheduler, its commands or its variables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import hpc_hydra
 
 PACKAGE = Path(hpc_hydra.__file__).parent
 SCHEDULERS = PACKAGE / "schedulers"
-SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if SCHEDULERS not in path.parents)
-NAMES = sorted(path.parent.name for path in SCHEDULERS.glob("*/adapter.py"))
+FOLDERS = {path.parent for path in SCHEDULERS.glob("*/adapter.py")}
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent not in FOLDERS)
+NAMES = sorted(folder.name for folder in FOLDERS)
 
 _WORDS = (  # beside the names: their commands, and the beginnings of their variables
     "sbatch|srun|squeue|sacct|scontrol|salloc|sinfo|scancel|sstat"
