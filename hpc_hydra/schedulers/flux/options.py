@@ -169,7 +169,7 @@ def dependencies(text: str | None) -> Iterator[str]:
     """SLURM's comma list (``afterok:1:2,afterany:3``) as Flux wants it: one option for each job, all must hold.
 
     Raises:
-        PlanError: for what Flux has no word for.
+        PlanError: for what Flux does not support.
     """
     where = "scheduler.dependency"
     for part in (text or "").split(","):

@@ -126,7 +126,7 @@ def dependency(text: str) -> str:
         kind, *jobs = part.strip().split(":")
         if kind not in _DEPENDENCY or not jobs or not all(re.fullmatch(r"\d+(\[\d+\])?", job) for job in jobs):
             raise PlanError(
-                f"{part!r} cannot be said to LSF",
+                f"LSF does not support {part!r}",
                 where="scheduler.dependency",
                 fix=f"{', '.join(_DEPENDENCY)} with ids of jobs (afterok:12), or LSF's own: done(12) && ended(13)",
             )
@@ -245,7 +245,9 @@ def _requirements(request: Request, slots: int) -> Iterator[str]:
     if request.gpus_per_proc and request.gpu_request == "rusage":
         if request.gpu_type is not None:
             raise PlanError(
-                f"{request.gpu_type!r} cannot be said by rusage", where="system.gpu_type", fix="system.gpu_request=null"
+                f"rusage cannot ask for GPUs of a type ({request.gpu_type!r})",
+                where="system.gpu_type",
+                fix="system.gpu_request=null",
             )
         used.append(f"ngpus_physical={_gpus(request)}/host")
     if used:
@@ -290,7 +292,7 @@ def _resource_sets(request: Request, flavour: str) -> Iterator[Option]:
     if flavour != "csm":
         if request.cpu_bind is not None:
             raise PlanError(
-                "cannot be said to blaunch",
+                "blaunch does not bind processes",
                 where="system.cpu_bind",
                 fix="scheduler.submit_extra.R='affinity[core(1)]' binds the whole job",
             )
