@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         driver for driver in _chosen(metafunc.config)
         if all(isinstance(driver.adapter, capability) for capability in needed)
         and (driver.adapter.has_queue or not metafunc.definition.get_closest_marker("queue"))
+        and (driver.short_limit or not metafunc.definition.get_closest_marker("limited"))
     ]  # fmt: skip
     params = [pytest.param(driver, marks=driver.marks, id=str(driver)) for driver in drivers]
     metafunc.parametrize("driver", params, indirect=True)
@@ -61,8 +63,13 @@ def driver(request: pytest.FixtureRequest) -> Driver:
 
 
 @pytest.fixture
-def jobs(driver: Driver, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
-    cluster = request.getfixturevalue(driver.fixture) if driver.fixture else None
+def cluster(driver: Driver, request: pytest.FixtureRequest) -> Any:
+    """The value of the driver's fixture."""
+    return request.getfixturevalue(driver.fixture) if driver.fixture else None
+
+
+@pytest.fixture
+def jobs(driver: Driver, cluster: Any, tmp_path: Path) -> Iterator[Jobs]:
     root = tmp_path / "it's a sweep, 100%j (new)"
     root.mkdir()
     fields = {**getattr(cluster, "fields", {}), **driver.fields}

@@ -6,7 +6,7 @@ Another package hands in its own: ``pytest tests/conformance --driver=package.mo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.registry import adapter_for
+from tests.fakes.scheduler_state import Cluster
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,10 @@ class Driver:
         unknown: the id of a job that it never had.
         refused: fields of a request that it refuses when it is submitted; empty: there is nothing.
         at_once: how many jobs run at a time, where others wait; None: as many as are submitted here.
+        gives_input: ranks of an attached run read the console's standard input.
         short_limit: seconds of a time limit that ends a job soon; None: none does.
+        warned: seconds of a time limit, and how many of them before it a warning is to come.
+        quicken: has the value of ``fixture`` let time pass faster, for a test of ``warned``.
     """
 
     scheduler: str
@@ -41,7 +45,10 @@ class Driver:
     unknown: str = "60000000"
     refused: Mapping[str, Any] = field(default_factory=lambda: {"queue": "nosuch"})
     at_once: int | None = None
+    gives_input: bool = True
     short_limit: int | None = None
+    warned: tuple[int, int] = (120, 80)
+    quicken: Callable[[Any], None] | None = None
 
     @property
     def adapter(self) -> Scheduler:
@@ -51,13 +58,29 @@ class Driver:
         return self.label or self.scheduler
 
 
+def declares(capability: type[Scheduler]) -> pytest.MarkDecorator:
+    """Marks a test of the schedulers whose adapters inherit from ``capability``."""
+    return pytest.mark.capability.with_args(capability)
+
+
+def _quick_minutes(cluster: Cluster) -> None:
+    cluster.set_note("minute", 1.0)
+
+
 DRIVERS = (
     Driver("local", unknown="nosuch.0", refused={}),
     Driver("slurm", fixture="slurm_cluster", marks=(pytest.mark.cluster,)),
-    Driver("ssh", fixture="ssh_hosts", marks=(pytest.mark.cluster,), unknown="nosuch.0", refused={}),
-    Driver("lsf", fixture="fake_lsf"),
-    Driver("lsf", fixture="fake_csm", label="lsf-csm", fields={"flavour": "csm"}),
-    Driver("flux", fixture="fake_flux", unknown="f99999999", short_limit=2),
+    Driver("ssh", fixture="ssh_hosts", marks=(pytest.mark.cluster,), unknown="nosuch.0", refused={}, gives_input=False),
+    Driver("lsf", fixture="fake_lsf", warned=(240, 60), quicken=_quick_minutes),
+    Driver(
+        "lsf",
+        fixture="fake_csm",
+        label="lsf-csm",
+        fields={"flavour": "csm"},
+        warned=(240, 60),
+        quicken=_quick_minutes,
+    ),
+    Driver("flux", fixture="fake_flux", unknown="f99999999", short_limit=2, warned=(60, 52)),
 )
 
 
@@ -69,5 +92,7 @@ def chosen(scheduler: str | None, path: str | None) -> tuple[Driver, ...]:
     if not scheduler:
         return DRIVERS
     ours = next((driver for driver in DRIVERS if str(driver) == scheduler), Driver(scheduler))
-    own = {"fixture": None, "marks": ()} if scheduler != "ssh" else {}  # whose hosts are made in any case
+    own = (
+        {"fixture": None, "marks": (), "quicken": None} if scheduler != "ssh" else {}
+    )  # whose hosts are made in any case
     return (dataclasses.replace(ours, **own),)

@@ -45,6 +45,11 @@ class Jobs:
             return False
         return True
 
+    @property
+    def nodes(self) -> int:
+        """Two, where the scheduler has so many."""
+        return 2 if self.takes(nodes=2) else 1
+
     def request(self, **fields: Any) -> Request:
         usual = {"scheduler": self.name, "nodes": 1, "procs_per_node": 1, "time_limit": 300}
         return Request(**(usual | self.defaults | fields))
@@ -121,11 +126,14 @@ class Jobs:
 
 IN_PYTHON = (  # one write a line: ranks share a file
     "import json, os, subprocess, sys\n"
+    "from hpc_hydra.schedulers import generic\n"
     "from hpc_hydra.schedulers.registry import adapter_for\n"
     "adapter, env = adapter_for(os.environ['HPC_HYDRA_SCHEDULER']), dict(os.environ)\n"
     "info = adapter.rank_info(env)\n"
     "def tell(said): os.write(1, f'told {json.dumps([info.rank, said])}\\n'.encode())\n"
-    "def ask(argv): return subprocess.run(argv, capture_output=True, text=True, check=True).stdout\n"
+    "def ask(argv):\n"
+    "    full = {**env, **generic.command_environment(adapter, env)}\n"
+    "    return subprocess.run(argv, env=full, stdout=subprocess.PIPE, text=True, check=True).stdout\n"
 )
 
 

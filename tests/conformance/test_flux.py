@@ -44,17 +44,6 @@ def ranks(text: str) -> list[list[str]]:
     return sorted(line.split()[1:] for line in text.splitlines() if line.startswith("rank"))
 
 
-def test_ranks_of_several_nodes(flux: Jobs) -> None:
-    (job,) = flux.submit(WHO, nodes=2, procs_per_node=2)
-    flux.ended([job])
-    assert ranks(flux.log(job)) == [
-        ["0", "0", "4", "2", "0", "2", "2", job],
-        ["1", "1", "4", "2", "0", "2", "2", job],
-        ["2", "0", "4", "2", "1", "2", "2", job],
-        ["3", "1", "4", "2", "1", "2", "2", job],
-    ]
-
-
 def test_setup_lines_run_once_on_each_node(flux: Jobs) -> None:
     setup = ("export A='b c'", "echo $A >> saw.$BASHPID")
     (job,) = flux.submit('echo "A is $A"', nodes=2, procs_per_node=2, setup_lines=setup)
@@ -86,24 +75,6 @@ def test_a_script_submitted_by_hand_inside_another_scheduler_sees_none_of_it(flu
     flux.ids.append(done.stdout.strip())
     flux.ended(flux.ids)
     assert "[]\n" in flux.log(flux.ids[0])
-
-
-def test_a_program_that_reads_its_input_ends(flux: Jobs) -> None:
-    assert flux.ended(flux.submit("cat; exit 0"))[0].state is State.COMPLETED
-
-
-def test_a_job_is_found_again(flux: Jobs) -> None:
-    spec = flux.spec("sleep 600", runs=(0, 1, 5), comment="mine")
-    script = flux.write(spec)
-    assert flux.submitter.find(spec, script) == ()
-    flux.ids += flux.submitter.submit(spec, script)
-    assert submitter("flux").find(spec, script) == tuple(flux.ids)
-
-
-def test_a_refusal_is_shown(flux: Jobs) -> None:
-    with pytest.raises(SubmitError, match="nosuch") as error:
-        flux.submit("true", queue="nosuch", runs=(0, 1))
-    assert (error.value.kind, error.value.ids) == ("permanent", ())
 
 
 @pytest.mark.parametrize(
@@ -147,11 +118,6 @@ def test_a_job_that_cannot_run_says_why(flux: Jobs) -> None:
     assert "unsatisfiable" in status.reason
 
 
-def test_a_time_limit_is_the_end(flux: Jobs, request: pytest.FixtureRequest) -> None:
-    (status,) = flux.ended(flux.submit("sleep 600", time_limit=2))
-    assert (status.state, status.native) == (State.TIMEOUT, "TIMEOUT")
-
-
 @pytest.mark.parametrize(
     "text", ["it's", 'say "hi"', "a'''b", 'a"""b', "back\\slash", "$HOME `id`", "#x", "{}", "é 東"]
 )
@@ -161,25 +127,6 @@ def test_text_of_the_user_arrives_as_it_is(flux: Jobs, text: str) -> None:
         ["flux", "batch", "--dry-run", str(flux.write(spec))], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-
-
-def attached(flux: Jobs, program: str, given: str = "", **fields: Any) -> subprocess.CompletedProcess[str]:
-    """Run it as `hpc-hydra run` does, with this standard input."""
-    from dataclasses import replace
-
-    spec = replace(flux.spec(program, **fields), attached=True)
-    script = flux.write(spec)
-    argv = flux.submitter.adapter.attach_command(script, spec, {})
-    assert argv is not None
-    return subprocess.run(argv, input=given, capture_output=True, text=True, timeout=120)
-
-
-def test_an_attached_run_has_input_streams_and_exit_code(flux: Jobs) -> None:
-    done = attached(flux, 'read line; echo "got $line"; echo wrong >&2; sleep 1; exit 7', "a b\n", nodes=2)
-    assert done.returncode == 7
-    assert "got a b\n" in done.stdout
-    assert "wrong\n" in done.stderr
-    assert "wrong" not in done.stdout
 
 
 # what the stand-in can be told
@@ -193,14 +140,6 @@ def test_runs_of_a_sweep_are_submitted_by_one_command(fake_flux: Cluster, tmp_pa
     ours = [argv for argv in fake_flux.calls("flux") if argv[1] in ("batch", "submit", "jobs")]
     assert [argv[1] for argv in ours] == ["submit", "jobs"]  # which tells which is which
     made.submitter.cancel(ids)
-
-
-def test_cancelling_jobs_of_which_some_are_over(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
-    done, on = (*made.submit("true"), *made.submit("sleep 600", key="job1"))
-    made.ended([done])
-    made.submitter.cancel([done, on])
-    assert made.ended([on])[0].state is State.CANCELLED
 
 
 def test_part_of_the_runs_is_refused(fake_flux: Cluster, tmp_path: Path) -> None:
@@ -266,14 +205,3 @@ def test_which_gpus_a_rank_sees(fake_flux: Cluster, tmp_path: Path, fields: dict
     shared = fields.get("shared_gpus", 4)
     expected = [",".join(list("0123")[:shared])] * 2 if "shared_gpus" in fields else seen
     assert [line[1] for line in ranks(made.log(ids[0]))] == expected
-
-
-def test_the_warning_reaches_every_rank_before_the_end(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
-    program = "trap 'echo warned $FLUX_TASK_RANK; exit 0' USR1; while :; do sleep 0.1; done"
-    ids = made.submit(program, nodes=2, time_limit=60, submit_args=(("signal", "USR1@40s"),))  # long after the start
-    made.ended(ids)
-    assert sorted(line for line in made.log(ids[0]).splitlines() if line.startswith("warned")) == [
-        "warned 0",
-        "warned 1",
-    ]

@@ -58,7 +58,7 @@ def test_each_rank_knows_who_it_is(jobs: Jobs) -> None:
 
 
 def test_the_ranks_of_several_nodes(jobs: Jobs) -> None:
-    nodes = 2 if jobs.takes(nodes=2) else 1
+    nodes = jobs.nodes
     names = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", "num_nodes", "master_host")
     (job,) = jobs.submit(in_python(f"tell([getattr(info, name) for name in {names}])"), nodes=nodes, procs_per_node=2)
     jobs.ended([job])
@@ -121,6 +121,14 @@ def test_cancelling_all_leaves_none(jobs: Jobs) -> None:
     ids = [*jobs.submit("sleep 600", runs=(0, 1, 2)), *jobs.submit("sleep 600", key="job1")]
     jobs.submitter.cancel(ids)
     assert {status.state for status in jobs.ended(ids)} == {State.CANCELLED}
+
+
+def test_of_several_that_are_cancelled_some_are_over(jobs: Jobs) -> None:
+    done = jobs.submit("true")
+    jobs.ended(done)
+    on = jobs.submit("sleep 600", key="job1")
+    jobs.submitter.cancel([*done, *on])
+    assert [status.state for status in jobs.ended([*done, *on])] == [State.COMPLETED, State.CANCELLED]
 
 
 def test_cancelling_what_is_over_is_no_error(jobs: Jobs) -> None:

@@ -70,15 +70,6 @@ def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(lsf: Jobs
     assert job is not None and job.left == []
 
 
-def test_ranks_are_told_before_they_are_killed(lsf: Jobs) -> None:
-    program = "trap 'echo told > told; exit 3' TERM; echo on > on; while :; do sleep 0.1; done"
-    ids = lsf.submit(program, procs_per_node=2)
-    lsf.appears("on")
-    lsf.submitter.cancel(ids)
-    assert lsf.appears("told") == "told\n"
-    assert lsf.ended(ids)[0].state.is_finished
-
-
 def test_a_warning_comes_before_the_limit_and_the_limit_is_told(lsf: Jobs, fake_lsf: Cluster) -> None:
     fake_lsf.set_note("minute", 1.0)
     given = (("wa", "USR1"), ("wt", "1"))
@@ -111,19 +102,6 @@ def test_which_gpus_a_rank_sees(lsf: Jobs) -> None:
     (job,) = lsf.submit('echo "sees $CUDA_VISIBLE_DEVICES"', procs_per_node=2, gpus_per_proc=1)
     lsf.ended([job])
     assert lsf.log(job).count("sees 0,1\n") == 2
-
-
-def test_the_array_runs_as_many_at_once_as_asked(jobs: Jobs) -> None:
-    ids = jobs.submit("mkdir here && sleep 0.3 && rmdir here || touch crowd", runs=(0, 1, 2), array_parallelism=1)
-    jobs.ended(ids)
-    assert not (jobs.root / "crowd").exists()
-
-
-def test_dependencies_hold(jobs: Jobs) -> None:
-    first = jobs.submit("sleep 0.5; echo first >> order")
-    second = jobs.submit("echo second >> order", key="job1", dependency=f"afterok:{first[0]}")
-    jobs.ended([*first, *second])
-    assert (jobs.root / "order").read_text() == "first\nsecond\n"
 
 
 @pytest.mark.parametrize(
@@ -192,12 +170,6 @@ def test_a_lost_answer_makes_no_second_job(jobs: Jobs, fake_lsf: Cluster) -> Non
     ids = jobs.submit("true", runs=(0, 1), comment="mine ^ yours")
     assert ids == ("1[1]", "1[2]")
     assert len(fake_lsf.calls("bsub")) == 1
-
-
-def test_a_refusal_is_shown(jobs: Jobs) -> None:
-    with pytest.raises(SubmitError, match="nosuch: No such queue") as error:
-        jobs.submit("true", queue="nosuch")
-    assert error.value.kind == "permanent"
 
 
 def test_more_hosts_than_there_are(lsf: Jobs) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.schedulers.base import State, SubmitError
+from hpc_hydra.schedulers.base import State
 from hpc_hydra.schedulers.registry import submitter
 from tests.conformance.jobs import ROOT, SAY, Jobs
 
@@ -153,32 +153,11 @@ def test_which_gpus_a_rank_sees(slurm: Jobs, spelling: str, seen: list[str]) -> 
     assert [line.split()[-1] for line in ranks(slurm.log(job))] == seen
 
 
-def test_the_array_runs_as_many_at_once_as_asked(slurm: Jobs) -> None:
-    ids = slurm.submit("mkdir here && sleep 0.5 && rmdir here || touch crowd", runs=(0, 1, 2), array_parallelism=1)
-    slurm.ended(ids)
-    assert not (slurm.root / "crowd").exists()
-
-
 def test_text_of_the_user_arrives_as_it_is(slurm: Jobs) -> None:
     name = 'it\'s "my" job #1 \\e $HOME 100%j é'
     (job,) = slurm.submit("sleep 600", job_name=name, comment=name)
     done = subprocess.run(["squeue", "-h", f"--jobs={job}", "--format=%j|%k"], capture_output=True, text=True)
     assert done.stdout.strip() == f"{name}|{name}"
-
-
-@pytest.mark.parametrize("comment", [None, "mine | yours"])
-def test_a_job_is_found_again(slurm: Jobs, comment: str | None) -> None:
-    spec = slurm.spec("sleep 600", runs=(0, 1), comment=comment)
-    script = slurm.write(spec)
-    assert slurm.submitter.find(spec, script) == ()
-    slurm.ids += slurm.submitter.submit(spec, script)
-    assert submitter("slurm").find(spec, script) == tuple(slurm.ids)
-
-
-def test_a_refusal_is_shown(slurm: Jobs) -> None:
-    with pytest.raises(SubmitError, match="nosuch") as error:
-        slurm.submit("true", queue="nosuch")
-    assert error.value.kind == "permanent"
 
 
 def test_a_job_that_cannot_run_says_why(slurm: Jobs) -> None:
