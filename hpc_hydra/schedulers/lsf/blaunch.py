@@ -61,7 +61,9 @@ def blaunch(argv: Sequence[str]) -> int:
             if host == here:
                 words = ["bash", script, "0"]
             else:
-                words = ["blaunch", *options.blaunch, "-z", host, "bash", script, str(number)]
+                # by a shell, which would die of a warning and not hand it on
+                instead = [] if "-no-shell" in options.blaunch else ["exec"]
+                words = ["blaunch", *options.blaunch, "-z", host, *instead, "bash", script, str(number)]
             if number >= options.further:
                 running[_start(words, signals)] = host
         return _watch(running, signals, failures())
