@@ -145,6 +145,7 @@ def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> N
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("lsf", ["standard"], indirect=True)
 def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
     where = address()
     nodes = 2 if where else 1

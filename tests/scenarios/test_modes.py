@@ -113,17 +113,16 @@ def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, m
 SMALL = ("epochs=2", "width=4")
 
 
-@needs_mpi
 @pytest.mark.torch
-@pytest.mark.parametrize("scheduler", ["local", pytest.param("slurm", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("scheduler", ["local", pytest.param("slurm", marks=[pytest.mark.cluster, needs_mpi])])
 def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, tmp_path: Path, scheduler: str) -> None:
     """One sweep over the modes: two ranks, on one machine or two nodes, train alike to the same accuracy."""
-    own = ["resources.procs_per_node=2"]
+    modes, own = ("tcp", "torchrun"), ["resources.procs_per_node=2"]  # static: agents; mpi: plain mpiexec
     if scheduler == "slurm":
         request.getfixturevalue("slurm_cluster")
-        own = [*TWO_BY_TWO, "resources.procs_per_node=1", "scheduler.mpi=pmi2"]
-    modes = "rendezvous=tcp,torchrun,static,mpi"
-    outcomes = train_digits(tmp_path, f"scheduler={scheduler}", modes, *own, *SMALL, runs=4)
+        modes, own = (*modes, "static", "mpi"), [*TWO_BY_TWO, "resources.procs_per_node=1", "scheduler.mpi=pmi2"]
+    swept = f"rendezvous={','.join(modes)}"
+    outcomes = train_digits(tmp_path, f"scheduler={scheduler}", swept, *own, *SMALL, runs=len(modes))
     assert {(each["status"], each["world_size"]) for each in outcomes} == {("completed", 2)}
     assert len({each["result"] for each in outcomes}) == 1 and outcomes[0]["result"] > 0.3
 

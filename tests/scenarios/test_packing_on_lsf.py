@@ -107,6 +107,7 @@ def test_runs_of_several_sizes_share_a_job_and_never_a_core_or_a_gpu(probe: Prob
     assert fake_lsf.jobs()[0].left == []
 
 
+@pytest.mark.parametrize("probe", ["standard"], indirect=True)
 def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(probe: Probe, fake_lsf: Cluster) -> None:
     """Each carries its own runs, of two sizes and with their secrets; `status` knows all of them."""
     fake_lsf.set_note("array_limit", 1)

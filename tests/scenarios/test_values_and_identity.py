@@ -22,6 +22,7 @@ VALUES = [
     "a b  c", "it's", 'say "hi"', "$HOME", "$(touch PWNED)", "`touch PWNED`", "a;b&c|d>e", "(0.9, 0.95)", "*", "~",
     "back\\slash", "tab\tx", "x=y,z", "#notcomment", "%j %A_%a", "-x --flag", "", "null", "é 東京", "line\nbreak",
 ]  # fmt: skip
+SWEPT = ["x=y,z", "(0.9, 0.95)", "$(touch PWNED)", "", "line\nbreak"]
 
 
 def quoted(value: str) -> str:
@@ -30,12 +31,17 @@ def quoted(value: str) -> str:
 
 
 def test_every_value_reaches_every_rank_byte_for_byte(probe: Probe) -> None:
+    """As a key of every run; a few, which a sweep may mistake for several, as the value that is swept."""
     size = ["resources.procs_per_node=2", "resources.cpus_per_proc=1"]
-    result = probe.run(*size, "note=" + ",".join(quoted(v) for v in VALUES))
+    keys = {f"v{num}": value for num, value in enumerate(VALUES)}
+    result = probe.run(
+        *size, "note=" + ",".join(map(quoted, SWEPT)), *(f"+each.{k}={quoted(v)}" for k, v in keys.items())
+    )
     assert result.code == 0, result.text
-    for num, value in enumerate(VALUES):
-        for rank in (0, 1):
-            assert result.probes[(num, rank)]["note"] == value
+    assert {at: saw["note"] for at, saw in result.probes.items()} == {
+        (num, rank): value for num, value in enumerate(SWEPT) for rank in (0, 1)
+    }
+    assert [saw["cfg"]["each"] for saw in result.probes.values()] == [keys] * 2 * len(SWEPT)
     assert not list(probe.tmp.rglob("PWNED")) and not (APP / "PWNED").exists()
 
 
