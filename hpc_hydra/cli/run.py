@@ -219,7 +219,8 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
     from hpc_hydra.launcher.checks import check_of_hydra
     from hpc_hydra.records.command_template import RANK_KEYS, names, of_hydra, unknown
 
-    wanted = list(names([*call.command, *map(str, master.launch.env.values())]))
+    env = master.launch.env
+    wanted = list(names([*call.command, *(map(str, env.values()) if OmegaConf.is_dict(env) else ())]))
     added = {one.key_or_group for one in parsed}
     for name in dict.fromkeys([*wanted, *(f"hydra.{key}" for key in of_hydra(str(o.input_line) for o in parsed))]):
         if name.startswith("hydra."):

@@ -316,20 +316,32 @@ def _convert(value: Any, hint: Any, key: str) -> Any:
 
 
 def _list(value: Any, key: str, item: Any = str) -> list[Any]:
+    if isinstance(value, str):
+        raise not_a_collection(value, key, list)
     if isinstance(value, (list, tuple)) and item is Any:
         return list(value)
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+    texts = isinstance(value, (list, tuple)) and all(type(each) in (str, int) for each in value)
+    if not texts:
         raise ConfigError(f"{value!r} is not a list of texts", where=key, fix=f"""{key}='["first","second"]'""")
-    return list(value)
+    return [str(each) for each in value]
 
 
 def _dict(value: Any, item: Any, key: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{value!r} is not a mapping", where=key, fix=f"{key}.NAME=value")
+        raise not_a_collection(str(value), key, dict)
     for name in value:
         if not isinstance(name, str):
             raise ConfigError(f"the key {name!r} is not a text", where=key, fix=f'quote it: "{name}"')
     return {name: _convert(inner, item, f"{key}.{name}") for name, inner in value.items()}
+
+
+def not_a_collection(value: str, key: str, kind: type[Any]) -> ConfigError:
+    """The error for a plain value of a key that takes a list or a mapping."""
+    if kind is list:
+        return ConfigError(f"{value!r} is not a list", where=key, fix=f"'{key}=[{value}]'")
+    inner, equals, rest = value.partition("=")
+    shown = f"{inner}={rest}" if equals else f"{inner if inner.isidentifier() else 'NAME'}=VALUE"
+    return ConfigError(f"{value!r} is not a mapping", where=key, fix=f"{key}.{shown}")
 
 
 def _range(value: float, key: str) -> None:

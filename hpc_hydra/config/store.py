@@ -8,31 +8,42 @@ Light: Hydra scans plugins at every start of every application, and this module 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
+from dataclasses import make_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict  # noqa: UP035  (OmegaConf 2.3 reads this spelling)
+from typing import Any
 
-from hpc_hydra.config.schema import GROUPS, SystemConfig
+from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 
 PLUGGED = "hpc_hydra.schedulers"
 
 
-@dataclass
-class SystemSchema(SystemConfig):
-    """A system as Hydra composes it: OmegaConf cannot add `system.queues.new.partition=x` to a typed mapping."""
+_TYPED = (str, bool, str | None, bool | None)
 
-    queues: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+
+@lru_cache(maxsize=16)
+def __getattr__(name: str) -> Any:
+    """``ResourcesSchema`` is `ResourcesConfig` as Hydra composes it, and so on; configurations are pickled with it.
+
+    OmegaConf keeps texts and truth values to their types, and converts them. Numbers, lists and mappings are of any
+    type for it: `load` says what is wrong with them, and what to write instead.
+    """
+    kind = next((kind for kind in GROUPS.values() if kind.__name__.replace("Config", "Schema") == name), None)
+    if kind is None:
+        raise AttributeError(name)
+    fields = [(one.name, one.type if one.type in _TYPED else Any, one) for one in fields_of(kind)]
+    return make_dataclass(name, fields, namespace={"__module__": __name__})
 
 
 @lru_cache(maxsize=1)
 def _schema() -> Any:
     from omegaconf import OmegaConf
 
-    kinds: dict[str, Any] = {**GROUPS, "system": SystemSchema}
-    root = OmegaConf.create({group: OmegaConf.structured(kind) for group, kind in kinds.items()})
-    for group in kinds:  # unknown keys pass Hydra, and `load` refuses them with what was probably meant
+    schemas = {group: __getattr__(kind.__name__.replace("Config", "Schema")) for group, kind in GROUPS.items()}
+    root = OmegaConf.create({group: OmegaConf.structured(schema) for group, schema in schemas.items()})
+    for group in schemas:  # unknown keys pass Hydra, and `load` refuses them with what was probably meant
         OmegaConf.set_struct(root[group], False)
     return root
 

@@ -151,13 +151,7 @@ def _collection(key: str, value: str) -> ConfigError | None:
     """A plain value for a key of ours that takes a list or a mapping."""
     group, _, name = key.partition(".")
     kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
-    if kind is list:
-        return ConfigError(f"{value!r} is not a list", where=key, fix=f"'{key}=[{value}]'")
-    if kind is dict:
-        inner, equals, rest = value.partition("=")
-        shown = f"{inner}={rest}" if equals else f"{inner if inner.isidentifier() else 'NAME'}=VALUE"
-        return ConfigError(f"{value!r} is not a mapping", where=key, fix=f"{key}.{shown}")
-    return None
+    return load.not_a_collection(value, key, kind) if kind in (list, dict) else None
 
 
 def _unparsed(override: str, text: str) -> ConfigError | None:

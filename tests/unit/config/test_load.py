@@ -71,7 +71,7 @@ def test_an_unknown_key_lists_the_nearest_valid_ones(groups: dict[str, Any], whe
         ("scheduler.account", 1.5, "not a text"),
         ("scheduler.account", "a\0b", "zero byte"),
         ("scheduler.setup_lines", "module load x", "not a list"),
-        ("scheduler.setup_lines", [1], "not a list"),
+        ("scheduler.setup_lines", [1.5], "not a list"),
         ("scheduler.extra", [1], "not a mapping"),
         ("scheduler.extra", {1: 2}, "not a text"),
         ("rendezvous.port", 80, "at least 1024"),

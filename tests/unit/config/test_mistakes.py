@@ -178,7 +178,7 @@ def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: st
             "system=frontier",
         ),
         ({"mine": f"{GLOBAL}system: {{core: 4}}\n"}, "system.core", "cores_per_node"),
-        ({"mine": f"{GLOBAL}system: {{numa_domains: four}}\n"}, "system.numa_domains (in system/mine.yaml)", "'four'"),
+        ({"mine": f"{GLOBAL}system: {{numa_domains: four}}\n"}, "system.numa_domains", "'four'"),
         ({"mine": f"{GLOBAL}system: {{name: [\n"}, "system/mine.yaml, line 3", "is no YAML"),
     ],
 )  # fmt: skip

@@ -81,6 +81,14 @@ MISTAKES = {
         [],
         ["resources.nodes (in ", "config.yaml, line 2)", "at least 1"],
     ),
+    "a value of the wrong type in a file": (
+        {"config": "defaults: [hpc, _self_]\nresources: {nodes: abc}\n"},
+        [],
+        ["resources.nodes (in ", "config.yaml, line 2)", "'abc' is not a whole number"],
+    ),
+    "a value of the wrong type": ({}, ["resources.nodes=abc"], ["resources.nodes: 'abc'", "Try: resources.nodes=1"]),
+    "a text for a list": ({}, ["scheduler.hosts=a"], ["scheduler.hosts", "Try: 'scheduler.hosts=[a]'"]),
+    "a text for a mapping": ({}, ["launch.env=A"], ["launch.env", "Try: launch.env.A=VALUE"]),
     "the command line over a file": (
         {"config": "defaults: [hpc, _self_]\nresources: {nodes: 1}\n"},
         ["resources.nodes=-1"],
@@ -111,6 +119,9 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
         "unknown key in the primary",
         "unknown key in a system of one's own",
         "unknown key in a choice",
+        "a value of the wrong type in a file",
+        "a value of the wrong type",
+        "a text for a list",
     ],
 )
 def test_a_mistake_in_a_file_is_told_without_m_too(app: App, name: str) -> None:
