@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 import warnings
@@ -36,8 +37,18 @@ TORCH = (  # the second is imported by every optimizer
     "torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel",
 )  # fmt: skip
 OF_SUBMITIT = {f"hpc_hydra.schedulers.{name}" for name in ("executor", "functions", "watcher")}
-READ_AT_START = ("PYTHON", "LC_", "LANG", "TZ", "OMP_", "MKL_", "TORCH")  # by an interpreter, or by what is imported
+READ_AT_START = (
+    "PYTHON",
+    "LC_",
+    "LANG",
+    "TZ",
+    "OMP_",
+    "MKL_",
+    "TORCH_",
+    "TORCHINDUCTOR_",
+)  # by an interpreter, or by what is imported
 FOLLOWED = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}  # by a fork too
+_STARTING = threading.Lock()
 BEGAN_WITH = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
@@ -101,7 +112,6 @@ def ranks(
         return run(argv, env={**env, **mine, "MASTER_ADDR": "127.0.0.1"}, cwd=cwd, timeout=timeout, torch=True)
 
     with ThreadPoolExecutor(number) as threads:
-        _server(torch=True)
         return list(threads.map(rank, range(number)))
 
 
@@ -129,8 +139,13 @@ def _environ(torch: bool) -> dict[str, str]:
     return {**BEGAN_WITH, **threads, "PYTHONPATH": str(ROOT)}
 
 
-@cache
 def _server(torch: bool) -> socket.socket:
+    with _STARTING:
+        return _started(torch)
+
+
+@cache
+def _started(torch: bool) -> socket.socket:
     """The way to the server, which ends with this process."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from hpc_hydra.node.rank.rendezvous import hold
 from hpc_hydra.planning.types import Rendezvous
+from tests import forking
 
 from .conftest import ROOT, Frozen
 
@@ -28,23 +30,26 @@ with hpc_hydra.distributed(cfg) as dist:
 """
 
 
-def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str) -> subprocess.Popen[str]:
+THREADS = ThreadPoolExecutor(8)  # each waits for a process
+
+
+def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str) -> Future[CompletedProcess[str]]:
     script = tmp_path / "plain.py"
     if code:
         script.write_text("import os, sys, time\ncfg = None\n" + textwrap.dedent(code))
     base = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_", "RANK", "WORLD_"))}
-    return subprocess.Popen(
-        [*(launch or (sys.executable,)), str(script)], env={**base, "PYTHONPATH": str(ROOT), **env}, cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    env = {**base, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
+    argv = [*(launch or (sys.executable,)), str(script)]
+    return THREADS.submit(forking.run, argv, env=env, cwd=tmp_path, timeout=90, torch=True)
 
 
-def outputs(*processes: subprocess.Popen[str]) -> list[tuple[int, str]]:
+def outputs(*processes: Future[CompletedProcess[str]]) -> list[tuple[int, str]]:
     found = []
     for process in processes:
-        out, _ = process.communicate(timeout=90)
-        lines = [line for line in out.splitlines(keepends=True) if not line.startswith("[W")]  # torch's own warnings
-        found.append((process.returncode, "".join(lines)))
+        done = process.result()
+        out = (done.stdout + done.stderr).splitlines(keepends=True)
+        lines = [line for line in out if not line.startswith("[W")]  # torch's own warnings
+        found.append((done.returncode, "".join(lines)))
     return found
 
 
