@@ -15,7 +15,7 @@ MISSING: Any = "???"
 
 @dataclass
 class QueueConfig:
-    """A named queue profile: what `scheduler.queue=<name>` stands for on this system (design §4)."""
+    """A named queue profile: what `scheduler.queue=<name>` stands for on this system."""
 
     partition: Optional[str] = None  # what the scheduler is told; the profile's own name where null
     account: Optional[str] = None

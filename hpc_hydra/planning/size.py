@@ -1,4 +1,4 @@
-"""How many nodes, ranks, GPUs and CPUs: the one place that decides (design §4, "Job size").
+"""How many nodes, ranks, GPUs and CPUs: the one place that decides.
 
 Must not know: where the numbers come from, how a scheduler says them.
 """

@@ -1,6 +1,6 @@
 """A queue inside an allocation that is already held: each run is a step of it, and waits until there is room.
 
-The scripts run here, as those of `local_queue` do; the scheduler's own launch command, which they call, starts the
+The scripts run here, as those of `local.queue` do; the scheduler's own launch command, which they call, starts the
 ranks in the allocation. Must not know: any scheduler's variables, Hydra.
 """
 

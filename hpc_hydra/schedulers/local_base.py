@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
+from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, JobStatus
@@ -68,11 +68,3 @@ def ids_of(spec: JobSpec) -> tuple[str, ...]:
 def run_id(job: str, run: int | str) -> str:
     """Our id of a run of this launcher's; its output is in ``<id>.log``."""
     return f"{job}.{run}"
-
-
-def number(env: Mapping[str, str], name: str) -> int:
-    """What our own starter has set. Raises `RendezvousError` naming the variable."""
-    value = env.get(name, "")
-    if not (value.isascii() and value.isdigit()):
-        raise RendezvousError(f"{value!r} is no number", where=name, fix="start the ranks by the job script")
-    return int(value)

@@ -131,7 +131,7 @@ def _nvml_gpu(lib: ctypes.CDLL, index: int) -> Gpu:
 
 
 def _amd(root: Path) -> Sequence[Gpu]:
-    """GPUs of the kernel's topology (kfd): a node with SIMD units is a GPU, its banks of heap type 1 its memory."""
+    """GPUs of the kernel's topology (kfd). Nodes with SIMD units are GPUs; memory is banks of heap types 1 and 2."""
     gpus = []
     for folder in sorted(
         Path(root, "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"), key=lambda path: int(path.name)

@@ -71,28 +71,28 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
     try:
         with record_startup_error(context):
             node = identify(context.attempt, context.plan, os.environ, context.host)
-        server = replace(context, info=node)
-        prepare_run(server)
-        with meet(server, signals) as (meeting, held):
-            ranks = [rank_info(node, local, context.plan) for local in range(context.plan.request.procs_per_node)]
-            why = prepare(context, ranks[0], meeting)
-            if why is not None and node.rank == 0:
-                print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
-            running: dict[int, int] = {}
-            parent = os.getpid()
-            for info in ranks:
-                pid = os.fork()
-                if pid == 0:
-                    os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
-                    die_with_parent(parent, signal.SIGTERM)
-                    if held is not None:
-                        held.close()
-                    return _become(context, info, meeting, parent, new_image=why is not None)
-                running[pid] = info.rank
-            try:
-                return _watch(running, signals)
-            finally:
-                kill_children()
+            server = replace(context, info=node)
+            prepare_run(server)
+            with meet(server, signals) as (meeting, held):
+                ranks = [rank_info(node, local, context.plan) for local in range(context.plan.request.procs_per_node)]
+                why = prepare(context, ranks[0], meeting)
+                if why is not None and node.rank == 0:
+                    print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
+                running: dict[int, int] = {}
+                parent = os.getpid()
+                for info in ranks:
+                    pid = os.fork()
+                    if pid == 0:
+                        os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
+                        die_with_parent(parent, signal.SIGTERM)
+                        if held is not None:
+                            held.close()
+                        return _become(context, info, meeting, parent, new_image=why is not None)
+                    running[pid] = info.rank
+                try:
+                    return _watch(running, signals)
+                finally:
+                    kill_children()
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(None, error, context.host, signals)
 

@@ -384,8 +384,7 @@ class Job:
 def in_words(cause: RankEnd | None, told: bool, code: int) -> str:
     """How a group ended."""
     if cause is not None:
-        lines = ()
-        text = how(cause, lines)
+        text = how(cause)
         return f"rank {cause.rank} on {cause.host}: {text}" if cause.rank >= 0 else text
     if told:
         return "it was told to stop"

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 
 from hpc_hydra import envvars
-from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.rank.context import Agent, RankContext, read_context
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.rendezvous import Endpoint
@@ -20,6 +20,7 @@ from hpc_hydra.node.rank.supervisor import ended_early, start
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.processes import Signals, Stopped, die_with_parent
 from hpc_hydra.records.files import write_json
+from hpc_hydra.schedulers.task_variables import number
 
 
 def supervise_worker(signals: Signals) -> int | Child:
@@ -66,9 +67,4 @@ def worker_info(env: Mapping[str, str]) -> RankInfo:
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
-    text = env.get(name, "")
-    if not (text.isascii() and text.isdigit()):
-        raise RendezvousError(
-            f"{text!r} is no number", where=name, fix="start the job script: its agents start the workers"
-        )
-    return int(text)
+    return number(env, name, fix="start the job script: its agents start the workers")

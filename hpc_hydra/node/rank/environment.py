@@ -16,10 +16,7 @@ from hpc_hydra import envvars
 from hpc_hydra.node.rank import gpu_visibility
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
 
-# What the job script says about a run. Its presence marks a rank's process: nothing may be launched from there.
-
-# How often torchrun's agents had started the ranks before: the same on all nodes, unlike TORCHELASTIC_RESTART_COUNT.
-WARNING_NOTE = gpu_visibility.WARNING  # a note that begins so is for its own rank to print
+WARNING_NOTE = gpu_visibility.WARNING  # prefix of a note that each rank prints itself; others are printed by rank 0
 
 # Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")

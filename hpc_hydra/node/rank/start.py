@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, PlanError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Rendezvous
+from hpc_hydra.schedulers.task_variables import number
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -85,8 +86,8 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
         raise RendezvousError(f"is {rank}, not below WORLD_SIZE={size}", where="RANK")
     local = _number(env, "LOCAL_RANK") if size > 1 or "LOCAL_RANK" in env else 0
     local_size = _number(env, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in env else size
-    nodes = int(env.get(envvars.NUM_NODES) or env.get("GROUP_WORLD_SIZE") or -(-size // max(local_size, 1)))
-    node = int(env.get("NODE_RANK") or env.get("GROUP_RANK") or rank // max(local_size, 1))
+    nodes = _first_number(env, envvars.NUM_NODES, "GROUP_WORLD_SIZE", default=-(-size // max(local_size, 1)))
+    node = _first_number(env, "NODE_RANK", "GROUP_RANK", default=rank // max(local_size, 1))
     address, port = _value(env, "MASTER_ADDR"), _number(env, "MASTER_PORT")
     host = env.get(envvars.MASTER_HOST) or address
     read = " ".join(
@@ -96,13 +97,13 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
     if envvars.RANK_PROCESS in env:
         wishes = GroupRequest(
             Rendezvous(
-                timeout=int(env.get(envvars.TIMEOUT, Rendezvous.timeout)),
+                timeout=_first_number(env, envvars.TIMEOUT, default=Rendezvous.timeout),
                 backend=env.get(envvars.BACKEND),
-                fraction_max_gpu_mem=_float(env.get(envvars.FRACTION_MAX_GPU_MEM)),
+                fraction_max_gpu_mem=_fraction(env, envvars.FRACTION_MAX_GPU_MEM),
             ),
-            int(env.get(envvars.GPUS_PER_PROC, 0)),
+            _first_number(env, envvars.GPUS_PER_PROC, default=0),
             env.get(envvars.GPUS_ASKED) != "0",
-            int(env.get(envvars.SEED, 0)),
+            _first_number(env, envvars.SEED, default=0),
         )
         token = env.get(envvars.ATTEMPT, "")
     else:
@@ -195,11 +196,18 @@ def _value(env: Mapping[str, str], name: str) -> str:
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
-    text = _value(env, name)
-    if not (text.isascii() and text.isdigit()):
-        raise RendezvousError(f"{text!r} is no number", where=name)
-    return int(text)
+    _value(env, name)
+    return number(env, name)
 
 
-def _float(text: str | None) -> float | None:
-    return float(text) if text else None
+def _first_number(env: Mapping[str, str], *names: str, default: int) -> int:
+    """The number in the first of these variables that is set and not empty."""
+    return next((number(env, name) for name in names if env.get(name)), default)
+
+
+def _fraction(env: Mapping[str, str], name: str) -> float | None:
+    text = env.get(name)
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise RendezvousError(f"{text!r} is not a number", where=name) from None

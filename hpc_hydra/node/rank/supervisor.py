@@ -99,7 +99,7 @@ def start(
 
 
 def held_for(program: Program, plan: Plan) -> int | None:
-    """The warning that waits until the program's process listens (`warned.begin`); a command gets it at once."""
+    """The warning signal that stays blocked until the program listens (`warning_signal.begin`); None for a command."""
     return None if program.kind == "command" else number_of(plan.request.warn_signal)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
-from hpc_hydra.schedulers.local_base import number, run_id
+from hpc_hydra.schedulers.local_base import run_id
+from hpc_hydra.schedulers.task_variables import number
 
 RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
 """What ``spawn`` sets for each rank."""

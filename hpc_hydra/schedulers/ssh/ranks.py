@@ -8,7 +8,8 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.schedulers.local.ranks import RANK, SIZE
-from hpc_hydra.schedulers.local_base import number, run_id
+from hpc_hydra.schedulers.local_base import run_id
+from hpc_hydra.schedulers.task_variables import number
 
 NODE, HOSTS = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS"
 """What tells a rank its node and the hosts of its run."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +194,24 @@ def test_a_rank_that_waits_in_vain_names_rank_0(freeze: Freeze) -> None:
     with frozen.rank(1, 2) as rank:
         rank.communicate()
     assert rank.returncode == 1 and "rank 0 on h" in frozen.end(1)["error"] and "rank 0 on h" in frozen.log(1)
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        pytest.param({"fork_server": True}, id="fork_server"),
+        pytest.param({"name": "torchrun"}, id="torchrun", marks=pytest.mark.torch),
+    ],
+)
+def test_an_error_of_the_rendezvous_is_the_reason_in_the_outcome(freeze: Freeze, mode: dict[str, Any]) -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        frozen = freeze(rendezvous=Rendezvous(**{"timeout": 60, "port": port, **mode}))
+        code, outcome = frozen.run()
+    assert code == 1 and f"port {port} cannot be used on {os.uname().nodename}" in outcome["reason"], outcome
 
 
 def test_killing_a_supervisor_leaves_no_program(freeze: Freeze) -> None:

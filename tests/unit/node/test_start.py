@@ -70,6 +70,22 @@ def test_a_malformed_variable_is_named(name: str, value: str) -> None:
         start_of({**TORCHRUN, name: value}, None)
 
 
+NUMBERS_OF_TORCHRUN = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
+NUMBERS_OF_ENTRY = ("NODE_RANK", *(f"HPC_HYDRA_{name}" for name in (
+    "NUM_NODES", "SEED", "TIMEOUT", "GPUS_PER_PROC", "FRACTION_MAX_GPU_MEM"
+)))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [*((TORCHRUN, name) for name in NUMBERS_OF_TORCHRUN), *((ENTRY, name) for name in NUMBERS_OF_ENTRY)],
+)
+@pytest.mark.parametrize("value", ["two", "2x", "\u0665\u00b2"])
+def test_each_number_that_is_none_is_named(env: dict[str, str], name: str, value: str) -> None:
+    with pytest.raises(RendezvousError, match=f"^{name}: .* is not a number"):
+        start_of({**env, name: value}, None)
+
+
 def test_our_entry_without_its_variables_is_no_world_of_one() -> None:
     with pytest.raises(RendezvousError, match="RANK"):
         start_of({"HPC_HYDRA_RANK_PROCESS": "1"}, None)
