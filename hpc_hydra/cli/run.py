@@ -138,7 +138,7 @@ def explained() -> Iterator[None]:
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
 
-        from hpc_hydra.hydra_compat.errors import explain
+        from hpc_hydra.config.hydra_errors import explain
 
         said = explain(error)
         if said is None and isinstance(error, (HydraException, OmegaConfBaseException)):

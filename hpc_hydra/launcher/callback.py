@@ -102,14 +102,14 @@ def _check_launcher(config: DictConfig) -> None:
         known = ("_target_", *(one.name for one in fields(HpcLauncherConf)))
         for key in config.hydra.launcher:
             if key not in known:
-                from hpc_hydra.hydra_compat.errors import left_over
+                from hpc_hydra.config.hydra_errors import left_over
 
                 raise left_over(str(key))
     if target.startswith("hydra_plugins.hpc_hydra.") or "launch" not in config:
         return
     name = str(OmegaConf.select(config, "hydra.runtime.choices.hydra/launcher") or target)
     if "submitit" in target:
-        from hpc_hydra.hydra_compat.errors import other_launcher
+        from hpc_hydra.config.hydra_errors import other_launcher
 
         own = target.rpartition(".")[2].removesuffix("Launcher").lower()
         raise other_launcher(name if name.startswith("submitit_") else f"submitit_{own}")

@@ -73,7 +73,7 @@ def reported() -> Iterator[None]:
     from hydra.errors import CompactHydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from hpc_hydra.hydra_compat.errors import explain
+    from hpc_hydra.config.hydra_errors import explain
 
     try:
         yield

@@ -32,7 +32,7 @@ ARROWS = {
     "envvars": [],
     "processes": [],
     "suggest": [],
-    "hydra_compat": ["config", "suggest", "errors"],
+    "hydra_compat": [],
     "config": _CONFIG,
     "planning": _CONFIG,
     "records": _RECORDS,

@@ -8,10 +8,10 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+from hpc_hydra.config.hydra_errors import explain
 from hpc_hydra.config.load import check_value, from_mapping, settings
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.hydra_compat.errors import explain
 
 from .conftest import Compose
 

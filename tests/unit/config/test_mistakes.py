@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.config.hydra_errors import explain, left_over
 from hpc_hydra.config.load import OF_SUBMITIT, settings
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.hydra_compat.errors import explain, left_over
 
 from .conftest import BUNDLE, Compose
 

@@ -1,8 +1,8 @@
-"""What a person did wrong where Hydra says only what it could not do: its errors about our groups, as one of ours.
+"""Translates Hydra's errors about our groups into ours, which say what to type instead.
 
-A group's choice that is not there, a key that no group has, a plain text in place of a group, a file whose package or
-defaults list is wrong. Errors about groups of the user's own stay Hydra's.
-Must not know: planning, schedulers. Imported when something has gone wrong.
+Covered: a choice that does not exist, an unknown key, a plain value in place of a group, a file with a wrong package or
+defaults list. Errors about groups of the user's own stay Hydra's.
+Must not know: planning, schedulers. Imported only after an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.secrets import masked
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.hydra_compat import tracebacks
 
 _FILE = r"In '(?P<file>[^']+)': "
 _MISSING = re.compile(r"Could not (?:find|load) '(?P<group>\w+)/(?P<choice>[^']*)'")
@@ -44,7 +45,7 @@ _WORDS = 12  # choices that are listed where none is near
 
 
 def explain(error: BaseException) -> ConfigError | None:
-    """What to say instead of an error of Hydra's, or of what it calls; None where it is not about our groups."""
+    """Return our error in place of one of Hydra, OmegaConf or the YAML reader; None if it is not about our groups."""
     from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 
     if isinstance(error, RecursionError):
@@ -148,14 +149,14 @@ def _no_bundle(where: str) -> ConfigError:
 
 
 def _collection(key: str, value: str) -> ConfigError | None:
-    """A plain value for a key of ours that takes a list or a mapping."""
+    """Return the error for a plain value of a key that takes a list or a mapping; None if it takes none."""
     group, _, name = key.partition(".")
     kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
     return load.not_a_collection(value, key, kind) if kind in (list, dict) else None
 
 
 def _unparsed(override: str, text: str) -> ConfigError | None:
-    """A value with characters that are signs of Hydra's own grammar, such as braces."""
+    """Return the error for a value with characters of Hydra's override grammar, such as braces."""
     key, equals, value = override.partition("=")
     if re.split(r"[.@]", key.lstrip("+~"))[0] not in GROUPS:
         return None
@@ -170,7 +171,7 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
 
 
 def _key(text: str, cause: BaseException | None) -> str | None:
-    """The full key that an error is about, if it is one of ours or was meant to be."""
+    """Return the full key that an error is about if it is one of ours, or a near miss of one."""
     full = getattr(cause, "full_key", None)
     written = re.match(r"(?:Could not override|Error merging override) '?(?P<key>[^'=\n]+)", text)
     key = written["key"].lstrip("+~").rstrip(".") if written else full
@@ -186,7 +187,7 @@ def _key(text: str, cause: BaseException | None) -> str | None:
 
 
 def _of_launcher(text: str, cause: BaseException | None, file: str) -> ConfigError | None:
-    """A key of another launcher in `hydra.launcher`, beside the bundle."""
+    """Return the error for a key of another launcher in ``hydra.launcher``."""
     full = str(getattr(cause, "full_key", ""))
     if not full.startswith("hydra.launcher.") or "HpcLauncherConf" not in f"{cause}\n{text}":
         return None
@@ -254,14 +255,8 @@ def _plain(group: str, value: str, file: str) -> ConfigError:
 
 
 def _endless(trace: TracebackType | None) -> ConfigError | None:
-    """Files whose defaults lists name each other, found in the calls that Hydra was in."""
-    names: list[str] = []
-    while trace is not None:
-        if trace.tb_frame.f_code.co_name == "_create_defaults_tree_impl":
-            path = trace.tb_frame.f_locals.get("path")
-            if isinstance(path, str):
-                names.append(path.strip("/"))
-        trace = trace.tb_next
+    """Return the error for files whose defaults lists include each other."""
+    names = tracebacks.defaults_lists(trace)
     circle = next((names[at : at + names[at + 1 :].index(name) + 2] for at, name in enumerate(names)
                    if name in names[at + 1 :]), [])  # fmt: skip
     if not circle or not any(name.partition("/")[0] in GROUPS for name in circle):
@@ -276,12 +271,8 @@ def _endless(trace: TracebackType | None) -> ConfigError | None:
 
 
 def _number(trace: TracebackType | None) -> ConfigError | None:
-    """A number chosen of a group (``resources=2``), found in the call that refused it."""
-    overrides: Any = ()
-    while trace is not None:
-        overrides = trace.tb_frame.f_locals.get("overrides_list", overrides)
-        trace = trace.tb_next
-    for one in overrides or ():
+    """Return the error for a number as the choice of a group, as in ``resources=2``."""
+    for one in tracebacks.overrides(trace):
         key, value = str(one.key_or_group), one.value()
         if key in GROUPS and not isinstance(value, (str, list)):
             fix = f"{key}.{next(iter(load._fields(GROUPS[key])))}={value}" if key == "resources" else f"{key}=CHOICE"
@@ -290,7 +281,7 @@ def _number(trace: TracebackType | None) -> ConfigError | None:
 
 
 def _unreadable(error: BaseException) -> ConfigError | None:
-    """A file of one of our groups that is no YAML."""
+    """Return the error for a file of one of our groups that is not valid YAML."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None:
         return None
