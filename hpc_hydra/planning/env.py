@@ -95,7 +95,7 @@ def environment(settings: Settings, at: Situation, cpus_per_proc: int | None, ex
 def _check_identity(var: EnvVar) -> None:
     fix = IDENTITY.get(var.name)
     if var.name.startswith(envvars.PREFIX):
-        fix = "another name: those that begin with {envvars.PREFIX} are set for each run"
+        fix = f"another name: those that begin with {envvars.PREFIX} are set for each run"
     if fix is not None:
         raise ConfigError(
             "is set on each rank, and what is given here would be lost", where=var.origin or var.name, fix=fix

@@ -94,9 +94,10 @@ def _of_options(
 ) -> list[_Said]:
     found = []
     for option in group:
-        values = [value or "" for value in options.get(option, ())]
-        about_gpus = option not in words.not_only_gpus or any("gpu" in value for value in values)
-        if option in options and about_gpus:
+        if option not in options:
+            continue
+        values = [value or "" for value in options[option]]
+        if option not in words.generic_resources or words.requests_gpus(option, values):
             found.append(_Said(option, sources[command, option], ",".join(values)))
     return found
 

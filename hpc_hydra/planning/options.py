@@ -7,7 +7,7 @@ What a scheduler's options are called is data: the `OptionTable` of its adapter.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +32,17 @@ class OptionTable:
         refused: option that changes what is submitted, or what the commands print → what to write instead.
         refused_submit: those that are refused for the submit command alone.
         lacks: field of a request that the scheduler does not support → what to write instead.
-        gpu_requests: values of ``system.gpu_request``; the first is the default.
-        gpus: options that ask for GPUs in other ways than `GPU_REQUESTS`.
-        memory: other ways to ask for memory.
-        launch: options that the launch command has a say in.
-        exclusive: of each, one command takes one; of one name, one key says it.
+        gpu_requests: supported values of ``system.gpu_request``; the first is the default.
+        gpus: other options that request GPUs.
+        generic_resources: those options that request GPUs only if their value names them, such as ``gres``.
+        memory: other options that request memory.
+        launch: options of the launch command that may differ from those of the job.
+        exclusive: groups of mutually exclusive options. A group of one name: the option also has a key, and both may
+            not be given.
         written_by: option that is not among ``keys`` → key that writes it.
-        sizes: options that are stated for each request → its fields that ask for one, and those that it cannot be
-            told without.
+        sizes: option that the adapter writes → (fields of the request that cause it, other fields that its value
+            depends on).
+        always_ours: options that the adapter writes into each script.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -49,26 +52,29 @@ class OptionTable:
     lacks: Mapping[str, str] = field(default_factory=dict)
     gpu_requests: tuple[str, ...] = ()
     gpus: frozenset[str] = frozenset()
+    generic_resources: frozenset[str] = frozenset()
     memory: frozenset[str] = frozenset()
     launch: frozenset[str] = frozenset()
     exclusive: tuple[tuple[str, ...], ...] = ()
     written_by: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    always_ours: frozenset[str] = frozenset()
 
     @property
     def gpu_options(self) -> frozenset[str]:
-        """All ways to ask for GPUs."""
-        return self.gpus | set(GPU_REQUESTS)
+        """All options that request GPUs."""
+        return self.gpus | {request for request in self.gpu_requests if request != "none"}
 
-    @property
-    def not_only_gpus(self) -> frozenset[str]:
-        """Those that may ask for something else."""
-        return frozenset({"gres", "tres-per-task"})
+    def requests_gpus(self, name: str, values: Iterable[str | None]) -> bool:
+        """Whether an option with these values requests GPUs."""
+        named = name not in self.generic_resources or any("gpu" in (value or "") for value in values)
+        return name in self.gpu_options and named
 
 
 NO_OPTIONS = OptionTable()
-"""Of a scheduler whose options are all passed on."""
+"""For a scheduler that takes all options as they are."""
 GPU_REQUESTS = ("gpus-per-task", "gpus-per-node", "gres")
+"""Values of ``system.gpu_request`` that request GPUs."""
 _UNITS = {"resources.time_limit": seconds, "resources.mem_per_node": mebibytes}
 VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 
@@ -197,8 +203,7 @@ class _Merge:
         for command in ("launch", "submit"):
             for name, values in self.args[command].items():
                 key = self.sources[command, name]
-                text = f"{name}={','.join(value or '' for value in values)}"
-                if name in self.words.gpus or (name in ("gres", "gpus-per-task") and "gpu" in text):
+                if self.words.requests_gpus(name, values):
                     self.done.own_gpus = key
                 if name in self.words.memory and command == "submit":
                     self.done.own_memory = key
@@ -253,7 +258,7 @@ class _Merge:
         """Refuse keys of the user's that the site's scheduler rejects; what is only our default is left out."""
         for option, full in self.words.keys.items():
             group, _, attribute = full.partition(".")
-            if option not in self.denied or group == "system" or option in GPU_REQUESTS:
+            if option not in self.denied or group == "system" or option in self.words.gpu_options:
                 continue
             value = getattr(getattr(self.done.settings, group), attribute)
             if value not in (None, False):

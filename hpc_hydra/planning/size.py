@@ -1,4 +1,4 @@
-"""How many nodes, ranks, GPUs and CPUs: the one place that decides.
+"""Decide the number of nodes, ranks, GPUs and CPUs of a run.
 
 Must not know: where the numbers come from, how a scheduler says them.
 """

@@ -349,7 +349,4 @@ def from_json(kind: type[Any], data: Any) -> Any:
             if get_origin(arg) is tuple:
                 return from_json(arg, data)
         return tuple(data)
-    if isinstance(data, dict):  # an optional dataclass
-        member = next((arg for arg in get_args(kind) if dataclasses.is_dataclass(arg)), None)
-        return from_json(member, data) if isinstance(member, type) else data
     return data

@@ -31,7 +31,7 @@ _CONSEQUENCE = re.compile(
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
-_ENDED_BY_SCHEDULER = ("OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")  # SLURM's states
+_ENDED_BY_SCHEDULER = ("out_of_memory", "node_lost", "preempted")
 _SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
 
 
@@ -48,6 +48,8 @@ class SchedulerStatus(Protocol):
     def signal(self) -> int | None: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def cause(self) -> str | None: ...  # out_of_memory, node_lost, launcher_lost, preempted
 
 
 def collect(
@@ -198,21 +200,21 @@ def is_doubtful(outcome: Outcome) -> bool:
 
 
 def corrected(outcome: Outcome, status: SchedulerStatus | None) -> Outcome:
-    """Correct a doubtful outcome by the scheduler's state: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED …"""
+    """Correct a doubtful outcome by the state of the job: time limit, out of memory, lost node, preempted."""
     if status is None:
         return outcome
-    if outcome.status == "completed" and status.native.upper().startswith("OUT_OF_ME"):
+    if outcome.status == "completed" and status.cause == "out_of_memory":
         note = f"the job's state is {status.native}: one of its processes was killed for lack of memory"
         known = status.native in (outcome.reason or "")
         return outcome if known else replace(outcome, reason=_join(outcome.reason, note))
     if not is_doubtful(outcome):
         return outcome
-    state, native = status.state.value, status.native.upper()
+    state = status.state.value
     if outcome.status == "failed":
-        if not native.startswith("OUT_OF_ME") or native in (outcome.reason or "").upper():
+        if status.cause != "out_of_memory" or status.native in (outcome.reason or ""):
             return outcome
         return replace(outcome, reason=f"{outcome.reason} (out of memory: {status.native})")
-    if state == "timeout" or (state == "failed" and native.startswith(_ENDED_BY_SCHEDULER)):
+    if state == "timeout" or (state == "failed" and status.cause in _ENDED_BY_SCHEDULER):
         word, reason = _word(state, status, outcome.exit_code, (), None)
         return replace(outcome, status=word, reason=reason)
     return outcome
@@ -292,9 +294,8 @@ def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus 
     if cause.rank >= 0:  # a negative rank is unknown; its error names the host
         group = "" if cause.replica is None else f"replica {cause.replica}, "
         reason = f"{group}rank {cause.rank} on {cause.host}: {reason}"
-    native = status.native if status is not None else ""
-    if cause.signal == signal.SIGKILL and native.upper().startswith("OUT_OF_ME"):
-        reason += f" (out of memory: {native})"
+    if cause.signal == signal.SIGKILL and status is not None and status.cause == "out_of_memory":
+        reason += f" (out of memory: {status.native})"
     return reason
 
 
@@ -312,7 +313,7 @@ def _word(
     if state == "cancelled":
         return "cancelled", native or "cancelled"
     if state == "failed":
-        lost = status is not None and status.native.upper() in ("NODE_FAIL", "BOOT_FAIL", "LOST")
+        lost = status is not None and status.cause in ("node_lost", "launcher_lost")
         return "lost" if lost else "failed", _join(native, absent)
     if stopped:
         signum = next((end.signal for end in stopped if end.signal), None)
@@ -368,8 +369,7 @@ def _ended_by_scheduler(status: SchedulerStatus | None) -> bool:
     """Whether the scheduler ended the job, so that its state says nothing about the ranks."""
     if status is None:
         return False
-    native = status.native.upper()
-    return status.state.value in ("timeout", "cancelled") or native.startswith(_ENDED_BY_SCHEDULER)
+    return status.state.value in ("timeout", "cancelled") or status.cause in _ENDED_BY_SCHEDULER
 
 
 def _lingered(ends: Sequence[RankEnd]) -> str | None:

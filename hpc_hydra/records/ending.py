@@ -63,7 +63,7 @@ def advice(outcome: Outcome) -> str | None:
     why = (outcome.reason or "").upper()
     if outcome.status != "failed":
         return None
-    if "OUT_OF_ME" in why or ("OUT OF MEMORY" in why and "CUDA" not in why):
+    if "OUT OF MEMORY" in re.sub(r"(CUDA|HIP) OUT OF MEMORY", "", why.replace("_", " ")):  # of the node, not a GPU
         return (
             "request more memory (resources.mem_per_node=64G) or use less: fewer data-loader workers, smaller batches"
         )

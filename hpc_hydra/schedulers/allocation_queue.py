@@ -1,7 +1,7 @@
 """A queue inside an allocation that is already held: each run is a step of it, and waits until there is room.
 
-The scripts run here, as those of `local.queue` do; the scheduler's own launch command, which they call, starts the
-ranks in the allocation. Must not know: any scheduler's variables, Hydra.
+The scripts run on this machine, as those of `local.queue` do; the launch command in them starts the ranks in the
+allocation. Must not know: any scheduler's variables, Hydra.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from hpc_hydra.planning.options import NO_OPTIONS, OptionTable
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.job import (
     Allocation,
+    Cause,
     JobEndState,
     JobSpec,
     JobStatus,
@@ -30,6 +31,7 @@ from hpc_hydra.schedulers.submitter import Submitter
 
 __all__ = [
     "Allocation",
+    "Cause",
     "JobEndState",
     "JobSpec",
     "JobStatus",

@@ -26,21 +26,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from submitit.core import core, job_environment, utils
+from submitit.core import core, job_environment
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError, RendezvousError, SchedulerError
-from hpc_hydra.planning.types import RankInfo, Request, from_json
+from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.processes import ignore_signals
-from hpc_hydra.records.files import read_json, write_bytes
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.files import write_bytes
 from hpc_hydra.schedulers import commands, functions, generic
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, SubmitError, Submitter, in_queue
 from hpc_hydra.schedulers.batch_queue import BatchQueue
-from hpc_hydra.schedulers.capabilities import (
-    Resubmission,
-    SubmitAdvice,
-)
+from hpc_hydra.schedulers.capabilities import Resubmission, SubmitAdvice
 from hpc_hydra.schedulers.function_succession import Submission, Succession, submit
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, UNKNOWN, Watcher, environment
@@ -49,7 +45,6 @@ log = logging.getLogger(__name__)
 
 PRIVATE: dict[type, tuple[str, ...]] = {
     core.Executor: ("_internal_process_submissions", "_internal_update_parameters", "_valid_parameters"),
-    core.Job: ("_get_outcome_and_result",),
     core.InfoWatcher: ("_make_command",),
     job_environment.JobEnvironment: ("_handle_signals", "_requeue", "_usr_sig"),
 }
@@ -127,57 +122,26 @@ def _info(job: str, status: JobStatus) -> dict[str, str]:
 
 
 class Job(core.Job[Any]):  # type: ignore[misc]
-    """A run or a function in the queue.
-
-    Args:
-        outcome: the `outcome.json` of a run, which has its result; None: a function, with submitit's files.
-    """
+    """A function in the queue, with submitit's files."""
 
     watcher: InfoWatcher
 
-    def __init__(
-        self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,), outcome: Path | None = None
-    ) -> None:
-        self.outcome = outcome
+    def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
         super().__init__(folder=folder, job_id=job_id, tasks=tasks)
         self._follow()
 
     def _follow(self) -> None:
-        if self.outcome is None:
-            self.watcher.functions[self.job_id] = Path(self.paths.folder)
+        self.watcher.functions[self.job_id] = Path(self.paths.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.watcher.adapter.name, self.__dict__)
 
-    def done(self, force_check: bool = False) -> bool:
-        if self.outcome is None:
-            return bool(super().done(force_check))
-        mode = "force" if force_check else "standard"
-        return read_json(self.outcome) is not None or self.watcher.is_done(self.job_id, mode=mode)
-
     def cancel(self, check: bool = True) -> None:
         """Raises `SchedulerError` if it is still in the queue after that."""
         queue = BatchQueue(self.watcher.adapter, self.watcher)
-        if self.outcome is not None:
-            queue.cancel([self.job_id])
-            return
         succession = self.watcher.succession(self.job_id)
         for ids in ([succession.close()], succession.late(queue)):
             queue.cancel(ids)
-
-    def _get_outcome_and_result(self) -> tuple[str, Any]:
-        if self.outcome is None:
-            found: tuple[str, Any] = super()._get_outcome_and_result()
-            return found
-        end = time.monotonic() + self._results_timeout_s
-        while (data := read_json(self.outcome)) is None:
-            if time.monotonic() > end:
-                raise utils.UncompletedJobError(f"job {self.job_id} left no outcome (state: {self.state})")
-            time.sleep(0.2)
-        outcome: Outcome = from_json(Outcome, data)
-        if outcome.status == "completed":
-            return "success", outcome.result
-        return "error", f"{outcome.reason or outcome.status} (log: {outcome.log})"
 
 
 @lru_cache
@@ -272,11 +236,6 @@ class Executor(core.Executor):  # type: ignore[misc]
         job: Job = self.job_class(folder=self.folder, job_id=job_id, tasks=tuple(range(request.world_size)))
         pickled.rename(job.paths.submitted_pickle)
         return job
-
-    def launch(self, spec: JobSpec, script: Path, outcomes: Sequence[Path]) -> list[Job]:
-        """Submit ``script``; one handle per run of ``spec``, whose `outcome.json` are ``outcomes``. Raises as `put`."""
-        ids = self.put(spec, script)
-        return [self.job_class(spec.log, job, outcome=path) for job, path in zip(ids, outcomes, strict=True)]
 
     def put(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         """Submit ``script`` without handles, as the launcher does. As `BatchQueue.put`."""

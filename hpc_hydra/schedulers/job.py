@@ -16,6 +16,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Plan
 
 SubmitErrorKind = Literal["permanent", "limit", "transient", "array"]
+Cause = Literal["out_of_memory", "node_lost", "launcher_lost", "preempted"]
 
 
 class SubmitError(SchedulerError):
@@ -68,6 +69,7 @@ class JobStatus:
     reason: str = ""  # why it is pending, in words, or failed, in the scheduler's own
     start: float | None = None  # estimated start (pending) or start, Unix time
     never: bool = False  # it waits, and will not start as it is
+    cause: Cause | None = None  # why it failed; None: for another reason, or the scheduler does not say
 
 
 @dataclass(frozen=True)

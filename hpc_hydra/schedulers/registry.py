@@ -124,7 +124,9 @@ def submitter(name: str, held: Allocation | None = None) -> Submitter:
 
     scheduler = adapter_for(name)
     if not isinstance(scheduler, JobSteps):
-        raise ConfigError(f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="submit")
+        raise ConfigError(
+            f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="launch.inside=submit"
+        )
     return StepSubmitter(scheduler, held)
 
 

@@ -1,4 +1,4 @@
-"""What was typed of a request, in the options of a submit command: for scripts with directives of their own.
+"""The part of a request that the user typed, as options of a submit command: for scripts with their own directives.
 
 Must not know: any scheduler, the command line.
 """
@@ -13,15 +13,15 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.options import Option, key_of
 
-_SPELLING = {"gpu_request", "gpu_type", "flavour"}  # how something is said, not what
+_SPELLING = {"gpu_request", "gpu_type", "flavour"}  # spelling of other options
 
 
 def typed_request(request: Request, typed: Collection[str], options: Collection[str]) -> Request:
-    """``request`` without what comes from presets and defaults.
+    """Return ``request`` without what comes from presets and defaults.
 
     Args:
-        typed: its fields that were given on the command line.
-        options: names of free-form options that were.
+        typed: fields that were given on the command line.
+        options: names of free-form options that were given on the command line.
     """
     kept = {*typed, *_SPELLING}
     bare = {f.name: f.default for f in fields(Request) if f.default is not MISSING and f.name not in kept}
@@ -30,28 +30,29 @@ def typed_request(request: Request, typed: Collection[str], options: Collection[
 
 
 def typed_options(scheduler: BatchScripts, request: Request, typed: Collection[str]) -> list[Option]:
-    """Options of the submit command for what was typed, and no others.
+    """Return the options of the submit command for what was typed.
 
     Args:
-        request: of `typed_request`.
+        request: as returned by `typed_request`.
 
     Raises:
-        PlanError: an option that the scheduler counts by something that was not typed.
+        PlanError: the value of an option depends on a key that was not typed.
     """
-    given = {name for name, _ in request.submit_args}
+    given, table = {name for name, _ in request.submit_args}, scheduler.options
     kept = []
     for option in scheduler.directives(request):
-        if option[0] in scheduler.options.sizes and option[0] not in given:
-            asks, needs = scheduler.options.sizes[option[0]]
+        if option[0] in table.always_ours and option[0] not in given:
+            continue
+        if option[0] in table.sizes and option[0] not in given:
+            asks, needs = table.sizes[option[0]]
             if not set(asks) & set(typed):
                 continue
             missing = [key_of(name) for name in needs if name not in typed]
             if missing:
-                there = next(name for name in asks if name in typed)
+                cause = next(name for name in asks if name in typed)
                 raise PlanError(
-                    f"scheduler={scheduler.name} counts it together with {' and '.join(missing)}, which only the script"
-                    " knows",
-                    where=key_of(there),
+                    f"scheduler={scheduler.name} also needs {' and '.join(missing)}, which only the script sets",
+                    where=key_of(cause),
                     fix=f"{' '.join(f'{key}=NUMBER' for key in missing)} as well, or change the script",
                 )
         kept.append(option)

@@ -59,7 +59,7 @@ class LocalOutside(Submitter):
             elif alive[key] is None:
                 statuses[run_id] = JobStatus(State.UNKNOWN, reason=f"belongs to {who}; run this command there")
             else:
-                statuses[run_id] = JobStatus(State.FAILED, "LOST", reason=f"{who} has ended")
+                statuses[run_id] = JobStatus(State.FAILED, "LOST", reason=f"{who} has ended", cause="launcher_lost")
         return statuses
 
     def unanswered(self) -> str | None:

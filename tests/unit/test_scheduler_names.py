@@ -1,15 +1,17 @@
-"""A scheduler is one folder: no module outside of it names the scheduler, its commands or its variables."""
+"""A scheduler is one folder: no module outside of it names the scheduler, its commands, variables or job states."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import hpc_hydra
+from hpc_hydra.schedulers.base import State
 
 PACKAGE = Path(hpc_hydra.__file__).parent
 SCHEDULERS = PACKAGE / "schedulers"
@@ -22,6 +24,13 @@ _WORDS = (  # beside the names: their commands, and the beginnings of their vari
     "|bsub|bjobs|bkill|bqueues|bhosts|bparams|lsid|blaunch|jsrun|jsm|csm"
     "|slurmd?|lsb"
 )
+_STATES = {  # states that only one scheduler has; those that every scheduler has (RUNNING) are words of ours
+    state
+    for folder in FOLDERS
+    if (folder / "output.py").exists()
+    for state in import_module(f"hpc_hydra.schedulers.{folder.name}.output").STATES
+} - {*State.__members__, "DONE", "EXIT", "RUN", "WAIT", "STOPPED", "LAUNCH_FAILED"}
+_STATE = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(sorted(_STATES))}|OUT_OF_ME|TERM_[A-Z]+)(?![A-Za-z0-9])")
 _PLAIN = "local|ssh"  # words of English and a program: names of schedulers where they stand alone
 _NAMED = re.compile(rf"(?i)(?<![a-z0-9])({'|'.join({*NAMES} - {*_PLAIN.split('|')})}|{_WORDS})(?![a-z0-9])")
 _ALONE = re.compile(rf"({_PLAIN})|.*\bscheduler=({_PLAIN})\b.*", re.DOTALL)
@@ -61,9 +70,9 @@ def words(source: Path) -> Iterator[tuple[int, str]]:
 
 
 def named(text: str) -> bool:
-    """Whether a text names a scheduler, a command or a variable of one; ``OF_SBATCH`` and ``SlurmJob``, too."""
+    """Whether a text names a scheduler or one of its commands, variables or states, also ``OF_SBATCH``."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
-    return bool(_NAMED.search(apart) or _ALONE.fullmatch(text))
+    return bool(_NAMED.search(apart) or _ALONE.fullmatch(text) or _STATE.search(text))
 
 
 def hits(source: Path) -> list[tuple[int, str]]:
@@ -74,6 +83,7 @@ def hits(source: Path) -> list[tuple[int, str]]:
     "text",
     [
         "slurm", "SLURM_JOB_ID", "LSB_JOBID", "FLUX_", "sinfo is here", "OF_SBATCH", ".SlurmJob", "of Flux", "local",
+        "NODE_FAIL", "the job's state is OUT_OF_MEMORY", "TERM_OWNER", "PREEMPTED", "UNKWN", "OUT_OF_ME",
         "ssh", "leave it out, or scheduler=local", "JSM_NAMESPACE_RANK", "hpc_hydra.schedulers.slurm.sinfo",
     ],
 )  # fmt: skip
@@ -81,7 +91,9 @@ def test_a_name_is_found(text: str) -> None:
     assert named(text)
 
 
-@pytest.mark.parametrize("text", [".local", "a local path", "ssh to it", "PMI_SIZE", "influx", "rank", "locally"])
+@pytest.mark.parametrize(
+    "text", [".local", "a local path", "ssh to it", "PMI_SIZE", "influx", "rank", "locally", "RUNNING", ".TIMEOUT"]
+)
 def test_what_is_no_name_is_left_alone(text: str) -> None:
     assert not named(text)
 

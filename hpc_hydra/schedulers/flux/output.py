@@ -148,6 +148,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus:
         signal=signal,
         reason=reason,
         start=job.get("t_run") or estimate,
+        cause="node_lost" if native == "NODE_FAIL" else None,
     )
 
 

@@ -73,6 +73,7 @@ TABLE = OptionTable(
     },
     gpu_requests=("gpus-per-node", "gpus-per-task", "gres", "none"),
     gpus=frozenset({"gpus", "gpus-per-node", "gpus-per-socket", "tres-per-task"}),
+    generic_resources=frozenset({"gres", "tres-per-task"}),
     memory=frozenset({"mem-per-cpu", "mem-per-gpu"}),
     launch=frozenset({"gpus-per-task", "cpus-per-task", "mpi", "gpu-bind", "cpu-bind"}),
     exclusive=(
@@ -92,18 +93,16 @@ TABLE = OptionTable(
     ),
     written_by={"requeue": "launch.max_requeues"},
     sizes={
-        "job-name": ((), ()),
         "nodes": (("nodes",), ()),
         "ntasks-per-node": (("procs_per_node",), ()),
         "gpus-per-node": (("gpus_per_proc",), ("procs_per_node",)),
         "gres": (("gpus_per_proc",), ("procs_per_node",)),
-        "open-mode": ((), ()),
-        "no-requeue": ((), ()),
     },
+    always_ours=frozenset({"job-name", "open-mode", "no-requeue"}),
 )  # fmt: skip
 """``gpus-per-node`` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL can use
 peer-to-peer transport. ``gpus-per-task`` shows each rank its own only."""
-_GPUS = (TABLE.gpus | {"gpus-per-task"}) - TABLE.not_only_gpus  # and gres=gpu:N
+_GPUS = TABLE.gpu_options - TABLE.generic_resources  # and gres=gpu:N
 _ONE_OF = tuple(group for group in TABLE.exclusive if len(group) > 1 and "gres" not in group)
 
 
@@ -134,6 +133,7 @@ class SlurmOptions(Scheduler):
             "nodes": ("resources.nodes", request.nodes),
             "ntasks-per-node": ("resources.procs_per_node", (request.allocation or (request.procs_per_node,))[0]),
         }
+        # only functions get here with these options: planning turns them into keys
         if option in size and value != str(size[option][1]):
             raise PlanError(
                 f"--{option}={value} contradicts the size of the job, which is {size[option][1]}",

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.base import Allocation, Cause, JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
 from hpc_hydra.schedulers.capabilities import FindJobs, JobArrays, JobEndQuery, JobSteps, StepSignals, SubmitAdvice
 from hpc_hydra.schedulers.hostlist import counts, expand, ranges
 from hpc_hydra.schedulers.slurm.reasons import in_words, never_starts
@@ -56,9 +56,15 @@ _TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 _PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
-_SBATCH_SAYS = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
+_SBATCH_PREFIX = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
 _NO_ARRAY = re.compile(r"Invalid job array specification", re.IGNORECASE)
 _NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
+_CAUSES: dict[str, Cause] = {
+    "OUT_OF_MEMORY": "out_of_memory",
+    "NODE_FAIL": "node_lost",
+    "BOOT_FAIL": "node_lost",
+    "PREEMPTED": "preempted",
+}
 _SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
 _SACCT = "JobID,State,ExitCode,Start,Reason"
 
@@ -113,11 +119,9 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
         return "transient" if _TRANSIENT.search(message) else "permanent"
 
     def refusal(self, message: str) -> str:
-        said = [
-            re.sub(r"^sbatch: (error: )?(Batch job submission failed: )?", "", line) for line in message.splitlines()
-        ]
-        first = said[0] if said else message
-        return first if _NO_PARTITION.match(first) else "; ".join(dict.fromkeys(filter(None, said)))
+        lines = [_SBATCH_PREFIX.sub("", line) for line in message.splitlines()]
+        first = lines[0] if lines else message
+        return first if _NO_PARTITION.match(first) else "; ".join(dict.fromkeys(filter(None, lines)))
 
     def advice_command(self, message: str) -> list[str] | None:
         return ["sinfo", "--noheader", "--format=%R"] if _NO_PARTITION.search(message) else None
@@ -164,7 +168,7 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
             elif state is State.CANCELLED and in_words(reason) != reason:  # why it waited before
                 reason = ""
             never = state is State.PENDING and never_starts(reason)
-            status = JobStatus(state, native, exit_code, signal, reason, _time(start), never)
+            status = JobStatus(state, native, exit_code, signal, reason, _time(start), never, _CAUSES.get(native))
             found.update(dict.fromkeys(_elements(job), status))
         return found
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import submitit.helpers
 from submitit.core import core, job_environment
-from submitit.core.utils import FailedJobError, UncompletedJobError
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
@@ -377,25 +375,6 @@ def test_nothing_that_submitit_leaves_to_an_executor_is_left_to_it(scheduler: st
             if "NotImplementedError" in getattr(getattr(member, "__code__", None), "co_names", ()):
                 assert getattr(ours, name) is not getattr(base, name), f"{ours.__name__}.{name}"
     assert made.name() == scheduler and made.watcher is executor_for(scheduler)(tmp_path).watcher
-
-
-def test_submitits_helpers_take_our_jobs(submitter: BatchSubmitter, fakes: Fakes, job: JobSpec, tmp_path: Path) -> None:
-    fakes.put("sbatch", "echo 12")
-    fakes.put(
-        "squeue", "echo '12_0|COMPLETED|0|N/A|None'; echo '12_1|FAILED|256|N/A|None'; echo '12_2|FAILED|9|N/A|None'"
-    )
-    paths = [tmp_path / f"{i}.json" for i in range(3)]
-    paths[0].write_text('{"num": 0, "status": "completed", "exit_code": 0, "result": 41.5, "result_kind": "json"}')
-    paths[1].write_text('{"num": 1, "status": "failed", "exit_code": 1, "reason": "rank 2: ValueError: boom"}')
-    good, bad, lost = submitter.executor.launch(replace(job, runs=(0, 1, 2)), SCRIPT, paths)
-    lost._results_timeout_s = 0
-    assert list(submitit.helpers.as_completed([good, bad, lost], poll_frequency=0.01)) == [good, bad, lost]
-    assert good.result() == 41.5
-    with pytest.raises(FailedJobError, match="ValueError: boom"):
-        bad.result()
-    with pytest.raises(UncompletedJobError, match="12_2 left no outcome"):
-        lost.result()
-    assert [job.state for job in (good, bad, lost)] == ["COMPLETED", "FAILED", "FAILED"]
 
 
 def test_an_interrupt_lets_a_submission_end(

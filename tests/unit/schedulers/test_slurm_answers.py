@@ -60,6 +60,17 @@ def test_states(native: str, state: State) -> None:
         assert (status.state, status.native) == (state, native.rstrip("+"))  # with who cancelled it
 
 
+@pytest.mark.parametrize(
+    ("native", "cause"),
+    [
+        ("OUT_OF_MEMORY", "out_of_memory"), ("NODE_FAIL", "node_lost"), ("BOOT_FAIL", "node_lost"),
+        ("PREEMPTED", "preempted"), ("FAILED", None), ("TIMEOUT", None), ("COMPLETED", None),
+    ],
+)  # fmt: skip
+def test_states_that_give_a_cause(native: str, cause: str | None) -> None:
+    assert SLURM.parse_status(["sacct"], f"7|{native}|0:9|Unknown|None")["7"].cause == cause
+
+
 def test_only_states_that_are_over_count_as_finished() -> None:
     over = {name for name, state in STATES.items() if state.is_finished}
     assert over == {

@@ -14,10 +14,15 @@ from hpc_hydra.records.collect import collect, corrected, is_consequence, last_l
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd
-from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.schedulers.base import Cause, JobStatus, State
 
 ATTEMPT = "20260101-000000-77"
 FINE = RankEnd(0, "n01", 0, ended=100)
+CAUSES: dict[str, Cause] = {
+    "OUT_OF_MEMORY": "out_of_memory",
+    "NODE_FAIL": "node_lost",
+    "PREEMPTED": "preempted",
+}
 
 
 def outcome(root: Path, *ends: RankEnd, attempt: str | None = ATTEMPT, **known: Any) -> Outcome:
@@ -141,8 +146,13 @@ def test_last_lines_of_progress_bars_and_bad_bytes(tmp_path: Path) -> None:
     [
         (JobStatus(State.TIMEOUT, "TIMEOUT", 0, 15), "timeout", 143, "TIMEOUT"),
         (JobStatus(State.CANCELLED, "CANCELLED by 0"), "cancelled", 143, "CANCELLED by 0"),
-        (JobStatus(State.FAILED, "NODE_FAIL", 1, None, "n01 is down"), "lost", 1, "NODE_FAIL: n01 is down"),
-        (JobStatus(State.FAILED, "OUT_OF_MEMORY", 0, 9), "failed", 137, "OUT_OF_MEMORY"),
+        (
+            JobStatus(State.FAILED, "NODE_FAIL", 1, None, "n01 is down", cause="node_lost"),
+            "lost",
+            1,
+            "NODE_FAIL: n01 is down",
+        ),
+        (JobStatus(State.FAILED, "OUT_OF_MEMORY", 0, 9, cause="out_of_memory"), "failed", 137, "OUT_OF_MEMORY"),
         (JobStatus(State.FAILED, "FAILED", 5), "failed", 5, "FAILED"),
     ],
 )
@@ -162,7 +172,7 @@ def test_a_rank_that_failed_before_the_end_of_the_job_is_still_the_cause(tmp_pat
 
 def test_out_of_memory_is_said_beside_the_killed_rank(tmp_path: Path) -> None:
     killed = RankEnd(1, "n", 137, 9)
-    found = outcome(tmp_path, killed, status=JobStatus(State.FAILED, "OUT_OF_MEMORY"))
+    found = outcome(tmp_path, killed, status=JobStatus(State.FAILED, "OUT_OF_MEMORY", cause="out_of_memory"))
     assert found.reason == "rank 1 on n: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"
 
 
@@ -213,9 +223,9 @@ def test_a_reason_of_the_script_is_kept(tmp_path: Path) -> None:
 def test_ranks_that_all_ended_well_count_whatever_became_of_their_job(
     tmp_path: Path, state: State, native: str, word: str
 ) -> None:
-    found = outcome(tmp_path, FINE, replace(FINE, rank=1), status=JobStatus(state, native))
+    found = outcome(tmp_path, FINE, replace(FINE, rank=1), status=JobStatus(state, native, cause=CAUSES.get(native)))
     assert found.status == word and native in (found.reason or "")
-    lacking = outcome(tmp_path, FINE, world_size=3, status=JobStatus(state, native))
+    lacking = outcome(tmp_path, FINE, world_size=3, status=JobStatus(state, native, cause=CAUSES.get(native)))
     assert lacking.status != "completed"
 
 
@@ -267,18 +277,19 @@ def test_of_a_growing_file_only_its_end_is_read(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_schedulers_word_stands_over_that_of_a_job_that_was_stopped(native: str, state: State, word: str) -> None:
     stopped = Outcome(0, "cancelled", 143, signal=15, reason="stopped by SIGTERM")
-    found = corrected(stopped, JobStatus(state, native))
+    status = JobStatus(state, native, cause=CAUSES.get(native))
+    found = corrected(stopped, status)
     assert found.status == word and (word == "cancelled" or native in (found.reason or ""))
     assert (found.exit_code, found.signal) == (143, 15)
     failed = Outcome(0, "failed", 1, reason="rank 0: ValueError")
-    assert corrected(failed, JobStatus(state, native)) == failed
-    assert corrected(Outcome(0, "completed", 0), JobStatus(state, native)).status == "completed"
+    assert corrected(failed, status) == failed
+    assert corrected(Outcome(0, "completed", 0), status).status == "completed"
 
 
 def test_memory_is_told_once_where_a_rank_was_killed_for_it() -> None:
     killed, says = (
         Outcome(0, "failed", 137, signal=9, reason="rank 0 on n1: killed by SIGKILL"),
-        JobStatus(State.FAILED, "OUT_OF_MEMORY"),
+        JobStatus(State.FAILED, "OUT_OF_MEMORY", cause="out_of_memory"),
     )
     found = corrected(killed, says)
     assert found.reason == "rank 0 on n1: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"

@@ -53,7 +53,9 @@ def test_an_end_in_words(outcome: Outcome, words: str) -> None:
         (end("failed", 139, "killed by SIGSEGV", signal=11), ("logging.faulthandler=true",)),
         (end("failed", 134, "killed by SIGABRT", signal=6), ("logging.faulthandler=true",)),
         (end("failed", 135, "killed by SIGBUS", signal=7), ("/dev/shm",)),
+        (end("failed", 1, "OUT_OF_MEMORY"), ("mem_per_node",)),
         (end("failed", 1, "torch.OutOfMemoryError: CUDA out of memory"), ()),
+        (end("failed", 1, "torch.OutOfMemoryError: HIP out of memory"), ()),
         (end("failed", 1, "ValueError"), ()),
         (end("completed", 0), ()),
     ],
@@ -100,7 +102,7 @@ def test_a_run_that_was_queued_again_says_why_and_how_often(
 
 
 def test_a_run_that_ended_well_in_a_job_without_memory_says_so_once() -> None:
-    says = JobStatus(State.FAILED, "OUT_OF_MEMORY")
+    says = JobStatus(State.FAILED, "OUT_OF_MEMORY", cause="out_of_memory")
     told = corrected(end("completed", 0, result=3), says)
     assert (told.status, told.result) == ("completed", 3) and "OUT_OF_MEMORY" in (told.reason or "")
     assert corrected(told, says) == told
