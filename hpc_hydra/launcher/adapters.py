@@ -1,4 +1,4 @@
-"""The schedulers of one launch by name: adapter, the allocation that this process holds there, submitter.
+"""The schedulers of one launch: adapters, submitters and held allocations, by name.
 
 Must not know: any scheduler, runs.
 """
@@ -13,11 +13,11 @@ from hpc_hydra.system import allocation
 
 
 class Adapters:
-    """Each is made when it is first asked for. ``inside`` is ``launch.inside``."""
+    """Adapters and submitters, created on demand. ``inside`` is ``launch.inside``."""
 
     def __init__(self, inside: str | None) -> None:
         self.inside = inside
-        self.submitters: dict[str, Submitter] = {}  # those made so far
+        self.submitters: dict[str, Submitter] = {}  # those created so far
         self._adapters: dict[str, Scheduler] = {}
 
     def __getitem__(self, name: str) -> Scheduler:
@@ -26,19 +26,19 @@ class Adapters:
         return self._adapters[name]
 
     def named(self, names: Iterable[str]) -> dict[str, Scheduler]:
-        """The adapters of these names."""
+        """Return the adapters with these names."""
         return {name: self[name] for name in names}
 
     def held(self, name: str) -> Allocation | None:
-        """The allocation whose job steps the runs are; None: each is a job of its own. Raises `ConfigError`."""
+        """Return the allocation in which runs are job steps; None if they become jobs. Raises `ConfigError`."""
         return allocation.held(self[name], self.inside)
 
     def submitter(self, name: str) -> Submitter:
-        """What submits jobs, or job steps where an allocation is held."""
+        """Return the submitter of jobs, or of job steps in a held allocation."""
         if name not in self.submitters:
             self.submitters[name] = registry.submitter(name, self.held(name))
         return self.submitters[name]
 
     def queues_jobs(self, name: str) -> bool:
-        """Whether the runs are jobs in a queue that outlives the launcher."""
+        """Whether runs become jobs in a queue, which outlive the launcher."""
         return registry.has_queue(name) and self.held(name) is None

@@ -1,7 +1,7 @@
-"""``launch.after``: runs that begin when a sweep, or some of its runs, has ended well.
+"""``launch.after``: runs that start after a sweep, or some of its runs, has completed.
 
-Where both are in the same scheduler's queue it is the scheduler's own dependency; else, and for some of the runs that
-share an allocation, the launcher waits before it submits. Must not know: any scheduler's words for it.
+Within one scheduler's queue this is a job dependency. For other queues, and for some of the runs that share an
+allocation, the launcher waits before it submits. Must not know: any scheduler's syntax for dependencies.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hpc_hydra.sweep.store import Sweep, find_sweep, open_sweep
 from hpc_hydra.ui.progress import complain
 
 KEY = "launch.after"
-AGAIN = 5.0  # seconds between two looks at what is waited for, at most
+POLL_INTERVAL = 5.0  # seconds between two queries while waiting, at most
 _ACTIVE = ("pending", "running")
 
 
 @dataclass(frozen=True)
 class Awaited:
-    """Runs of a sweep that others wait for."""
+    """Runs of a sweep that other runs wait for."""
 
     sweep: Sweep
     views: tuple[RunView, ...]
@@ -40,31 +40,31 @@ class Awaited:
 
     @property
     def in_part(self) -> list[RunView]:
-        """Active runs whose job's end says little: it carries other runs too, or another may take over from it."""
+        """Active runs that do not end with their job: it carries other runs too, or may be resubmitted."""
         shared = self._shared()
         return [view for view in self.active if in_queue(view.id) in shared]
 
     def jobs_of(self, scheduler: str) -> list[tuple[str, ...]]:
-        """Ids of what is in its queue and awaited: a tuple for a whole submission, else one id each.
+        """Return the ids of the awaited jobs in a scheduler's queue: a tuple per whole submission, else one id each.
 
-        Without those that only the launcher can wait for: `in_part`.
+        Without the jobs in `in_part`, for which only the launcher can wait.
         """
         shared = self._shared()
         wanted = {in_queue(v.id) for v in self.active if v.scheduler == scheduler} - shared
-        good = {in_queue(v.id) for v in self.views if v.word == "completed"} - shared
-        found: list[tuple[str, ...]] = []
+        completed = {in_queue(v.id) for v in self.views if v.word == "completed"} - shared
+        awaited: list[tuple[str, ...]] = []
         for job in self.sweep.state.jobs.values():
             ids = tuple(dict.fromkeys(map(in_queue, job.ids)))
-            mine = [id_ for id_ in ids if id_ in wanted]
-            if mine:
-                found += [ids] if set(ids) <= wanted | good else [(id_,) for id_ in mine]
+            elements = [id_ for id_ in ids if id_ in wanted]
+            if elements:
+                awaited += [ids] if set(ids) <= wanted | completed else [(id_,) for id_ in elements]
                 wanted -= set(ids)
-        return found
+        return awaited
 
     def _shared(self) -> set[str]:
-        """What is in a queue and carries, or has carried, runs that are not awaited there; and what is resubmitted."""
-        mine = {view.id for view in self.views}
-        moving = {
+        """Return the ids of allocations that also carry other runs, and of jobs that may be resubmitted."""
+        awaited = {view.id for view in self.views}
+        resubmitted = {
             in_queue(view.id)
             for view in self.views
             if view.scheduler
@@ -72,14 +72,14 @@ class Awaited:
             and isinstance(registry.adapter_for(view.scheduler), Resubmission)
         }
         ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
-        return moving | {in_queue(id_) for id_ in ids if id_ not in mine}
+        return resubmitted | {in_queue(id_) for id_ in ids if id_ not in awaited}
 
 
 def read(text: str, here: Path) -> Awaited:
-    """``DIR`` or ``DIR:RUNS``, from the directory ``here``.
+    """Read the runs named by ``DIR`` or ``DIR:RUNS``, relative to the directory ``here``.
 
     Raises:
-        ConfigError: there is no such sweep, or it cannot end well any more.
+        ConfigError: there is no such sweep, or one of the runs has failed.
     """
     folder, _, runs = text.rpartition(":")
     if not folder or not is_selection(runs):
@@ -94,20 +94,20 @@ def read(text: str, here: Path) -> Awaited:
             where=KEY,
             fix=f"the directory of a sweep, or DIR:RUNS with RUNS as 0-3, or quoted: '{KEY}=\"DIR:lr=0.1\"'",
         ) from error
-    bad = [view for view in views if view.word not in (*_ACTIVE, "completed")]
-    if bad:
+    failed = [view for view in views if view.word not in (*_ACTIVE, "completed")]
+    if failed:
         raise ConfigError(
-            f"{text!r} will not end well: {_by_word(bad)}",
+            f"{text!r} cannot complete: {_by_word(failed)}",
             where=KEY,
-            fix=f"hpc-hydra resume {sweep.root}, then this again",
+            fix=f"hpc-hydra resume {sweep.root}, then this command again",
         )
     return Awaited(sweep, views)
 
 
 def applied(spec: JobSpec, adapter: Scheduler) -> JobSpec:
-    """The spec with the scheduler's dependency on what its plan waits for, as far as that is in the same queue.
+    """Add the scheduler's dependency on the awaited jobs in the same queue to a job specification.
 
-    Raises `ConfigError`, and `PlanError` where the scheduler has no such dependency.
+    Raises `ConfigError`, and `PlanError` if the scheduler does not support dependencies.
     """
     jobs: list[tuple[str, ...]] = []
     for text in spec.plan.after:
@@ -129,36 +129,36 @@ def applied(spec: JobSpec, adapter: Scheduler) -> JobSpec:
 
 
 def elsewhere(plans: Iterable[Plan], here: Path, *, queue: Sequence[str]) -> list[str]:
-    """What of ``launch.after`` has to be waited for by the launcher: it still runs, and no queue can wait for it.
+    """Return the entries of ``launch.after`` for which the launcher itself has to wait.
 
     Args:
-        queue: the schedulers that have one.
+        queue: the schedulers that have a queue.
     """
-    found: dict[str, None] = {}
+    entries: dict[str, None] = {}
     for plan in dict.fromkeys(plans):
         for text in plan.after:
             own = plan.request.scheduler if plan.request.scheduler in queue else None
             awaited = read(text, here)
             if awaited.in_part or any(view.scheduler != own for view in awaited.active):
-                found[text] = None
-    return list(found)
+                entries[text] = None
+    return list(entries)
 
 
 def wait(texts: Sequence[str], here: Path) -> None:
-    """Return when all have ended well. Raises `ConfigError` when one cannot any more."""
+    """Wait until all awaited runs have completed. Raises `ConfigError` when one of them has failed."""
     for text in texts:
         awaited = read(text, here)
         if awaited.active:
-            complain(f"waiting for {text}: {len(awaited.active)} runs have not ended ({KEY})")
-        pause = AGAIN / 16
+            complain(f"waiting for {text}: {len(awaited.active)} runs are still active ({KEY})")
+        pause = POLL_INTERVAL / 16
         while awaited.active:
             time.sleep(pause)
-            pause = min(2 * pause, AGAIN)
+            pause = min(2 * pause, POLL_INTERVAL)
             awaited = read(text, here)
 
 
 def _by_word(views: Sequence[RunView]) -> str:
-    """``run 0 2 is failed, run 3 is cancelled``: of each word the first ten."""
+    """Describe states: ``run 0 2 is failed, run 3 is cancelled``, with at most ten runs per state."""
     words: dict[str, list[str]] = {}
     for view in views:
         words.setdefault(view.word, []).append(str(view.run.num))

@@ -1,7 +1,7 @@
-"""A launcher of its own for runs without a scheduler, so that the command that started them may end.
+"""A background launcher for runs without a scheduler, so that the command that started them can return.
 
-It is ``hpc-hydra resume`` in a session of its own: what it has to submit is what nobody has submitted yet. Must not
-know: how runs are composed or submitted.
+It is ``hpc-hydra resume`` in a new session, which submits the runs that are not submitted yet. Must not know: how runs
+are composed or submitted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import read_manifest
 from hpc_hydra.ui.progress import log_hint, say
 
-BEGINS = 120.0  # seconds within which it has submitted what it can
-_ENDS = 30.0  # seconds within which it ends when it is told to, and its runs with it
+START_TIMEOUT = 120.0  # seconds until all runs must be submitted
+_STOP_TIMEOUT = 30.0  # seconds until SIGTERM must have ended it and its runs
 
 
 def start(root: Path, words: Sequence[str] = ()) -> int:
-    """Start it for the sweep in ``root``; returns its pid once all is in its queue, or waits for another sweep.
+    """Start it for the sweep in ``root``. Return its pid once all runs are in its queue, or it waits for another sweep.
 
     Args:
-        words: further words of ``hpc-hydra resume``: RUNS, options, overrides.
+        words: further arguments of ``hpc-hydra resume``: RUNS, options, overrides.
 
     Raises:
-        SweepError: it ended, or did not begin and was ended.
+        SweepError: it ended, or was stopped because it did not start in time.
     """
     paths = SweepPaths(root)
     paths.jobs.mkdir(parents=True, exist_ok=True)
@@ -49,32 +49,32 @@ def start(root: Path, words: Sequence[str] = ()) -> int:
             start_new_session=True,
         )
     try:
-        if _begins(process, paths, before, log):
-            process.returncode = 0  # it is not waited for
+        if _wait_for_start(process, paths, before, log):
+            process.returncode = 0  # prevents a warning: this process does not wait for it
             return process.pid
     except BaseException:
         _end(process)
         raise
     _end(process)
-    said = log.read_text(errors="replace").strip().splitlines()[-5:]
+    lines = log.read_text(errors="replace").strip().splitlines()[-5:]
     raise SweepError(
-        "the launcher in the background did not begin: " + " / ".join(said), where=str(log), fix="without launch.bg"
+        "the background launcher did not start: " + " / ".join(lines), where=str(log), fix="launch.bg=false"
     )
 
 
-def _begins(process: subprocess.Popen[bytes], paths: SweepPaths, before: int, log: Path) -> bool:
-    """Say what it does once it has begun; ``before``: lines of the manifest that are not its own."""
+def _wait_for_start(process: subprocess.Popen[bytes], paths: SweepPaths, before: int, log: Path) -> bool:
+    """Wait until it has submitted, and print a message. ``before`` is the earlier number of manifest lines."""
     root = paths.root
-    end = time.monotonic() + BEGINS
+    end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
         state = read_manifest(root)
         new = {event["event"]: event for event in state.events[before:]}
-        told = f"in the background: process {process.pid}, which says what it does in {log}"
+        message = f"in the background: process {process.pid}, log in {log}"
         if "submitted" in new and not state.pending and (paths.meta / "resume.lock").exists() is False:
-            say(f"{log_hint(root)}\n{told}")
+            say(f"{log_hint(root)}\n{message}")
             return True
         if "waiting" in new and process.poll() is None:
-            say(f"{log_hint(root)}\n{told}\nit submits when {', '.join(new['waiting']['sweeps'])} has ended well")
+            say(f"{log_hint(root)}\n{message}\nit submits when {', '.join(new['waiting']['sweeps'])} has completed")
             return True
         if process.poll() is not None:
             break
@@ -83,9 +83,9 @@ def _begins(process: subprocess.Popen[bytes], paths: SweepPaths, before: int, lo
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing of it may submit later, when the user has been told that it did not."""
+    """Stop it, so that it does not submit after the failure has been reported."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             process.send_signal(number)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDS)
+                process.wait(_STOP_TIMEOUT)

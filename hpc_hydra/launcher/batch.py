@@ -1,5 +1,5 @@
-"""Planned runs → jobs: equal requests in one job array, packed runs in common allocations, each checked against its
-scheduler, each with its job script's specification.
+"""Turn planned runs into jobs: batch equal requests into job arrays, pack runs into shared allocations, check each
+request against its scheduler, and create the specification of each job script.
 
 Writes nothing. Must not know: how configurations are composed, how jobs are submitted.
 """
@@ -23,38 +23,38 @@ Jobs = list[tuple[Group, JobSpec, Path]]
 
 
 def groups(runs: Sequence[Run], adapters: Adapters) -> list[Group]:
-    """Runs with equal requests together. Raises `HpcHydraError` for what their scheduler cannot express."""
+    """Group runs with equal requests. Raises `HpcHydraError` for a request that its scheduler does not support."""
     equal = group(runs)
-    for each in equal:
-        generic.check(adapters[each.plan.request.scheduler], each.plan.tasks)
-    together = packed(equal, generic.packing_by_launch_args(each.plan.request.scheduler for each in equal))
-    for each in together:
-        if each.pack is not None:
-            generic.check_packing(adapters[each.plan.request.scheduler], each.plan.request)
-    return together
+    for one in equal:
+        generic.check(adapters[one.plan.request.scheduler], one.plan.tasks)
+    batched = packed(equal, generic.packing_by_launch_args(one.plan.request.scheduler for one in equal))
+    for one in batched:
+        if one.pack is not None:
+            generic.check_packing(adapters[one.plan.request.scheduler], one.plan.request)
+    return batched
 
 
-def submittable(found: Sequence[Group], adapters: Adapters) -> list[Group]:
-    """The same, split where a scheduler takes fewer runs in one array. Asks the schedulers; raises `HpcHydraError`."""
-    for each in found:
-        adapters.submitter(each.plan.request.scheduler).check(each.plan.tasks)
-    return split(found, {name: adapters.submitter(name).array_limit() for name in with_arrays(found)})
+def submittable(groups: Sequence[Group], adapters: Adapters) -> list[Group]:
+    """Split groups at the array size limits, which are queried from the schedulers. Raises `HpcHydraError`."""
+    for one in groups:
+        adapters.submitter(one.plan.request.scheduler).check(one.plan.tasks)
+    return split(groups, {name: adapters.submitter(name).array_limit() for name in with_arrays(groups)})
 
 
-def outlives_launcher(found: Sequence[Group], adapters: Adapters) -> bool:
-    """Whether all jobs go on without a launcher."""
-    return all(adapters.submitter(each.plan.request.scheduler).outlives_launcher for each in found)
+def outlives_launcher(groups: Sequence[Group], adapters: Adapters) -> bool:
+    """Whether all jobs continue without a launcher."""
+    return all(adapters.submitter(one.plan.request.scheduler).outlives_launcher for one in groups)
 
 
 @dataclass
 class PlanKeys:
-    """The plans of a sweep by the names that its records have for them."""
+    """The plans of a sweep by their keys in the sweep's records."""
 
     plans: dict[str, Plan] = field(default_factory=dict)
     _keys: dict[Plan, str] = field(default_factory=dict)
 
     def __call__(self, plan: Plan) -> str:
-        """The name of a plan, which is new for one not seen before."""
+        """Return the key of a plan; a new plan gets a new key."""
         if plan not in self._keys:
             self._keys[plan] = f"plan{len(self.plans)}"
             self.plans[self._keys[plan]] = plan
@@ -62,7 +62,7 @@ class PlanKeys:
 
 
 def jobs(
-    found: Sequence[Group],
+    groups: Sequence[Group],
     adapters: Adapters,
     root: Path,
     program: Program,
@@ -71,23 +71,23 @@ def jobs(
     first: int,
     there: Mapping[str, Sequence[str]],
 ) -> Jobs:
-    """Each group with all that its job script says, and the script's path.
+    """Return each group with the specification and the path of its job script.
 
     Args:
         first: number of the first job.
-        there: ids by scheduler of what counts for ``scheduler.array_parallelism`` beside these jobs.
+        there: by scheduler, ids of other jobs that count for ``scheduler.array_parallelism``.
     """
-    made: Jobs = []
-    for number, each in enumerate(found, start=first):
+    result: Jobs = []
+    for number, one in enumerate(groups, start=first):
         key = f"job{number}"
-        make = scripts.spec if each.pack is None else scripts.pack_spec
-        spec = make(each, key, plan_key(each.plan), root, program)
-        for run in each.runs if each.pack is not None else ():
+        make = scripts.spec if one.pack is None else scripts.pack_spec
+        spec = make(one, key, plan_key(one.plan), root, program)
+        for run in one.runs if one.pack is not None else ():
             plan_key(run.plan)
-        spec = scripts.inside(spec, adapters.held(each.plan.request.scheduler))
+        spec = scripts.inside(spec, adapters.held(one.plan.request.scheduler))
         if spec.plan.after:
             from hpc_hydra.launcher import after
 
-            spec = after.applied(spec, adapters[each.plan.request.scheduler])
-        made.append((each, spec, SweepPaths(root).script(key)))
-    return scripts.sharing(made, there)
+            spec = after.applied(spec, adapters[one.plan.request.scheduler])
+        result.append((one, spec, SweepPaths(root).script(key)))
+    return scripts.sharing(result, there)

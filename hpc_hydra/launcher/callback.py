@@ -1,4 +1,4 @@
-"""Hydra's callback of the bundle: what a start without ``-m`` means, said before any work is done.
+"""Hydra's callback of the bundle: checks at the start of a run or multirun, before any work is done.
 
 Must not know: how runs are submitted.
 """
@@ -18,12 +18,12 @@ from hpc_hydra.launcher.plugin import HpcLauncherConf
 
 
 class HpcCallback(Callback):
-    """``hydra.callbacks.hpc``. Errors of callbacks are only warnings for Hydra: ours end the process."""
+    """``hydra.callbacks.hpc``. Hydra turns errors of callbacks into warnings, so ours exit the process."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a plain start of a configuration that asks for several processes, and mistakes in files.
+        """Refuse a start without ``-m`` if the configuration requests several processes, and mistakes in files.
 
-        Of ranks that somebody else started (torchrun, srun), only the first writes ``.hydra/``.
+        Of ranks started by other tools (torchrun, srun), only rank 0 writes ``.hydra/``.
         """
         if os.environ.get("RANK", "0") != "0":
             with read_write(config), open_dict(config):
@@ -37,7 +37,7 @@ class HpcCallback(Callback):
             sys.exit(error.exit_code)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a rank that launches, and a launcher that cannot do what is asked, before any directory is made."""
+        """Refuse to launch on a rank or with an unsuitable launcher, before any directory is created."""
         from hpc_hydra.launcher import checks
 
         try:
@@ -66,7 +66,7 @@ def _check_run(config: DictConfig) -> None:
     for key in ("dry_run", "setup_only"):
         if OmegaConf.select(config, f"launch.{key}"):
             raise ConfigError(
-                "a start without -m launches nothing: the program would run here, now",
+                "has no effect without -m: the program would run here",
                 where=f"launch.{key}",
                 fix="add -m (or `hydra: {mode: MULTIRUN}` in the primary config)",
             )
@@ -76,30 +76,30 @@ def _check_run(config: DictConfig) -> None:
         raise checks.with_file(error, loader, config, overrides) from None
     if processes > 1:
         raise ConfigError(
-            f"the configuration asks for {processes} processes, and this is one",
+            f"the configuration requests {processes} processes, and this is only one",
             where="resources",
             fix="add -m to launch it (or `hydra: {mode: MULTIRUN}` in the primary config); "
             "launch.debug=true runs one process here",
         )
-    _tell_unpacked(config)
+    _warn_unpacked(config)
 
 
-def _tell_unpacked(config: DictConfig) -> None:
-    """A request for packing on this command line, which has no effect here."""
+def _warn_unpacked(config: DictConfig) -> None:
+    """Warn that `launch.pack` on the command line has no effect without ``-m``."""
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.ui.progress import complain
 
     pack = OmegaConf.select(config, "launch.pack")
-    asked = any(text.lstrip("+").startswith("launch.pack=") for text in raw_list(config.hydra.overrides.task))
-    if asked and pack not in (None, False):
+    given = any(text.lstrip("+").startswith("launch.pack=") for text in raw_list(config.hydra.overrides.task))
+    if given and pack not in (None, False):
         complain(f"note: launch.pack={pack}: a start without -m launches nothing, so nothing is packed (add -m)")
 
 
 def _check_launcher(config: DictConfig) -> None:
-    """Another launcher runs each run as one process, here or elsewhere, whatever our groups ask for."""
+    """Refuse requests that another launcher would ignore: it starts one process per run."""
     target = str(OmegaConf.select(config, "hydra.launcher._target_"))
     if target.startswith("hydra_plugins.hpc_hydra."):
-        known = ("_target_", *(one.name for one in fields(HpcLauncherConf)))
+        known = ("_target_", *(field.name for field in fields(HpcLauncherConf)))
         for key in config.hydra.launcher:
             if key not in known:
                 from hpc_hydra.config.hydra_errors import left_over
@@ -113,23 +113,23 @@ def _check_launcher(config: DictConfig) -> None:
 
         own = target.rpartition(".")[2].removesuffix("Launcher").lower()
         raise other_launcher(name if name.startswith("submitit_") else f"submitit_{own}")
-    fix = f"leave out hydra/launcher={name}: the bundle chooses hpc"
+    fix = f"leave out hydra/launcher={name}: the bundle selects hpc"
     for key in ("dry_run", "setup_only", "bg"):
         if OmegaConf.select(config, f"launch.{key}"):
-            raise ConfigError(f"hydra/launcher={name} does not know it", where=f"launch.{key}", fix=fix)
+            raise ConfigError(f"hydra/launcher={name} does not support it", where=f"launch.{key}", fix=fix)
     processes = _processes(config)
     swept = _swept_sizes(config)
     if processes > 1 or swept:
-        asked = f"{processes} processes a run" if processes > 1 else f"runs of different size ({swept})"
+        request = f"{processes} processes per run" if processes > 1 else f"runs of different sizes ({swept})"
         raise ConfigError(
-            f"the configuration asks for {asked}, and hydra/launcher={name} starts one",
+            f"the configuration requests {request}, but hydra/launcher={name} starts one process per run",
             where="hydra/launcher",
             fix=fix,
         )
 
 
 def _swept_sizes(config: DictConfig) -> str | None:
-    """The override that lets runs differ in size, if one does."""
+    """Return the override that sweeps the size of runs; None if there is none."""
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.records.frozen_config import parse_override
 
@@ -141,16 +141,16 @@ def _swept_sizes(config: DictConfig) -> str | None:
 
 
 def _processes(config: DictConfig) -> int:
-    """How many processes are asked for; 1 where the sizes are left to the system's facts, which `-m` asks for."""
+    """Return the number of requested processes; 1 if it depends on facts of the system, which only `-m` applies."""
     from hpc_hydra.config import load
     from hpc_hydra.schedulers.planner import plan
     from hpc_hydra.system import detect
 
     settings = load.settings(config)
-    asked = settings.resources
-    if (asked.nodes or 1) > 1 or (asked.procs_per_node or 1) > 1:
-        return max(asked.nodes or 1, 1) * (asked.procs_per_node or 1)
-    if asked.gpus_at_least is None and asked.gpumem_at_least is None:
+    resources = settings.resources
+    if (resources.nodes or 1) > 1 or (resources.procs_per_node or 1) > 1:
+        return max(resources.nodes or 1, 1) * (resources.procs_per_node or 1)
+    if resources.gpus_at_least is None and resources.gpumem_at_least is None:
         return 1
     return plan(detect.resolve(settings)).world_size
 

@@ -1,4 +1,4 @@
-"""What is looked at once, before any run is composed: traps that Hydra lets through, and ranks that would launch again.
+"""Checks before submission: configurations that Hydra accepts but misreads, and ranks that would launch again.
 
 Must not know: how runs are submitted.
 """
@@ -32,7 +32,7 @@ _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
 
 
 def rank_of(env: Mapping[str, str]) -> str | None:
-    """Why this process is a rank, in words; None where it is not."""
+    """Return why this process is a rank; None if it is not."""
     if envvars.RUN in env:
         return f"{envvars.RUN}={env[envvars.RUN]} is set"
     if env.get("RANK") and env.get("WORLD_SIZE"):
@@ -47,45 +47,45 @@ def rank_of(env: Mapping[str, str]) -> str | None:
 def _identity(name: str, env: Mapping[str, str]) -> RankInfo | None:
     try:
         return registry.rank_info(name, env)
-    except HpcHydraError:  # half of the variables: left over from something else
+    except HpcHydraError:  # incomplete variables, left over from another job
         return None
 
 
 def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
-    """A rank that launches again would submit a sweep for every rank. Raises `ConfigError`."""
+    """Refuse to launch on a rank: each rank would submit the sweep. Raises `ConfigError`."""
     why = rank_of(env)
     if why is not None:
         raise ConfigError(
-            f"this process is a rank of a run already ({why}); a rank cannot launch a sweep",
+            f"this process is a rank of a run ({why}); a rank cannot launch a sweep",
             where="--multirun",
-            fix="start it without -m there, or unset these variables to launch from this shell",
+            fix="start it without -m, or unset these variables to launch from this shell",
         )
 
 
 def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
-    """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
+    """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
     yaml_pitfalls.check_overrides(overrides)
     name = config.hydra.job.config_name
     folders = _own_folders(loader)
     if name is None or not folders:
         return
     mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
-    found = loader.compute_defaults_list(name, list(overrides), mode).defaults
-    defaults_order.check_order(found, _choices(config))
-    yaml_pitfalls.check(_texts(folders, found))
+    defaults = loader.compute_defaults_list(name, list(overrides), mode).defaults
+    defaults_order.check_order(defaults, _choices(config))
+    yaml_pitfalls.check(_texts(folders, defaults))
 
 
 def with_file(
     error: HpcHydraError, loader: ConfigLoader | None, config: DictConfig, overrides: Sequence[str]
 ) -> HpcHydraError:
-    """An error about a key with the user's file that sets it, unless the command line does."""
+    """Add the user's file that sets the key to an error about it, unless the command line sets it."""
     key, name, folders = str(error.where), config.hydra.job.config_name, _own_folders(loader) if loader else []
     typed = {str(parse_override(text).key_or_group) for text in overrides}
     if loader is None or not folders or name is None or key in typed or key.partition(".")[0] not in GROUPS:
         return error
-    with suppress(Exception):  # what Hydra has composed once; else the error stays as it is
-        found = loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
-        if place := yaml_pitfalls.place(_texts(folders, found), key):
+    with suppress(Exception):  # if Hydra cannot compose this again, keep the error as it is
+        defaults = loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
+        if place := yaml_pitfalls.place(_texts(folders, defaults), key):
             return type(error)(error.what, where=f"{key} (in {place})", fix=error.fix)
     return error
 
@@ -95,14 +95,14 @@ def _choices(config: DictConfig) -> dict[str, str]:
 
 
 def _own_folders(loader: ConfigLoader) -> list[Path]:
-    """Where the user's own files are."""
-    of_others = [source for source in loader.get_sources() if source.provider not in ("hydra", "hpc_hydra")]
-    folders = [Path(source.path) for source in of_others if source.scheme() in ("file", "hpc_hydra")]
-    return folders + [folder for one in of_others if one.scheme() == "pkg" for folder in _folders(one.path)]
+    """Return the directories of the user's config files."""
+    sources = [source for source in loader.get_sources() if source.provider not in ("hydra", "hpc_hydra")]
+    folders = [Path(source.path) for source in sources if source.scheme() in ("file", "hpc_hydra")]
+    return folders + [folder for one in sources if one.scheme() == "pkg" for folder in _folders(one.path)]
 
 
 def _texts(folders: Sequence[Path], defaults: Iterable[Any]) -> Iterator[yaml_pitfalls.Source]:
-    """The user's files among the composed ones."""
+    """Yield the user's files among the composed ones."""
     for default in defaults:
         if default.config_path is None:
             continue
@@ -125,18 +125,18 @@ def _folders(package: str) -> list[Path]:
 
 
 def check_logs(patterns: Mapping[str, str | None]) -> None:
-    """Refuse a log whose directory is here and cannot be written: every rank would fail. Raises `ConfigError`.
+    """Refuse a log file that cannot be written: every rank would fail. Raises `ConfigError`.
 
     Args:
-        patterns: by key. Not looked at: what is below a run's directory, or below one that only a rank knows.
+        patterns: by key. Relative paths, and directories with placeholders that only a rank can fill, are not checked.
     """
     for key, pattern in patterns.items():
         path = Path(pattern or "")
         if not path.is_absolute() or re.search(r"[{%]", str(path.parent)):
             continue
-        written = path if path.exists() else path.parent
-        closed = written.exists() and not os.access(written, os.W_OK)
-        number = errno.EISDIR if path.is_dir() else errno.EACCES if closed else 0
+        target = path if path.exists() else path.parent
+        denied = target.exists() and not os.access(target, os.W_OK)
+        number = errno.EISDIR if path.is_dir() else errno.EACCES if denied else 0
         if number:
             raise ConfigError(
                 f"{path} cannot be written: {os.strerror(number)}", where=key, fix=f"{key}=PATH where you may write"
@@ -144,7 +144,7 @@ def check_logs(patterns: Mapping[str, str | None]) -> None:
 
 
 def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -> None:
-    """Refuse ``hydra.launcher.x='${resources.nodes}'`` where nodes are swept: Hydra resolves it once for all runs."""
+    """Refuse ``hydra.launcher.x='${resources.nodes}'`` if nodes are swept: Hydra resolves it once for all runs."""
     texts = OmegaConf.to_container(master.hydra.launcher, resolve=False)
     references = {ref.lstrip(".") for ref in _REFERENCE.findall(str(texts))}
     if not references:
@@ -156,7 +156,7 @@ def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -
                 raise ConfigError(
                     f"${{{reference}}} is swept, but the launcher's own configuration is resolved once for all runs",
                     where="hydra.launcher",
-                    fix="set what differs between runs in resources, scheduler, system or launch, outside of hydra",
+                    fix="set values that differ between runs in resources, scheduler, system or launch",
                 )
 
 
@@ -166,10 +166,10 @@ _LISTS = ("scheduler.nodelist", "scheduler.exclude", "scheduler.constraint", "re
 
 
 def swept_by_commas(overrides: Sequence[str]) -> list[str]:
-    """What to note of values with commas that make several runs, and may have been meant as one.
+    """Return notes about values with commas that are swept, and may have been meant as one value.
 
     Raises:
-        ConfigError: a key whose values are lists, and by which runs cannot differ in anything else.
+        ConfigError: the key takes a list, and sweeping it would only repeat the same run.
     """
     notes = []
     for text in overrides:
@@ -184,39 +184,39 @@ def swept_by_commas(overrides: Sequence[str]) -> list[str]:
         if secrets.masked(text) != text:
             continue
         count, one = len(parsed.value().list), suggest.quoted(f"{key}='{value}'")
-        what = f"{value} is {count} values, and makes {count} runs that are equal but for it"
+        what = f"{value} is swept as {count} values, which makes {count} runs that differ in nothing else"
         if key in _ONE_VALUE:
-            raise ConfigError(what, where=key, fix=f"{one} for one value")
-        notes.append(f'{key}: {what} (one value: {one}; meant so: "{key}=choice({value})")')
+            raise ConfigError(what, where=key, fix=f"{one} for a single value")
+        notes.append(f'{key}: {what} (a single value: {one}; an intended sweep: "{key}=choice({value})")')
     return notes
 
 
 def unnamed(overrides: Sequence[str]) -> list[str]:
-    """Keys of our groups that are the same for all runs: they say nothing in the name of a run's directory."""
+    """Return keys of our groups that are equal for all runs, to exclude them from names of run directories."""
     parsed = [parse_override(text) for text in overrides]
     keys = [str(one.get_key_element()).lstrip("+~") for one in parsed if not one.is_sweep_override()]
     return [key for key in keys if re.split(r"[.@/\[]", key, maxsplit=1)[0] in GROUPS]
 
 
 def check_hydra(master: DictConfig, cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse what Hydra reads once for all runs, and a swept file changes; and variables that Hydra cannot resolve.
+    """Refuse swept files that change what Hydra reads once for all runs, and variables that Hydra cannot resolve.
 
     Args:
         master: the configuration of the whole command.
-        cfg: that of a run.
-        overrides: that choose the run's files.
+        cfg: the configuration of a run.
+        overrides: the overrides that select the run's files.
 
     Raises:
         ConfigError: `hydra/launcher`, `hydra/sweeper` or their keys differ; `hydra.job.env_set` refers to another key.
     """
     chosen = ", ".join(text for text in overrides if not text.startswith("hydra")) or "a file"
     for node in ("launcher", "sweeper"):
-        ours, theirs = (_plain(one.hydra.get(node)) for one in (master, cfg))
-        differs = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        expected, actual = (_plain(one.hydra.get(node)) for one in (master, cfg))
+        differs = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
         if differs:
             key = f"hydra/{node}" if "_target_" in differs else f"hydra.{node}.{sorted(differs)[0]}"
             raise ConfigError(
-                f"is set by a file that is chosen for single runs ({chosen}), and Hydra reads it once for all runs",
+                f"is set by a file that is selected per run ({chosen}), but Hydra reads it once for all runs",
                 where=key,
                 fix=f"move {key} to the primary config, or to the command line",
             )
@@ -224,38 +224,38 @@ def check_hydra(master: DictConfig, cfg: DictConfig, overrides: Sequence[str]) -
         outside = [ref for ref in _REFERENCE.findall(str(value)) if ref.split(".")[0] != "hydra" and ref[:1] != "."]
         if outside:
             raise ConfigError(
-                f"${{{outside[0]}}} cannot be resolved there: Hydra reads it without the rest of the configuration",
+                f"${{{outside[0]}}} cannot be resolved there: Hydra only resolves references to `hydra` in it",
                 where=f"hydra.job.env_set.{name}",
                 fix=f"launch.env.{name}='${{{outside[0]}}}'",
             )
 
 
 def check_of_hydra(name: str, cfg: DictConfig) -> None:
-    """Refuse a key, ``hydra.…``, that Hydra's configuration does not have. Raises `ConfigError`."""
+    """Refuse a key ``hydra.…`` that does not exist in Hydra's configuration. Raises `ConfigError`."""
     parent, _, key = name.rpartition(".")
     node = OmegaConf.select(cfg, parent, default=None)
-    keys = [str(each) for each in node] if isinstance(node, DictConfig) else []
+    keys = [str(name) for name in node] if isinstance(node, DictConfig) else []
     if key not in keys:
         near = suggest.nearest(key, keys)
         raise ConfigError(
             "Hydra's configuration has no such key",
             where=name,
-            fix=" or ".join(f"{parent}.{each}" for each in near) or "hydra.runtime.output_dir, hydra.job.num ...",
+            fix=" or ".join(f"{parent}.{name}" for name in near) or "hydra.runtime.output_dir, hydra.job.num ...",
         )
 
 
 def check_interpolations(cfg: DictConfig) -> None:
-    """Refuse what our groups ask of ``hydra`` and would not get: here, or on the rank. Raises `ConfigError`.
+    """Refuse references of our groups to ``hydra`` that cannot be resolved here or on a rank. Raises `ConfigError`.
 
     Args:
-        cfg: of a run, whose number and directory it has.
+        cfg: the configuration of a run, with its number and directory.
     """
     for group in GROUPS:
         raw = OmegaConf.to_container(cfg[group], resolve=False) if OmegaConf.is_config(cfg.get(group)) else {}
         for key, text in _leaves(raw, group):
             for name in _NODE_OF_HYDRA.findall(text):
                 raise ConfigError(
-                    f"${{hydra.{name}}} cannot be resolved on a rank, whose configuration is without `hydra`",
+                    f"${{hydra.{name}}} cannot be resolved on a rank: its configuration does not contain `hydra`",
                     where=key,
                     fix=f"{key}='${{hydra:{name}}}'",
                 )
@@ -270,7 +270,7 @@ def check_interpolations(cfg: DictConfig) -> None:
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Texts in a plain container, with their full keys."""
+    """Yield the texts in a plain container with their full keys."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):
@@ -282,15 +282,15 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(node: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else None
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+    plain = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else None
+    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
 
 def _swept(job_overrides: Sequence[Sequence[str]]) -> set[str]:
-    """Keys whose values differ between runs."""
+    """Return the keys whose values differ between runs."""
     values: dict[str, set[str]] = defaultdict(set)
     for overrides in job_overrides:
         for override in overrides:
             key, _, value = override.partition("=")
             values[key.lstrip("+~").partition("@")[0].replace("/", ".")].add(value)
-    return {key for key, found in values.items() if len(found) > 1}
+    return {key for key, distinct in values.items() if len(distinct) > 1}

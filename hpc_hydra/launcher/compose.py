@@ -1,8 +1,8 @@
-"""Compose each run once, and fast: what Hydra would compose, without reading the YAML files again for every run.
+"""Compose each run once, as Hydra would, without reading the YAML files again for every run.
 
-Runs with the same group choices share a *base*, which Hydra itself composes; the other overrides are applied to a copy
-of it by Hydra's own function. Whatever that does not cover (overrides of ``hydra.*``, a foreign configuration loader)
-is composed by Hydra in full. Errors are Hydra's own: they are raised here, before anything was submitted.
+Runs with the same group choices share a *base*, which Hydra composes. The remaining overrides are applied to a copy of
+it by Hydra's own function. All other cases (overrides of ``hydra.*``, a custom config loader) are composed by Hydra in
+full. Errors are Hydra's own, raised before anything is submitted.
 
 Must not know: our configuration groups, the sweep directory.
 """
@@ -28,25 +28,25 @@ _NOW = re.compile(r"\$\{now:([^{}]*)\}")
 
 @dataclass(eq=False)
 class Base:
-    """A composed, unresolved configuration in which the overrides ``applied`` are done."""
+    """A composed, unresolved configuration with the overrides ``applied``."""
 
-    cfg: DictConfig  # never handed out: copies are
+    cfg: DictConfig  # never returned to callers, who get copies
     applied: tuple[str, ...]
-    given: tuple[str, ...] | None = None  # the overrides as Hydra was given them, where they are spelt otherwise
+    given: tuple[str, ...] | None = None  # the overrides as given to Hydra, if spelled differently
 
     def copy(self) -> DictConfig:
-        """A copy of all of it."""
+        """Return a full copy."""
         cfg = self._loaded(self._whole)
         return copy.deepcopy(self.cfg) if cfg is None else cfg
 
     @property
     def text(self) -> str:
-        """Something that holds all strings of the configuration."""
+        """A text that contains all strings of the configuration."""
         data = self._whole
         return str(OmegaConf.to_container(self.cfg, resolve=False)) if data is None else data.decode("utf-8", "replace")
 
     def copy_of_task(self) -> DictConfig:
-        """A copy for a moment: its ``hydra`` node, the larger part, is the same object in all of them."""
+        """Return a short-lived copy that shares its ``hydra`` node, the larger part, with all other such copies."""
         cfg = self._loaded(self._task)
         if cfg is None:
             return self.copy()
@@ -59,7 +59,7 @@ class Base:
 
     @cached_property
     def _task(self) -> bytes | None:
-        content, hydra = composition.without_hydra(self.cfg)  # its place is kept
+        content, hydra = composition.without_hydra(self.cfg)  # keeps the position of the key
         try:
             return _pickled(self.cfg)
         finally:
@@ -75,7 +75,7 @@ class Base:
 
 
 def _pickled(cfg: DictConfig) -> bytes | None:
-    """None where a type of the configuration has no importable name: it can be copied, not pickled."""
+    """Pickle a configuration; None if one of its types has no importable name."""
     try:
         data = pickle.dumps(cfg, protocol=pickle.HIGHEST_PROTOCOL)
         pickle.loads(data)
@@ -86,7 +86,7 @@ def _pickled(cfg: DictConfig) -> bytes | None:
 
 @dataclass(frozen=True)
 class Composed:
-    """The configuration of one run, and the base it was made from."""
+    """The configuration of one run and its base."""
 
     cfg: DictConfig
     base: Base
@@ -96,9 +96,9 @@ class Composer:
     """Composes the runs of one command line.
 
     Args:
-        loader: Hydra's.
-        master: the configuration that Hydra's multirun composed.
-        unnamed: keys that `override_dirname` leaves out, beside the user's own `exclude_keys`.
+        loader: Hydra's config loader.
+        master: the configuration that Hydra composed for the multirun.
+        unnamed: keys to exclude from `override_dirname`, in addition to the user's `exclude_keys`.
     """
 
     def __init__(self, loader: ConfigLoader, master: DictConfig, unnamed: Sequence[str] = ()) -> None:
@@ -108,14 +108,15 @@ class Composer:
         self._of_master: Base | None = None
 
     def compose(self, overrides: Sequence[str], *, brief: Callable[[Base], bool] = lambda _: False) -> Composed:
-        """The configuration that Hydra's ``load_sweep_config`` gives for these overrides. Raises what it raises.
+        """Return what Hydra's ``load_sweep_config`` returns for these overrides. Raises the same errors.
 
-        ``brief`` says of a base whether nobody will look at ``hydra`` of its runs: it may then be that of another run.
+        Args:
+            brief: tells for a base whether ``hydra`` of its runs is unused. It may then be that of another run.
         """
         self.fix_now(overrides)
         base = self._master_base(tuple(overrides))
         if base is not None:
-            return Composed(base.cfg if brief(base) else base.copy(), base)  # one run: it may be looked at
+            return Composed(base.cfg if brief(base) else base.copy(), base)
         kinds = [self._kind(o) for o in overrides]
         if None in kinds:
             base = self._base(tuple(overrides))
@@ -131,18 +132,18 @@ class Composer:
         return Composed(cfg, base)
 
     def adopt(self, applied: Sequence[str]) -> None:
-        """Take the master itself for the composition without overrides: it holds ``applied``, none of which sweeps."""
+        """Use the master as the base without further overrides: it contains ``applied``, none of which is swept."""
         self.fix_now(_strings(OmegaConf.to_container(self._master, resolve=False)))
         self._bases[()] = Base(self._master, tuple(applied))
 
     def _master_base(self, overrides: tuple[str, ...]) -> Base | None:
-        """The master as a base, where these are all overrides of the command line: Hydra has composed this run."""
+        """Return the master as a base if these are all overrides of the command line; None otherwise."""
         if overrides != self._whole_command:
             return None
         if self._of_master is None:
             self.fix_now([Base(self._master, ()).text])
-            cfg = Base(self._master, ()).copy()  # with the values just fixed
-            OmegaConf.set_readonly(cfg.hydra, False)  # Hydra 1.4 sets it for the master, and for no run
+            cfg = Base(self._master, ()).copy()  # includes the values just fixed
+            OmegaConf.set_readonly(cfg.hydra, False)  # Hydra 1.4 sets the flag on the master, but not on runs
             self._leave_out(cfg)
             record_overrides(cfg, overrides)
             self._of_master = Base(cfg, overrides, tuple(raw_list(self._master.hydra.overrides.task)))
@@ -150,10 +151,10 @@ class Composer:
 
     @cached_property
     def _whole_command(self) -> tuple[str, ...] | None:
-        """The overrides of the only run of a command line that sweeps nothing, as a sweeper spells them.
+        """The overrides of a command line without sweeps, as a sweeper spells them for its only run.
 
-        None where the master is not what Hydra would compose for that run: it left out a choice that is still to be
-        made (`???`), or callbacks of the user's own may have changed it.
+        None if the master may differ from what Hydra would compose for that run: a group choice is missing (`???`), or
+        the user's callbacks may have changed it.
         """
         hydra = self._master.hydra
         plain = OmegaConf.to_container(hydra.callbacks, resolve=False)
@@ -166,7 +167,7 @@ class Composer:
         return tuple(f"{key}={value}" for key, value in texts.items()) if len(texts) == len(parsed) else None
 
     def fix_now(self, texts: Iterable[str]) -> None:
-        """Resolve every ``${now:…}`` in these texts, once for all runs: the frozen cache keeps its value."""
+        """Resolve every ``${now:…}`` in these texts once for all runs; the resolver cache keeps the value."""
         for text in texts:
             for pattern in _NOW.findall(text):
                 with flag_override(self._master, ["struct", "readonly"], False):
@@ -191,7 +192,7 @@ class Composer:
             options.exclude_keys = [*raw_list(options.exclude_keys), *self._unnamed]
 
     def _kind(self, override: str) -> bool | None:
-        """True: a group choice; False: a value; None: only Hydra's full composition will do."""
+        """Return True for a group choice, False for a value, None if Hydra has to compose the run in full."""
         if override not in self._is_choice:
             self._is_choice[override] = self._classify(override)
         return self._is_choice[override]
@@ -204,7 +205,7 @@ class Composer:
             if parsed.is_hydra_override() or parsed.is_sweep_override() or parsed.key_or_group == "hydra":
                 return None
             return not composition.is_value(parsed, self._repository)
-        except Exception:  # let Hydra's own composition say what is wrong
+        except Exception:  # Hydra's own composition reports the error
             return None
 
     @cached_property
@@ -214,7 +215,7 @@ class Composer:
 
 
 def raw_list(node: Any) -> list[str]:
-    """The elements as they are written: an override may hold an interpolation."""
+    """Return the elements of a list node unresolved: overrides may contain interpolations."""
     found = OmegaConf.to_container(node, resolve=False)
     assert isinstance(found, list)
     return found

@@ -1,4 +1,4 @@
-"""``launch.debug=true -m``: each run in this process, one rank, so that pdb works. No scheduler.
+"""``launch.debug=true -m``: execute each run in this process with one rank, so that pdb works. No scheduler.
 
 Must not know: schedulers, plans.
 """
@@ -19,7 +19,7 @@ from hpc_hydra.ui.progress import say, shown_overrides
 def run_all(
     context: HydraContext, function: TaskFunction, preparer: Preparer, runs: Sequence[Run]
 ) -> Sequence[JobReturn]:
-    """Run one after the other, as Hydra's basic launcher does; an exception ends all, where it was raised."""
+    """Execute runs one after the other, like Hydra's basic launcher. The first exception is raised."""
     results = []
     for run in runs:
         say(f"run {run.num} in this process (launch.debug): {shown_overrides(run.told)}")
@@ -33,6 +33,6 @@ def run_all(
             hydra_context=context,
         )
         if result.status is not JobStatus.COMPLETED:
-            _ = result.return_value  # raises: a debugger wants the exception itself
+            _ = result.return_value  # raises the original exception, for a debugger
         results.append(result)
     return results

@@ -1,4 +1,4 @@
-"""What a launch writes into the sweep directory before anything is submitted: code, configurations, plans.
+"""Write code, configurations and plans into the sweep directory before submission.
 
 Must not know: how runs are composed, any scheduler.
 """
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 class FrozenSweep:
     """One sweep directory, for all batches of a launch.
 
-    ``program`` is how ranks start the user's program: from the snapshot where ``mode`` (``launch.snapshot``) makes one.
-    Raises `ConfigError`.
+    Args:
+        mode: `launch.snapshot`. With a snapshot, ``program`` refers to the copied code.
+
+    Raises:
+        ConfigError: ranks cannot run the program, or no snapshot can be made.
     """
 
     def __init__(self, root: Path, function: TaskFunction, mode: str) -> None:
@@ -40,7 +43,7 @@ class FrozenSweep:
         self.program: Program = program.detect(function)
         self._snapshot: Snapshot | None = None
         self._freezer: Freezer | None = None
-        self._bases: dict[int, int] = {}  # number of a base in this launch → its key in the directory
+        self._bases: dict[int, int] = {}  # index of a base in this launch → its key in the sweep directory
         if mode != "none":
             from hpc_hydra.launcher import snapshot
 
@@ -49,11 +52,11 @@ class FrozenSweep:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an earlier batch was written."""
+        """Whether a batch has been written."""
         return self._freezer is not None
 
     def write(self, prepared: Prepared, jobs: Jobs, master: DictConfig, submitter: Callable[[str], Submitter]) -> None:
-        """Keep a batch. Before the first, an earlier sweep in the directory is put aside, or `SweepError` is raised."""
+        """Write a batch. The first one replaces an earlier sweep there; `SweepError` if that has active jobs."""
         from hpc_hydra.launcher.reuse import take_over
 
         with nullcontext() if self._freezer else take_over(self.root, prepared.runs, submitter):

@@ -1,8 +1,8 @@
-"""Ctrl-C, Ctrl-\\, SIGTERM and SIGHUP while a launcher works: noted the first time, obeyed at once the second time.
+"""Ctrl-C, Ctrl-\\, SIGTERM and SIGHUP in a launcher: the first one is recorded, a second one exits at once.
 
-A closed terminal tells of itself more than once (the kernel, the shell, sshd): SIGHUP is never a second time.
+A closed terminal may cause several SIGHUPs (kernel, shell, sshd), so SIGHUP never counts as a second signal.
 
-Must not know: what is to be done about them.
+Must not know: how callers react to a signal.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:
-    """Context in which signals do not raise: ``received`` is the first one; `wait` returns early when it comes.
+    """A context in which signals do not raise: ``received`` is the first signal, and `wait` returns when it arrives.
 
-    ``hung_up``: the terminal is gone, whatever came first. ``at_second`` gives what is said when the second one comes.
+    ``hung_up`` is set when the terminal was closed, even if another signal came first.
+
+    Args:
+        at_second: returns the text to print when a second signal arrives.
     """
 
     def __init__(self, at_second: Callable[[], str] = lambda: "") -> None:
@@ -37,7 +40,7 @@ class Interrupts:
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if signal.getsignal(number) is signal.SIG_IGN:  # nohup: the user wants it ignored
+                if signal.getsignal(number) is signal.SIG_IGN:  # nohup: keep it ignored
                     continue
                 self._before[number] = signal.signal(number, self._handle)
         return self
@@ -50,23 +53,23 @@ class Interrupts:
             os.close(descriptor)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, at most until the first signal; whether one has come."""
+        """Sleep until the first signal, at most ``seconds``. Return whether a signal has arrived."""
         if self.received is None:
             with suppress(InterruptedError):
                 select.select([self._read], [], [], seconds)
         return self.received is not None
 
     def pause(self, seconds: float) -> None:
-        """Sleep although a signal has come."""
+        """Sleep, even if a signal has arrived."""
         with suppress(InterruptedError):
             select.select([], [], [], seconds)
 
     def answer(self, terminal: int, seconds: float, is_needless: Callable[[], bool]) -> str | None:
-        """A line that the user types; empty at the end of input, and where the terminal is gone (``hung_up``).
+        """Read a line from the user; empty at the end of input and if the terminal was closed (``hung_up``).
 
         Args:
-            terminal: descriptor; it gives whole lines.
-            seconds: between two looks whether the question has become needless, which gives None.
+            terminal: file descriptor of a terminal in line mode.
+            seconds: interval of calls to ``is_needless``. Returns None once that is true.
         """
         while not is_needless():
             if self.hung_up:
@@ -74,18 +77,18 @@ class Interrupts:
             if not select.select([terminal], [], [], seconds)[0]:
                 continue
             try:
-                said = os.read(terminal, 4096)
+                answer = os.read(terminal, 4096)
             except OSError:
-                said = b""
-            if not said:  # a person's Ctrl-D, or nobody is there
-                gone = select.poll()
-                gone.register(terminal, 0)
-                self.hung_up = self.hung_up or any(events & select.POLLHUP for _, events in gone.poll(0))
-            return said.decode("utf-8", "replace")
+                answer = b""
+            if not answer:  # Ctrl-D, or the terminal was closed
+                poll = select.poll()
+                poll.register(terminal, 0)
+                self.hung_up = self.hung_up or any(events & select.POLLHUP for _, events in poll.poll(0))
+            return answer.decode("utf-8", "replace")
         return None
 
     def again(self) -> None:
-        """Forget the signal: the user wants to go on."""
+        """Discard the signal: the user chose to continue."""
         with suppress(BlockingIOError):
             os.read(self._read, 64)
         self.received = None
@@ -100,7 +103,7 @@ class Interrupts:
         if number == signal.SIGHUP:
             return
         with suppress(Exception):
-            os.write(2, self._at_second().encode("utf-8", "replace"))  # sys.stderr may be in use this very moment
+            os.write(2, self._at_second().encode("utf-8", "replace"))  # the signal may have interrupted sys.stderr
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()

@@ -1,7 +1,7 @@
-"""A run's frozen settings with some overrides more → its new plan.
+"""Plan a frozen run again with additional overrides.
 
-Only our own groups are looked at: the rest of the configuration, and the types in it, stay closed. Must not know: jobs,
-the manifest.
+Only our own groups are used: other parts of the configuration, and the user's types, are not loaded. Must not know:
+jobs, the manifest.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hpc_hydra.system import detect
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_OF_THE_COMMAND = {
+_COMMAND_KEYS = {
     "launch.bg": "--bg",
     "launch.dry_run": "hpc-hydra status, which shows what would be resumed",
-    "launch.setup_only": "the scripts in .hpc_hydra/jobs run by hand",
+    "launch.setup_only": "the scripts in .hpc_hydra/jobs can be submitted by hand",
     "launch.output_script": "the scripts are in .hpc_hydra/jobs",
     "launch.launch_dir": "the sweep stays in its directory",
     "launch.batch_script": "a new sweep",
@@ -40,25 +40,25 @@ _TRUSTED = ("omegaconf", "hydra", "hpc_hydra", "hydra_plugins", "cloudpickle")
 
 
 class Replanner:
-    """Applies the same overrides to any run of a sweep. Raises `ConfigError` for overrides that cannot be."""
+    """Applies the same overrides to runs of a sweep. Raises `ConfigError` for overrides that cannot be applied."""
 
     def __init__(self, sweep: Path, overrides: Sequence[str]) -> None:
         self.sweep = sweep
         self.overrides = check(overrides)
-        self._interpolates: dict[int, bool] = {}  # base → whether our groups refer to others
-        self._made: dict[tuple[int, tuple[str, ...]], tuple[Settings, Plan]] = {}
+        self._interpolates: dict[int, bool] = {}  # base → whether our groups contain interpolations
+        self._plans: dict[tuple[int, tuple[str, ...]], tuple[Settings, Plan]] = {}
 
     def replan(self, run: Run, record: RunRecord) -> Run:
-        """The run with its new plan; its overrides say what is different now."""
+        """Return the run with its new plan, and with the new overrides among its overrides."""
         keys = {_key(text) for text in self.overrides}
         kept = tuple(text for text in run.overrides if _key(text) not in keys)
         overrides = (*kept, *self.overrides)
         ours = tuple(text for text in overrides if _is_ours(text))
-        at = (record.base, overrides if self._interpolates.get(record.base, True) else ours)
-        if at not in self._made:
+        key = (record.base, overrides if self._interpolates.get(record.base, True) else ours)
+        if key not in self._plans:
             settings = self._settings(run, record, overrides)
-            self._made[at] = (settings, make_plan(settings))
-        settings, plan = self._made[at]
+            self._plans[key] = (settings, make_plan(settings))
+        settings, plan = self._plans[key]
         seed = settings.launch.seed if "launch.seed" in keys and settings.launch.seed is not None else run.seed
         return replace(run, overrides=overrides, plan=plan, seed=seed)
 
@@ -72,12 +72,12 @@ class Replanner:
         cfg, applied = read_base(self.sweep, record)
         if "launch" not in cfg:
             raise ConfigError(
-                "this application does not have hpc_hydra's groups, so they cannot be changed for a run",
+                "this application is configured without hpc_hydra's groups, so they cannot be changed for a run",
                 where="--",
-                fix="list `- hpc` in the defaults of its configuration and start again",
+                fix="add `- hpc` to its defaults list and start again",
             )
         rest = [text for text in overrides if text not in applied]
-        unable = _apply_others(cfg, [text for text in rest if not _is_ours(text)])
+        failed = _apply_others(cfg, [text for text in rest if not _is_ours(text)])
         for text in filter(_is_ours, rest):
             try:
                 apply_overrides(cfg, [text], None)
@@ -85,20 +85,20 @@ class Replanner:
                 cause = (str(error.__cause__ or error).strip().splitlines() or [""])[0]
                 raise ConfigError(cause, where=text, fix=_nearest(_key(text))) from error
         self._interpolates[record.base] = _has_interpolations(cfg)
-        if unable and self._interpolates[record.base]:
+        if failed and self._interpolates[record.base]:
             raise ConfigError(
-                f"{unable[0]} cannot be applied without the types of the program, and may be referred to",
+                f"{failed[0]} needs types of the program, and our groups may refer to it",
                 where="--",
-                fix="plain values in place of ${…} in " + ", ".join(GROUPS),
+                fix="plain values instead of ${…} in " + ", ".join(GROUPS),
             )
         fix_run(cfg, self.sweep, run.num, run.dir)
         HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
-        said = frozenset(_key(text) for text in overrides)
-        return detect.resolve(load.settings(cfg), earlier=run.plan.request, said=said)
+        given = frozenset(_key(text) for text in overrides)
+        return detect.resolve(load.settings(cfg), earlier=run.plan.request, said=given)
 
 
 def check(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Refuse overrides that a run cannot be given any more. Raises `ConfigError`."""
+    """Refuse overrides that cannot change a frozen run. Raises `ConfigError`."""
     from hydra.errors import OverrideParseException
 
     for text in overrides:
@@ -112,32 +112,32 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(
                 "the configuration of a run is frozen; only keys of these groups can change: " + ", ".join(GROUPS),
                 where=text,
-                fix="a new sweep for other values of your own keys; here keys as resources.time_limit=2h",
+                fix="keys such as resources.time_limit=2h; a new sweep for other values of your own keys",
             )
         if "." not in key:
             raise ConfigError(
-                "the configuration of a run is frozen; another choice of a whole group cannot be made",
+                "the configuration of a run is frozen; another group choice is not possible",
                 where=text,
-                fix=f"its keys, one by one: {group}.KEY=VALUE; for another {group}, a new sweep",
+                fix=f"single keys, {group}.KEY=VALUE; a new sweep for another {group}",
             )
         if parsed.is_sweep_override():
-            raise ConfigError("several values make a new sweep", where=text, fix="one value")
+            raise ConfigError("a resumed run takes one value for each key", where=text, fix="one value")
         if parsed.is_delete():
-            raise ConfigError("keys cannot be taken away", where=text, fix=f"{key.lstrip('~')}=null")
-        if key in _OF_THE_COMMAND:
-            raise ConfigError("is not for a resumed run", where=text, fix=_OF_THE_COMMAND[key])
+            raise ConfigError("keys cannot be removed", where=text, fix=f"{key.lstrip('~')}=null")
+        if key in _COMMAND_KEYS:
+            raise ConfigError("does not apply to a resumed run", where=text, fix=_COMMAND_KEYS[key])
     return tuple(overrides)
 
 
 def _apply_others(cfg: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Apply the user's own; those that need a type of the program are returned."""
-    unable = []
+    """Apply overrides of the user's own keys. Return those that fail because they need a type of the program."""
+    failed = []
     for text in overrides:
         try:
             apply_overrides(cfg, [text], None)
         except Exception:
-            unable.append(text)
-    return unable
+            failed.append(text)
+    return failed
 
 
 def _has_interpolations(cfg: DictConfig) -> bool:
@@ -147,7 +147,7 @@ def _has_interpolations(cfg: DictConfig) -> bool:
 
 
 def _nearest(key: str) -> str:
-    """Keys of our groups that may be meant."""
+    """Suggest keys of our groups."""
     import difflib
     from dataclasses import fields
 
@@ -165,9 +165,9 @@ def _key(override: str) -> str:
 
 
 def read_base(sweep: Path, record: RunRecord) -> tuple[DictConfig, frozenset[str]]:
-    """The frozen configuration that a run was made from, and the overrides in it.
+    """Read a run's base: the frozen configuration and the overrides already applied to it.
 
-    The user's own types are left out (nothing of the user's is imported): it is no use outside of our groups.
+    Nothing of the user's is imported: values of the user's own types are placeholders, so only our groups are usable.
     """
     with SweepPaths(sweep).bases.open("rb") as file:
         file.seek(record.base)
@@ -184,7 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Closed:
-    """Stands for an object of a type that is not known here."""
+    """Placeholder for an object of a type that is not imported."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass

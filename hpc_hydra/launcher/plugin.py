@@ -1,6 +1,6 @@
-"""Hydra's side of the launcher: its Launcher, Sweeper and SearchPathPlugin, and their entries in the ConfigStore.
+"""Hydra's plugin classes (Launcher, Sweeper, SearchPathPlugin) and their entries in the ConfigStore.
 
-Imported at every start of every Hydra application in the environment: everything else is imported where it is used.
+Every Hydra application in the environment imports this module: other modules are imported where they are used.
 Must not know: how a sweep is submitted and watched.
 """
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from hpc_hydra.launcher.run import Launch
 
 
-BUNDLE = "hpc_hydra_bundle"  # a primary configuration that is the bundle alone
+BUNDLE = "hpc_hydra_bundle"  # a primary config that consists of the bundle alone
 
 
 @dataclass
 class HpcLauncherConf:
-    """``hydra.launcher`` of ``hydra/launcher=hpc``. What to run where stands in the groups outside of ``hydra``."""
+    """``hydra.launcher`` of ``hydra/launcher=hpc``. Resources and scheduler are set in groups outside of ``hydra``."""
 
     _target_: str = "hydra_plugins.hpc_hydra.HpcLauncher"
-    # Only for applications without the bundle `hpc` in their defaults list: the overrides it is composed with.
+    # Only for applications without the bundle `hpc` in their defaults list: overrides of the bundle.
     bundle: list[str] = field(default_factory=list)
 
 
 @dataclass
 class HpcSweeperConf:
-    """``hydra.sweeper`` of ``hydra/sweeper=hpc``; the same keys as Hydra's basic sweeper."""
+    """``hydra.sweeper`` of ``hydra/sweeper=hpc``, with the keys of Hydra's basic sweeper."""
 
     _target_: str = "hydra_plugins.hpc_hydra.HpcSweeper"
     max_batch_size: int | None = None
@@ -47,7 +47,7 @@ class HpcSweeperConf:
 
 
 def register() -> None:
-    """Register our configurations with Hydra; harmless when done again."""
+    """Register our configurations with Hydra. May be called several times."""
     from hpc_hydra.config import lazy, store
 
     lazy.store("hpc", _launcher, group="hydra/launcher")
@@ -60,7 +60,7 @@ def _launcher() -> Any:
     from omegaconf import OmegaConf
 
     typed = OmegaConf.structured(HpcLauncherConf)
-    OmegaConf.set_struct(typed, False)  # keys of another launcher pass Hydra, and are refused with ours for them
+    OmegaConf.set_struct(typed, False)  # we refuse keys of another launcher ourselves, naming the equivalent key
     return typed
 
 
@@ -69,13 +69,13 @@ def _bundle() -> dict[str, Any]:
 
 
 class HpcSearchPath(SearchPathPlugin):
-    """Appends the folder of our configuration groups behind the user's own, and machines of ``~/.config/hpc_hydra``."""
+    """Appends our config groups, and the systems in ``~/.config/hpc_hydra``, to the config search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         from hpc_hydra.config import source
         from hpc_hydra.config.store import conf_dir, own_dir
 
-        # Hydra 1.4 warns of every callback; what is set while it scans plugins is forgotten.
+        # Hydra 1.4 warns about each callback; warning filters set during its plugin scan are discarded.
         warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
         source.follow(search_path.get_path())
         own = own_dir(os.environ)
@@ -102,7 +102,7 @@ class HpcLauncher(Launcher):
 
 
 class HpcSweeper(Sweeper):
-    """Hydra's basic sweeper, without composing every run one more time, and without stopping at the first failure."""
+    """Hydra's basic sweeper, but without composing each run twice and without stopping at the first failure."""
 
     def __init__(self, max_batch_size: int | None = None, params: Dict[str, str] | None = None) -> None:  # noqa: UP006
         self.max_batch_size = max_batch_size

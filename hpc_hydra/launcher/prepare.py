@@ -1,4 +1,4 @@
-"""Overrides → runs: each composed once, its plan made (equal requests only once), its directory fixed.
+"""Turn overrides into runs: compose each run once, plan it (equal requests only once), choose its directory.
 
 Must not know: how runs are submitted. Writes nothing.
 """
@@ -36,8 +36,8 @@ from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
 from hpc_hydra.schedulers.planner import plan as make_plan
 from hpc_hydra.system import detect
 
-_SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # in the name of a directory that a time gives
-# Keys that say what becomes of the whole command: they cannot differ from run to run.
+_SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # a directory name with a time stamp in seconds
+# Keys that apply to the whole command and cannot differ between runs.
 _WHOLE_COMMAND = (
     "dry_run",
     "setup_only",
@@ -55,7 +55,7 @@ _WHOLE_COMMAND = (
 )
 
 
-LONGEST = 255  # bytes of a file's name, on all file systems that are met
+LONGEST = 255  # maximum bytes of a file name on common file systems
 
 
 @dataclass
@@ -70,12 +70,12 @@ class Prepared:
 
 @dataclass
 class Preparer:
-    """Makes runs out of overrides. One object for all batches of a command line."""
+    """Turns overrides into runs. One object serves all batches of a command line."""
 
     loader: ConfigLoader
     master: DictConfig
-    bundle: Sequence[str] = ()  # overrides of the bundle, for an application that does not list it
-    attached: bool = False  # one run at this console
+    bundle: Sequence[str] = ()  # overrides of the bundle, for an application without it in its defaults list
+    attached: bool = False  # one run, attached to this console
     _bases: list[Base] = field(default_factory=list)
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Preparer:
 
     @contextmanager
     def claimed(self) -> Iterator[Preparer]:
-        """Meanwhile, a sweep directory whose name is the second is one that no other launch has."""
+        """Within this context, a sweep directory named by a time stamp is used by no other launch."""
         given = OmegaConf.select(self.master, "launch.launch_dir")
         is_ours = _is_unnamed(given) if given is not None else bool(_SECONDS.search(str(self._raw_dir)))
         if not is_ours or any(OmegaConf.select(self.master, f"launch.{key}") for key in ("dry_run", "debug")):
@@ -106,7 +106,7 @@ class Preparer:
 
     @cached_property
     def root(self) -> Path:
-        """The sweep directory, absolute, of which no other launch knows."""
+        """The sweep directory of this launch, absolute."""
         return self._named
 
     @cached_property
@@ -119,7 +119,7 @@ class Preparer:
 
     @cached_property
     def _launch_dir(self) -> str | None:
-        """As `-l` of torchrun-hpc: nothing given, a folder with the time in its name; "." this folder."""
+        """`launch.launch_dir`, as `-l` of torchrun-hpc: "" gets a time-stamped name, "." is the current directory."""
         folder = OmegaConf.select(self.master, "launch.launch_dir")
         if folder is None:
             return None
@@ -137,27 +137,27 @@ class Preparer:
         orig = HydraConfig.instance().cfg
         try:
             for num, overrides in enumerate(job_overrides, start=first):
-                run, found = self._run(num, tuple(overrides), seeds)
-                settings = settings or found
-                _check_whole_command(settings, found)
+                run, run_settings = self._run(num, tuple(overrides), seeds)
+                settings = settings or run_settings
+                _check_whole_command(settings, run_settings)
                 runs.append(run)
         finally:
             HydraConfig.instance().cfg = orig
         if settings is None:
-            raise ConfigError("there are no runs", where="overrides", fix="give a sweep values: lr=0.1,0.01")
+            raise ConfigError("the sweep has no runs", where="overrides", fix="lr=0.1,0.01")
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
         only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
         return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]))
 
     def check_files(self, prepared: Prepared) -> None:
-        """The bundle in the wrong place, and values that YAML reads as something else. Raises `ConfigError`."""
+        """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
         yaml_pitfalls.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
             checks.check_hydra(self.master, base.cfg, base.applied)
             checks.check_files(self.loader, base.cfg, self._files_chosen(base), sweeping=False)
 
     def _files_chosen(self, base: Base, overrides: Sequence[str] = ()) -> list[str]:
-        """Overrides that choose the files of a base, and further ones."""
+        """Return the overrides that select the files of a base, followed by ``overrides``."""
         given = base.applied if base.given is None else base.given
         return list(dict.fromkeys((*raw_list(self.master.hydra.overrides.hydra), *given, *overrides)))
 
@@ -173,42 +173,42 @@ class Preparer:
         key = id(base)
         if key not in self._base_numbers:
             self._base_numbers[key] = len(self._bases)
-            self._bases.append(base)  # also keeps it alive, so that its id stays its own
+            self._bases.append(base)  # also keeps it alive, so that its id stays unique
         return self._base_numbers[key]
 
     def _dir(self, composed: Composed, num: int, *, brief: bool) -> Path:
-        """The run's directory; what ``${hydra:...}`` in our groups asks for is that of the run from now on."""
+        """Return the run's directory, and set up ``${hydra:...}`` in our groups for this run."""
         if brief:
-            found = self.root / str(num)
+            folder = self.root / str(num)
         else:
             cfg = composed.cfg
             with read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.job.num, cfg.hydra.job.id = num, str(num)
             HydraConfig.instance().cfg = cfg  # type: ignore[assignment]
             subdir = str(OmegaConf.select(cfg, "hydra.sweep.subdir"))
-            own = self._launch_dir is None
-            root = _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir"))) if own else self.root
+            configured = self._launch_dir is None
+            root = _absolute(str(OmegaConf.select(cfg, "hydra.sweep.dir"))) if configured else self.root
             root = self.root if root == self._named else root
             whole = _absolute(str(root / subdir))
-            found = _shortened(whole)
-            if found != whole:
-                note = f"run {num}: {whole.name[:40]}… has more than {LONGEST} bytes, and is shortened to {found.name}"
+            folder = _shortened(whole)
+            if folder != whole:
+                note = f"run {num}: {whole.name[:40]}… has more than {LONGEST} bytes and is shortened to {folder.name}"
                 self._shortened.append(note)
-            fix_run(cfg, self.root, num, found, job_id="???")  # the scheduler's, which nobody knows yet
+            fix_run(cfg, self.root, num, folder, job_id="???")  # the scheduler's id is not known yet
             with read_write(cfg.hydra), open_dict(cfg.hydra):
-                cfg.hydra.runtime.output_dir = literal(str(found))
+                cfg.hydra.runtime.output_dir = literal(str(folder))
             checks.check_interpolations(cfg)
-        other = self._dirs.setdefault(found, num)
+        other = self._dirs.setdefault(folder, num)
         if other != num:
             raise ConfigError(
-                f"runs {other} and {num} would have the same output directory {found}",
+                f"runs {other} and {num} would have the same output directory {folder}",
                 where="hydra.sweep.subdir",
                 fix="hydra.sweep.subdir='${hydra.job.num}'",
             )
-        return found
+        return folder
 
     def _is_brief(self, base: Base) -> bool:
-        """Whether runs of this base need nothing of ``hydra``: plain directories, no interpolation in our groups."""
+        """Whether runs of this base do not use ``hydra``: default directories, no interpolation in our groups."""
         key = self._number(base)
         if key not in self._brief:
             raw = {name: composition.written(base.cfg.hydra.sweep, name) for name in ("dir", "subdir")}
@@ -225,28 +225,29 @@ class Preparer:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
             try:
-                asked = load.settings(cfg if "launch" in cfg else self._bundle)
+                configured = load.settings(cfg if "launch" in cfg else self._bundle)
             except ConfigError as error:
                 raise checks.with_file(error, self.loader, cfg, self._files_chosen(base, overrides)) from None
-            said = _said(overrides if "launch" in cfg else self.bundle)
-            settings = detect.resolve(asked, attached=self.attached, said=said)
+            given = _given_keys(overrides if "launch" in cfg else self.bundle)
+            settings = detect.resolve(configured, attached=self.attached, said=given)
             try:
                 plan = make_plan(settings)
             except HpcHydraError as error:
-                named = detect.named(error, asked, settings)
+                named = detect.named(error, configured, settings)
                 raise checks.with_file(named, self.loader, cfg, self._files_chosen(base, overrides)) from None
             misspelt = load.misspelt_groups(cfg).items()
             for name, near in misspelt:
                 self._refuse_in_system(cfg, name, near)
-            notes = detect.notes(asked, settings, attached=self.attached)
+            notes = detect.notes(configured, settings, attached=self.attached)
             notes += tuple(
-                f"{key!r} in the configuration is no group of hpc_hydra: did you mean {near}?" for key, near in misspelt
+                f"{key!r} in the configuration is not a group of hpc_hydra: did you mean {near}?"
+                for key, near in misspelt
             )
             self._plans[key] = (settings, replace(plan, notes=(*plan.notes, *notes)) if notes else plan)
         return self._plans[key]
 
     def _refuse_in_system(self, cfg: DictConfig, name: str, near: str) -> None:
-        """A group that the file of the chosen system misspells. (In other files, a key may be of the user's own.)"""
+        """Refuse a misspelled group in the file of the selected system. In other files, it may be the user's key."""
         from hpc_hydra.system.index import origin
 
         choice = OmegaConf.select(cfg, "hydra.runtime.choices.system")
@@ -258,12 +259,12 @@ class Preparer:
 
     @cached_property
     def _bundle(self) -> DictConfig:
-        """Our groups, for an application that does not have them."""
+        """Our groups, for an application without them."""
         with source.shown():
             return self.loader.load_configuration(BUNDLE, list(self.bundle), run_mode=RunMode.RUN)
 
     def _key(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> Any:
-        """What a run's settings depend on: its base and its overrides of our groups, or their values in the end."""
+        """Return a key that is equal for runs with equal settings: base and our groups' overrides, or values."""
         if "launch" not in cfg:
             return "bundle"
         ours = tuple(o for o in overrides if _first(parse_override(o).key_or_group) in GROUPS)
@@ -271,9 +272,9 @@ class Preparer:
             return (self._number(base), ours)
         try:
             resolved = {g: OmegaConf.to_container(cfg[g], resolve=True) for g in GROUPS}
-            return json.dumps([resolved, sorted(_said(ours))], sort_keys=True, default=repr)
+            return json.dumps([resolved, sorted(_given_keys(ours))], sort_keys=True, default=repr)
         except Exception:
-            return object()  # let `load.settings` say what is wrong
+            return object()  # `load.settings` reports the error
 
     def _has_interpolations(self, base: Base) -> bool:
         number = self._number(base)
@@ -292,14 +293,14 @@ def _check_whole_command(first: Settings, other: Settings) -> None:
         if getattr(first.launch, name) != getattr(other.launch, name):
             raise ConfigError(
                 f"differs between runs ({getattr(first.launch, name)!r} and {getattr(other.launch, name)!r}), "
-                "but says what becomes of the whole command",
+                "but applies to the whole command",
                 where=f"launch.{name}",
-                fix=f"give launch.{name} one value",
+                fix=f"one value for launch.{name}",
             )
 
 
 def _shortened(path: Path) -> Path:
-    """The path with every name short enough for a file system; equal names stay equal, others differ by a hash."""
+    """Shorten each name in a path to `LONGEST` bytes. Different names stay different by a hash."""
     return Path(*(part if len(os.fsencode(part)) <= LONGEST else _short(os.fsencode(part)) for part in path.parts))
 
 
@@ -308,13 +309,13 @@ def _short(name: bytes) -> str:
     return f"{name[: LONGEST - len(mark) - 1].decode(errors='ignore')}-{mark}"
 
 
-def _said(overrides: Sequence[str]) -> frozenset[str]:
-    """Keys that overrides give, replace or take away."""
+def _given_keys(overrides: Sequence[str]) -> frozenset[str]:
+    """Return the keys that overrides set, add or remove."""
     return frozenset(str(parse_override(text).key_or_group) for text in overrides)
 
 
 def _is_unnamed(launch_dir: object) -> bool:
-    """Whether a launch directory is wanted, and its name left to us."""
+    """Whether `launch.launch_dir` requests a directory with a generated name."""
     return str(launch_dir) in ("", "true", "True")
 
 

@@ -1,4 +1,4 @@
-"""How the user's program was started, so that every rank can start it the same way.
+"""Detect how the user's program was started, so that every rank can start it the same way.
 
 Must not know: schedulers, configuration groups.
 """
@@ -22,17 +22,17 @@ from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.launcher import typed_command
 from hpc_hydra.records.frozen_config import Program, TaskId, identity
 
-# What runs other people's functions: starting it again would not start the user's task.
+# Programs that call other programs' functions: starting them again would not run the user's task.
 _RUNNERS = re.compile(r"(_?pytest|IPython|ipykernel|unittest\.(case|main)|doctest)(\.|$)")
 _DEBUGGERS = {"bdb", "debugpy", "ipdb", "pdb", "pdbpp", "pudb", "pydevd", "rpdb", "web_pdb"}
 
-_launched: Counter[tuple[str, str]] = Counter()  # by this process, by function
+_launched: Counter[tuple[str, str]] = Counter()  # launches by this process, per function
 
 
 def detect(function: Any) -> Program:
-    """The program of this process, which launches ``function``. Kind ``task`` where none could be started again.
+    """Return the program of this process, which launches ``function``. Kind "task" if it cannot be started again.
 
-    Raises `ConfigError` for one that ranks cannot run.
+    Raises `ConfigError` if ranks cannot run it.
     """
     declared: Program | None = command_line.declared()
     if declared is not None:
@@ -64,14 +64,14 @@ def detect(function: Any) -> Program:
 
 
 def _target(typed: typed_command.Typed, cwd: str) -> str:
-    """The script's path as Python makes it absolute for ``__file__``; the module's name."""
+    """Return the script's absolute path, as in ``__file__``, or the module's name."""
     if typed.kind == "script":
         return os.path.join(cwd, typed.target)  # noqa: PTH118
     return typed.target if typed.kind == "module" else ""
 
 
 def _is_of_the_command(function: Any) -> bool:
-    """Whether the command that was typed, typed once more, comes to ``function``."""
+    """Whether running the typed command again would call ``function``."""
     callers = command_line.callers_of_hydra_main(function)
     if callers is None:
         return False
@@ -82,24 +82,24 @@ def _is_of_the_command(function: Any) -> bool:
 
 
 def _refuse_debugger(typed: typed_command.Typed) -> None:
-    """A debugger asks at a terminal, and ranks have none."""
+    """Refuse a debugger: it needs a terminal, which ranks do not have."""
     path = Path(typed.target)
     name = typed.target.split(".")[0] if typed.kind == "module" else path.stem
     if typed.kind in ("script", "module") and name in _DEBUGGERS:
         raise ConfigError(
-            f"ranks cannot run under {name}, which asks at a terminal",
+            f"ranks cannot run under {name}, which needs a terminal",
             where=shlex.join(sys.orig_argv[1:3]),
             fix=f"launch.debug=true (one rank, in this process), or start without {name}",
         )
 
 
 def doubts(program: Program, function: Any) -> list[str]:
-    """What is not certain about how ranks start the program, in words."""
+    """Return notes about uncertainties in how ranks start the program."""
     if program.arrived is None or not _may_change_directory(function):
         return []
     note = (
-        f"ranks start in {program.cwd}: the program seems to change its directory before @hydra.main, and where it was "
-        "started cannot be told. Ranks that arrive elsewhere fail. Try: start the program by a relative path"
+        f"ranks start in {program.cwd}: the program seems to change its working directory before @hydra.main, and "
+        "where it was started is unknown. Ranks in another directory fail. Try: start the program by a relative path"
     )
     return [note]
 
@@ -115,7 +115,7 @@ def _may_change_directory(function: Any) -> bool:
 
 
 def interpreter_flags() -> tuple[str, ...]:
-    """Flags of this interpreter (-W, -X, -O …), for another one to behave the same."""
+    """Return the flags of this interpreter (-W, -X, -O …)."""
     flags: Any = getattr(subprocess, "_args_from_interpreter_flags", list)  # what multiprocessing uses
     return tuple(flags())
 
@@ -127,7 +127,7 @@ def current_umask() -> int:
 
 
 def package_path() -> tuple[str, ...]:
-    """The directory to put on PYTHONPATH of the nodes, where this package is a checkout that is not installed."""
+    """Return the entry to add to PYTHONPATH on the nodes if this package is a checkout that is not installed."""
     root = Path(hpc_hydra.__file__).resolve().parents[1]
     if {"site-packages", "dist-packages"} & set(root.parts):
         return ()
@@ -142,7 +142,7 @@ def package_path() -> tuple[str, ...]:
 
 
 def task_payload(function: Any) -> dict[str, Any]:
-    """What a rank needs to call ``function`` where there is no program: it, and Hydra's and OmegaConf's state."""
+    """Return what a rank needs to call ``function`` without a program: it and the state of Hydra and OmegaConf."""
     from hydra.core.singleton import Singleton
 
     return {"function": function, "singletons": Singleton.get_state()}

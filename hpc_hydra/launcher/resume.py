@@ -1,7 +1,7 @@
-"""Submits again the runs of a sweep that failed, were lost or never were submitted: new attempts beside the old ones.
+"""Resubmit the runs of a sweep that failed, were lost or were never submitted, as new attempts.
 
-The way of a launcher, from the frozen sweep on: plans → groups → scripts → submission. A run that waits, runs
-or has completed is never submitted. Must not know: how runs were composed, any scheduler's commands.
+Follows the stages of a launch from the frozen sweep on: plans → groups → scripts → submission. Pending, running and
+completed runs are never submitted. Must not know: how runs were composed, any scheduler's commands.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ from hpc_hydra.ui.progress import (
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
-_ANYWAY = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
-_RIGHTS = "as a user who may write there: resume adds to the sweep's own directory"
-WRITTEN = 30.0  # seconds after which a lock says whose it is
-JUST_NOW = 30.0  # seconds between a launcher's last script and its first line in the manifest, at most
+_CONFIRM_FIX = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
+_PERMISSION_FIX = "run this as a user with write permission: resume writes to the sweep directory"
+WRITTEN = 30.0  # seconds after which an empty lock file is abandoned
+JUST_NOW = 30.0  # maximum seconds between a launcher's last script and its first line in the manifest
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be submitted again."""
+    """What to resubmit, and how."""
 
-    runs: tuple[str, ...] = ()  # RUNS as typed; all where there are none
+    runs: tuple[str, ...] = ()  # RUNS as typed; empty: all
     failed_only: bool = False
-    overrides: tuple[str, ...] = ()  # of our groups
+    overrides: tuple[str, ...] = ()  # overrides of our groups
     bg: bool = False
-    launcher_gone: bool = False  # the user says so, of a launcher on another machine
-    yes: bool = False  # without a question, whatever it costs
+    launcher_gone: bool = False  # the user confirms that a launcher on another machine has ended
+    yes: bool = False  # skip the confirmation of a large sweep
 
     @property
     def words(self) -> list[str]:
-        """The same as words of the command, but to be waited for."""
+        """The arguments of the command line, without ``--bg`` and ``--yes``."""
         options = ["--failed"] * self.failed_only + ["--launcher-gone"] * self.launcher_gone
         return [*self.runs, *options, *(["--", *self.overrides] if self.overrides else [])]
 
 
 def resume(root: Path, wanted: Wanted) -> int:
-    """Submit what is wanted and wait for it; returns the exit code. Raises `HpcHydraError`, nothing being submitted."""
+    """Resubmit runs and wait for them; return the exit code. Raises `HpcHydraError` before anything is submitted."""
     launch = replace(configured(root, wanted.overrides), bg=wanted.bg)
     with hushed(launch.quiet):
         return _resume(root, wanted, launch)
@@ -92,16 +92,16 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
         others = [v for v in others if registry.has_queue(v.scheduler)]
         if not chosen:
-            _runs(sweep, [view.run for view in views[:1]], wanted.overrides)  # wrong ones are wrong all the same
+            _runs(sweep, [view.run for view in views[:1]], wanted.overrides)  # report wrong overrides nevertheless
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         submitters: dict[str, Submitter] = {}
         there = in_queues(views)
         equal = group(runs)
-        groups = packed(equal, generic.packing_by_launch_args(each.plan.request.scheduler for each in equal))
+        groups = packed(equal, generic.packing_by_launch_args(one.plan.request.scheduler for one in equal))
         jobs = _jobs(sweep, groups, submitters, launch.inside, there)
-        _tell_notes(jobs, sweep)
-        cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_ANYWAY)
+        _print_notes(jobs, sweep)
+        cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_CONFIRM_FIX)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
             background.start(root, wanted.words)
@@ -117,7 +117,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         scripts.write(jobs, adapters, None, lambda plan: _plan_key(sweep.plans, plan))
         argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})
         manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
-        say(_told(chosen, len(views), common))
+        say(_resubmission_list(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]
         queue = [name for name, submitter in submitters.items() if submitter.outlives_launcher]
         awaited = after.elsewhere(plans, Path(sweep.program.cwd), queue=queue)
@@ -135,7 +135,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
 
 
 class _Resumed(Session):
-    """Also follows the other runs of the sweep that are in the queue."""
+    """A session that also watches the other runs of the sweep in the queue."""
 
     def __init__(
         self,
@@ -163,65 +163,65 @@ class _Resumed(Session):
 
 
 def _adopted(sweep: Sweep, views: Sequence[RunView], submitters: dict[str, Submitter]) -> dict[str, list[RunView]]:
-    found: dict[str, list[RunView]] = {}
+    adopted: dict[str, list[RunView]] = {}
     for view in views:
         if view.scheduler not in submitters:
             submitters[view.scheduler] = sweep.submitter(view.scheduler)
-        found.setdefault(view.scheduler, []).append(view)
-    return found
+        adopted.setdefault(view.scheduler, []).append(view)
+    return adopted
 
 
 def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunView]:
-    """The runs to submit. Raises `SweepError` where some may be in the queue without anybody knowing."""
+    """Return the runs to submit. Raises `SweepError` if some of them may be in the queue already."""
     if not sweep.launcher:
         _refuse_unstarted(sweep)
     words = FAILED if wanted.failed_only else OPEN
-    meant = select(views, wanted.runs)
-    chosen = [view for view in meant if view.word in words]
-    unknown = [view for view in meant if view.word == "unknown"]
+    selected = select(views, wanted.runs)
+    chosen = [view for view in selected if view.word in words]
+    unknown = [view for view in selected if view.word == "unknown"]
     if unknown and not (wanted.launcher_gone and not any(registry.has_queue(v.scheduler) for v in unknown)):
         raise SweepError(
             f"it is not known whether {_numbered(unknown)} in the queue ({unknown[0].reason})",
             where=str(sweep.root),
-            fix="the same command later; submitting now might run them twice",
+            fix="the same command later; submitting now might start them twice",
         )
-    for view in meant:
+    for view in selected:
         if (wanted.runs and view.word not in OPEN) or view.word == UNREADABLE:
             complain(f"run {view.run.num} is {view.word}: it is not submitted")
     never = [view for view in chosen if view.word == "unsubmitted"]
-    lives = sweep.launcher_lives
-    if never and lives:
+    alive = sweep.launcher_lives
+    if never and alive:
         raise SweepError(
             f"process {sweep.launcher['pid']} is still submitting this sweep",
             where=str(sweep.root),
-            fix=f"{command('wait', sweep.root)}, or end it first: kill {sweep.launcher['pid']}",
+            fix=f"{command('wait', sweep.root)}, or stop it first: kill {sweep.launcher['pid']}",
         )
-    if never and lives is None and not wanted.launcher_gone:
+    if never and alive is None and not wanted.launcher_gone:
         where = f"process {sweep.launcher.get('pid')} on {sweep.launcher.get('host')}"
         raise SweepError(
             f"{where} may still be submitting this sweep",
             where=str(sweep.root),
-            fix="resume there, or, when you know that it has gone, add --launcher-gone",
+            fix="resume on that machine, or add --launcher-gone if you know that it has ended",
         )
     return chosen
 
 
 def _refuse_unstarted(sweep: Sweep) -> None:
-    """Nobody has begun to submit: the scripts are for the user's own hands, or a launcher is just about to."""
+    """Refuse a sweep that no launcher has submitted: one with launch.setup_only, or one that was just created."""
     from omegaconf import OmegaConf
 
     with suppress(OSError):
         if OmegaConf.select(OmegaConf.load(sweep.root / "multirun.yaml"), "launch.setup_only"):
             raise SweepError(
-                "was only set up (launch.setup_only): its scripts are started by hand",
+                "was only set up (launch.setup_only): its scripts are submitted by hand",
                 where=str(sweep.root),
                 fix=f"the scripts in {sweep.paths.jobs}",
             )
         if time.time() - sweep.paths.jobs.stat().st_mtime < JUST_NOW:
             raise SweepError(
-                "was made just now: its launcher may be about to submit it",
+                "was just created: its launcher may be about to submit it",
                 where=str(sweep.root),
-                fix=f"the same command {JUST_NOW:.0f} s later, when that launcher has gone",
+                fix=f"the same command {JUST_NOW:.0f} s later, if that launcher has ended",
             )
 
 
@@ -236,14 +236,14 @@ def _numbered(views: Sequence[RunView]) -> str:
     return f"run{'s' if len(views) > 1 else ''} {shown} {'are' if len(views) > 1 else 'is'}"
 
 
-def _told(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str:
+def _resubmission_list(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str:
     lines = [f"{len(chosen)} of {total} runs are submitted again:"]
     for view in chosen[:MANY]:
         lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.told, common)}]")
     return "\n".join(lines + [f"  … and {len(chosen) - MANY} more"] * (len(chosen) > MANY))
 
 
-# what is submitted
+# plans, jobs, records
 
 
 def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:
@@ -262,7 +262,7 @@ def _jobs(
     inside: str | None,
     there: Mapping[str, Sequence[str]],
 ) -> list[tuple[Group, JobSpec, Path]]:
-    """Jobs with keys that nothing of the sweep has yet. Fills ``submitters``. Raises `HpcHydraError`."""
+    """Create jobs with keys that are new in the sweep. Fills ``submitters``. Raises `HpcHydraError`."""
     held: dict[str, Allocation | None] = {}
     for g in groups:
         scheduler = g.plan.request.scheduler
@@ -278,9 +278,9 @@ def _jobs(
     parts = split(groups, {name: submitters[name].array_limit() for name in with_arrays(groups)})
     for number, g in enumerate(parts, start=_next_key(sweep)):
         key = f"job{number}"
-        made = replace(g, plan=replace(g.plan, python=g.plan.python or python))
+        with_python = replace(g, plan=replace(g.plan, python=g.plan.python or python))
         make = scripts.spec if g.pack is None else scripts.pack_spec
-        spec = make(made, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
+        spec = make(with_python, key, _plan_key(sweep.plans, g.plan), sweep.root, sweep.program)
         for run in g.runs if g.pack is not None else ():
             _plan_key(sweep.plans, run.plan)
         spec = scripts.inside(spec, held[g.plan.request.scheduler])
@@ -289,12 +289,12 @@ def _jobs(
     return scripts.sharing(jobs, there)
 
 
-def _tell_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
-    """Of an allocation that runs are steps of now, and of plans that are new."""
-    told = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
+def _print_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
+    """Print notes about a held allocation and about new plans."""
+    notes = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
     for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
-        told += [*plan.notes, *registry.adapter_for(plan.request.scheduler).notes(plan.request)]
-    for note in dict.fromkeys(told):
+        notes += [*plan.notes, *registry.adapter_for(plan.request.scheduler).notes(plan.request)]
+    for note in dict.fromkeys(notes):
         complain(f"note: {note}")
 
 
@@ -313,13 +313,13 @@ def _plan_key(plans: dict[str, Plan], plan: Plan) -> str:
 
 
 def _python(sweep: Sweep) -> str:
-    """The interpreter that the sweep was started with: this command may belong to another environment."""
+    """Return the interpreter that started the sweep: this command may run in another environment."""
     used = next((e["python"] for e in sweep.state.events if e["event"] == "started" and "python" in e), sys.executable)
     return str(used) if Path(used).exists() else sys.executable
 
 
 def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
-    """Write new plans, and new lines of runs whose plan or overrides are new."""
+    """Write new plans, and new records of runs whose plan or overrides changed."""
     plan_of = {
         run.num: spec.environ[envvars.PLAN] if g.pack is None else _plan_key(sweep.plans, run.plan)
         for g, spec, _ in jobs
@@ -344,14 +344,14 @@ def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
 
 
 def _mend(path: Path) -> None:
-    """Take away a line that a crash left unfinished."""
+    """Remove a last line that a crash left unfinished."""
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
 
 
 def put_aside(view: RunView) -> None:
-    """Move a run's outcome to the logs of its attempt, so that the next one can be told from it."""
+    """Move a run's outcome to the logs of its attempt, to make room for that of the next attempt."""
     paths = view.paths
     outcome: Outcome | None = view.outcome
     if outcome is None:
@@ -373,13 +373,13 @@ def put_aside(view: RunView) -> None:
 
 @contextmanager
 def _lock(root: Path) -> Iterator[Callable[[], None]]:
-    """Held while it is decided what to submit, and until it is; gives what releases it earlier."""
+    """Lock the sweep until its runs are submitted. Yields a function that releases the lock earlier."""
     with from_disk(root):
-        read_program(root)  # a sweep at all?
+        read_program(root)  # raises if this is not a sweep
     path = SweepPaths(root).meta / "resume.lock"
-    mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": _began()})
-    with on_disk(path, _RIGHTS):
-        _take(path, mine)
+    owner = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "time": _began()})
+    with on_disk(path, _PERMISSION_FIX):
+        _take(path, owner)
     held = True
 
     def release() -> None:
@@ -398,8 +398,8 @@ def _began() -> float:
     return processes.begun(os.getpid()) + 1.0
 
 
-def _take(path: Path, mine: str) -> None:
-    """Make the lock. One that says nothing, of a full disk or a machine that went down, is nobody's."""
+def _take(path: Path, owner: str) -> None:
+    """Create the lock file. An old empty one, left by a full disk or a crash, is abandoned and replaced."""
     for _ in range(2):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -410,30 +410,30 @@ def _take(path: Path, mine: str) -> None:
                 continue
             who = f" (process {other.get('pid')} on {other.get('host')})" if other else ""
             raise SweepError(
-                f"another resume is at work{who}",
+                f"another resume is running{who}",
                 where=str(path),
-                fix="wait for it; where you know that it has gone, remove that file",
+                fix="wait for it, or remove that file if you know that it has ended",
             ) from None
         try:
             with os.fdopen(descriptor, "w") as file:
-                file.write(mine)
+                file.write(owner)
         except OSError:
             path.unlink(missing_ok=True)
             raise
         return
-    raise SweepError("another resume is at work", where=str(path), fix="the same command again")
+    raise SweepError("another resume is running", where=str(path), fix="the same command again")
 
 
 def _owner(path: Path) -> dict[str, Any]:
-    """Who has made the lock; empty where it does not say."""
+    """Read the owner of the lock; empty if unknown."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text())
-        return found if isinstance(found, dict) else {}
+        owner = json.loads(path.read_text())
+        return owner if isinstance(owner, dict) else {}
     return {}
 
 
 def _is_old(path: Path) -> bool:
-    """Whether nobody can be writing it any more."""
+    """Whether the lock file is too old to be still being written."""
     with suppress(OSError):
         return time.time() - path.stat().st_mtime > WRITTEN
     return True

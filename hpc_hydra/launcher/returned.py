@@ -1,4 +1,4 @@
-"""What a task function returns, as far as its source says so: `launch.best` is checked before anything is submitted.
+"""Find the keys that a task function returns in its source, to check `launch.best` before submission.
 
 Must not know: configurations, runs.
 """
@@ -18,23 +18,23 @@ KEY = "launch.best"
 
 
 def check_best(best: str | None, function: Callable[..., Any]) -> None:
-    """Refuse a ``launch.best`` that no run of ``function`` can return. Raises `ConfigError`."""
+    """Refuse a ``launch.best`` that ``function`` never returns. Raises `ConfigError`."""
     columns = None if best is None else _columns(function)
     if best is None or columns is None:
         return
     direction, _, name = best.partition(" ")
-    told = getattr(function, "__name__", "the task function")
+    label = getattr(function, "__name__", "the task function")
     if not columns:
-        fix = f"`return {{{name or 'loss'!r}: ...}}` at the end of {told}, or {KEY}=null"
-        raise ConfigError(f"{told} returns nothing to compare runs by", where=f"{KEY}={best}", fix=fix)
+        fix = f"`return {{{name or 'loss'!r}: ...}}` at the end of {label}, or {KEY}=null"
+        raise ConfigError(f"{label} returns nothing to compare runs by", where=f"{KEY}={best}", fix=fix)
     if name not in columns:
         near = nearest(name, columns) or sorted(columns)
-        what = f"{told} returns {', '.join(sorted(columns))}" + (f" and no {name!r}" if name else ", not one number")
+        what = f"{label} returns {', '.join(sorted(columns))}" + (f" and no {name!r}" if name else ", not one number")
         raise ConfigError(what, where=f"{KEY}={best}", fix=" or ".join(f"'{KEY}={direction} {one}'" for one in near))
 
 
 def _columns(function: Callable[..., Any]) -> set[str] | None:
-    """Keys of all mappings that a function returns; empty: it returns nothing; None: only a run can tell."""
+    """Return the keys of all dicts that a function returns; empty if it returns nothing, None if unknown."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return None
@@ -44,23 +44,23 @@ def _columns(function: Callable[..., Any]) -> set[str] | None:
         return None
     if not isinstance(definition, ast.FunctionDef):
         return None
-    found: set[str] = set()
+    names: set[str] = set()
     for value in _returned(definition.body):
         if value is None or (isinstance(value, ast.Constant) and value.value is None):
             continue
         keys = [key.value if isinstance(key, ast.Constant) else None for key in getattr(value, "keys", ())]
         if not isinstance(value, ast.Dict) or not keys or not all(isinstance(key, str) for key in keys):
             return None
-        found.update(key for key in keys if isinstance(key, str))
-    return found
+        names.update(key for key in keys if isinstance(key, str))
+    return names
 
 
 def _returned(body: list[ast.stmt]) -> Iterator[ast.expr | None]:
-    """Values of the return statements, without those of functions and classes inside."""
-    todo: list[ast.AST] = list(body)
-    while todo:
-        node = todo.pop()
+    """Yield the values of return statements, without those of nested functions and classes."""
+    stack: list[ast.AST] = list(body)
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.Return):
             yield node.value
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            todo += ast.iter_child_nodes(node)
+            stack += ast.iter_child_nodes(node)

@@ -1,4 +1,4 @@
-"""A sweep directory that was used before: refused while its jobs live, else its records are put aside.
+"""Reuse a sweep directory: refuse it while its jobs are active, else move its records aside.
 
 Must not know: how runs are composed or submitted.
 """
@@ -23,52 +23,50 @@ from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui.progress import complain
 
-_held: dict[Path, int] = {}  # directories of this process: it may launch into one again
+_locked: dict[Path, int] = {}  # directories locked by this process, which may use them again → file descriptor
 
-
-_claimed: dict[
-    Path, list[Path]
-] = {}  # directories of launches of this process that have not begun → folders made for it
+# Directories of launches of this process that have not started → directories created for them
+_claimed: dict[Path, list[Path]] = {}
 
 
 def claim(root: Path) -> Path:
-    """The first of ``root``, ``root_1``, ``root_2`` … that no other launch has; it belongs to the caller.
+    """Create and return the first of ``root``, ``root_1``, ``root_2`` … that no other launch uses.
 
-    For a directory whose name is a time, not a person's choice. `take_over` uses it, `release` gives it back. Where it
-    cannot be made it is ``root``, and `take_over` says why.
+    For a directory named by a time stamp, not by the user. `take_over` uses it, `release` removes it. If it cannot be
+    created, return ``root``; `take_over` then reports the error.
     """
     for number in range(10_000):
-        mine = root.with_name(f"{root.name}_{number}") if number else root
-        made = [folder for folder in (mine, *mine.parents) if not folder.exists()]
+        candidate = root.with_name(f"{root.name}_{number}") if number else root
+        created = [folder for folder in (candidate, *candidate.parents) if not folder.exists()]
         try:
-            mine.mkdir(parents=True, exist_ok=True)
-            SweepPaths(mine).meta.mkdir()
+            candidate.mkdir(parents=True, exist_ok=True)
+            SweepPaths(candidate).meta.mkdir()
         except FileExistsError:
             continue
         except OSError:
             break
-        _claimed[mine] = made
-        return mine
+        _claimed[candidate] = created
+        return candidate
     return root
 
 
 def release() -> None:
-    """Take away directories that were claimed for a launch which has ended before it began."""
+    """Remove the directories claimed for a launch that ended before it used them."""
     while _claimed:
-        root, made = _claimed.popitem()
-        for folder in (SweepPaths(root).meta, *made):
+        root, created = _claimed.popitem()
+        for folder in (SweepPaths(root).meta, *created):
             with suppress(OSError):
                 folder.rmdir()
 
 
 @contextmanager
 def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
-    """Make the directory ready for a new sweep. Raises `SweepError`, having changed nothing, while an old one lives."""
+    """Prepare the directory for a new sweep. Raises `SweepError`, without changes, if an old one is active."""
     paths = SweepPaths(root)
     _check_writable(root)
     _lock(root)
     if paths.manifest.exists():
-        _refuse_living(root, submitter)
+        _refuse_active(root, submitter)
     if _claimed.pop(root, None) is None and paths.meta.exists():
         _put_aside(paths, runs)
     for run in runs:
@@ -79,7 +77,7 @@ def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submit
 
 
 def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
-    """Keep the record of the sweep that was there, with the ends of its runs that ``runs`` replace, and say where."""
+    """Move the records of the earlier sweep aside, with the outcomes of runs that ``runs`` replace, and print where."""
     number = next(n for n in range(1, 10_000) if not Path(f"{paths.meta}.{n}").exists())
     old = Path(f"{paths.meta}.{number}")
     paths.meta.rename(old)
@@ -92,7 +90,7 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
                 kept = old / "runs" / str(run.num)
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, kept / path.name)
-    complain(f"note: an earlier sweep was in {paths.root}: its record, outcomes and results are in {old} now")
+    complain(f"note: an earlier sweep was in {paths.root}: its records, outcomes and results were moved to {old}")
 
 
 def _check_writable(root: Path) -> None:
@@ -110,11 +108,11 @@ def _check_writable(root: Path) -> None:
 
 
 def _lock(root: Path) -> None:
-    """Keep other launchers out of the directory for the life of this process; the kernel lets go of it at its end."""
+    """Lock the directory against other launchers until this process ends, when the kernel releases the lock."""
     real = root.resolve()
-    if real in _held:
+    if real in _locked:
         return
-    # NFS and Lustre may lock no directory, only a file that is open for writing
+    # NFS and Lustre may support locks only on files opened for writing, not on directories
     for path, flags in ((real, os.O_RDONLY), (real / ".hpc_hydra.lock", os.O_RDWR | os.O_CREAT)):
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         try:
@@ -122,18 +120,18 @@ def _lock(root: Path) -> None:
         except BlockingIOError as error:
             os.close(descriptor)
             raise SweepError(
-                "another launcher is at work in this directory",
+                "another launcher is using this directory",
                 where=str(root),
-                fix="start again for a directory of its own, or give another hydra.sweep.dir",
+                fix="start again to get a new directory, or set another hydra.sweep.dir",
             ) from error
         except OSError:
             os.close(descriptor)
             continue
-        _held[real] = descriptor
+        _locked[real] = descriptor
         return
 
 
-def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
+def _refuse_active(root: Path, submitter: Callable[[str], Submitter]) -> None:
     state = read_manifest(root)
     try:
         dirs = {record.num: record.dir for record in read_runs(root)}
@@ -146,8 +144,8 @@ def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
     for scheduler, ids in open_ids.items():
         try:
             if registry.has_queue(scheduler):
-                found = submitter(scheduler).poll(ids)
-                alive = [id_ for id_, status in found.items() if status.state in (State.PENDING, State.RUNNING)]
+                statuses = submitter(scheduler).poll(ids)
+                alive = [id_ for id_, status in statuses.items() if status.state in (State.PENDING, State.RUNNING)]
             else:
                 running = processes.local_runs(SweepPaths(root).jobs)
                 alive = [id_ for id_ in ids if in_queue(id_) in running]
@@ -155,7 +153,7 @@ def _refuse_living(root: Path, submitter: Callable[[str], Submitter]) -> None:
             continue
         if alive:
             raise SweepError(
-                f"jobs of an earlier sweep in this directory are still there: {' '.join(alive[:10])}",
+                f"jobs of an earlier sweep in this directory are still active: {' '.join(alive[:10])}",
                 where=str(root),
                 fix=f"{command('wait', root)}, or {command('cancel', root)}, or another hydra.sweep.dir",
             )

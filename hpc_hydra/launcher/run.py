@@ -1,4 +1,4 @@
-"""The way of a sweep on the login node, top to bottom in `Launch._launch`.
+"""The stages of a launch on the login node, from top to bottom in `Launch._launch`.
 
 Must not know: any scheduler's commands, what a rank does.
 """
@@ -37,8 +37,8 @@ from hpc_hydra.ui.progress import common_overrides, complain, hushed, reported, 
 if TYPE_CHECKING:
     from hpc_hydra.records.manifest import Manifest
 
-_ELSEWHERE = "make room there, or hydra.sweep.dir=PATH; nothing was submitted"
-_LIST_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", BASIC_SWEEPER)  # known not to need results
+_DISK_FIX = "free some space there, or hydra.sweep.dir=PATH; nothing was submitted"
+_LIST_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", BASIC_SWEEPER)  # do not need results
 
 
 class Launch:
@@ -52,7 +52,7 @@ class Launch:
         self._preparer: Preparer | None = None
         self._adapters: Adapters | None = None
         self._sweep: FrozenSweep | None = None
-        self._jobs = 0  # of all batches
+        self._jobs = 0  # number of jobs in all batches
 
     @property
     def root(self) -> Path | None:
@@ -60,7 +60,7 @@ class Launch:
         return self._preparer.root if self._preparer is not None else None
 
     def launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
-        """Run a batch; the results in its order. Nothing is returned where nobody waited for results."""
+        """Launch a batch and return its results in order; empty if the launcher does not wait for them."""
         streams.open_all()
         with reported(), ExitStack() as stack:
             return self._launch(job_overrides, first, stack)
@@ -93,21 +93,21 @@ class Launch:
         self._jobs += len(jobs)
         used = adapters.named({group.plan.request.scheduler for group in groups})
         if launch.dry_run:
-            of_hydra = raw_list(self.master.hydra.overrides.hydra)
+            hydra_overrides = raw_list(self.master.hydra.overrides.hydra)
             steps = partial(scripts.steps, plan_key=sweep.plan_key)
-            say(dry_run.show(used, jobs, notes, sweep.program, of_hydra, steps))
+            say(dry_run.show(used, jobs, notes, sweep.program, hydra_overrides, steps))
             return self._no_results()
         awaited = self._confirmed(groups, notes, launch, adapters)
 
         # freeze → script
         scripts.check_output(launch.output_script, jobs)
-        with on_disk(sweep.root, _ELSEWHERE):
+        with on_disk(sweep.root, _DISK_FIX):
             sweep.write(prepared, jobs, self.master, adapters.submitter)
             stays = launch.setup_only or not launch.bg or batch.outlives_launcher(groups, adapters)
             if stays:
                 scripts.write(jobs, used, launch.output_script, sweep.plan_key)
         if launch.setup_only:
-            tell = complain if launch.output_script == "-" else say  # stdout is the script
+            tell = complain if launch.output_script == "-" else say  # standard output is the script
             tell(scripts.by_hand(jobs, used, launch.output_script))
             return self._no_results()
 
@@ -115,7 +115,7 @@ class Launch:
         if stays and any(run.plan.logging.verbose for run in prepared.runs):
             complain(dry_run.told(jobs))
         with hushed(launch.quiet):
-            if not stays:  # no scheduler stays with the runs: a launcher in the background does, which submits them
+            if not stays:  # runs need a launcher: one in the background submits them
                 return self._in_background(prepared, sweep.root)
             if awaited:
                 from hpc_hydra.launcher import after
@@ -129,11 +129,11 @@ class Launch:
         return preparer
 
     def _check(self, prepared: Prepared, preparer: Preparer) -> None:
-        """Refuse what means nothing to a sweep, or cannot be kept. Raises `ConfigError`."""
+        """Refuse settings that make no sense or cannot be fulfilled for a sweep. Raises `ConfigError`."""
         launch = prepared.settings.launch
         if launch.batch_script is not None:
             raise ConfigError(
-                "a batch script of your own is one job, no sweep",
+                "a batch script is one job and cannot be swept",
                 where="launch.batch_script",
                 fix="hpc-hydra run launch.batch_script=FILE",
             )
@@ -145,7 +145,7 @@ class Launch:
         if launch.bg and self._needs_results():
             raise ConfigError(
                 f"the sweeper {self._sweeper.rpartition('.')[2]} needs the results of its runs, "
-                "which nobody waits for in the background",
+                "which are not available in the background",
                 where="launch.bg",
                 fix="launch.bg=false, or hydra/sweeper=hpc",
             )
@@ -161,22 +161,22 @@ class Launch:
         return self._sweeper not in _LIST_SWEEPERS and needs_results(self._sweeper)
 
     def _no_results(self) -> Sequence[JobReturn]:
-        """A sweeper that decides by results cannot go on without them."""
+        """Return no results, and exit if the sweeper needs them to continue."""
         if self._needs_results():
-            complain("note: the sweeper chooses further runs by their results; this is its first batch")
+            complain("note: this is the sweeper's first batch; it needs the results to choose further runs")
             raise SystemExit(0)
         return []
 
     def _notes(self, prepared: Prepared, groups: Sequence[Group], adapters: Adapters) -> list[str]:
-        """What the user is told before submission."""
-        found = dict.fromkeys(prepared.notes)
+        """Return the notes for the user before submission."""
+        notes = dict.fromkeys(prepared.notes)
         for group in groups:
-            found.update(dict.fromkeys(adapters[group.plan.request.scheduler].notes(group.plan.request)))
+            notes.update(dict.fromkeys(adapters[group.plan.request.scheduler].notes(group.plan.request)))
         name = prepared.settings.scheduler.name
         held = adapters.held(name) if name in {group.plan.request.scheduler for group in groups} else None
         return [
             *checks.swept_by_commas(raw_list(self.master.hydra.overrides.task)),
-            *found,
+            *notes,
             *cost.notes(groups),
             *allocation.notes(prepared.settings, held),
         ]
@@ -184,7 +184,7 @@ class Launch:
     def _confirmed(
         self, groups: Sequence[Group], notes: Sequence[str], launch: LaunchConfig, adapters: Adapters
     ) -> list[str]:
-        """Tell the notes, and ask where the sweep is large. Returns what of ``launch.after`` has to be waited for."""
+        """Print the notes, and confirm a large sweep. Return the entries of ``launch.after`` to wait for."""
         for note in notes:
             complain(f"note: {note}")
         awaited = _awaited(groups, launch, adapters)
@@ -194,7 +194,7 @@ class Launch:
         return awaited
 
     def _started(self, prepared: Prepared, root: Path) -> Manifest:
-        from hpc_hydra.records.manifest import Manifest  # a dry run does without
+        from hpc_hydra.records.manifest import Manifest  # imported here to keep a dry run fast
 
         manifest = Manifest(root)
         manifest.started(
@@ -220,7 +220,7 @@ class Launch:
         sweep: FrozenSweep,
         there: Mapping[str, Sequence[str]],
     ) -> Sequence[JobReturn]:
-        # a dry run does without these
+        # imported here to keep a dry run fast
         from hpc_hydra.launcher.submit import Session
         from hpc_hydra.sweep.results import RunReturn
         from hpc_hydra.ui import summary_table
@@ -245,7 +245,7 @@ class Launch:
 
 
 def _in_queues(sweep: FrozenSweep, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """What of earlier batches nobody has waited for: it counts for ``scheduler.array_parallelism``."""
+    """Return the jobs of earlier batches still in the queues, which count for ``scheduler.array_parallelism``."""
     limited = any(group.plan.request.array_parallelism is not None for group in groups)
     if not sweep.has_begun or not limited:
         return {}
@@ -256,19 +256,19 @@ def _in_queues(sweep: FrozenSweep, groups: Sequence[Group]) -> dict[str, list[st
 
 
 def _awaited(groups: Sequence[Group], launch: LaunchConfig, adapters: Adapters) -> list[str]:
-    """What of ``launch.after`` this launcher itself has to wait for. Raises `ConfigError`."""
+    """Return the entries of ``launch.after`` for which this launcher has to wait. Raises `ConfigError`."""
     plans = [group.plan for group in groups if group.plan.after]
     if not plans:
         return []
     from hpc_hydra.launcher import after
 
     queues = [name for name in {plan.request.scheduler for plan in plans} if adapters.queues_jobs(name)]
-    found = after.elsewhere(plans, Path.cwd(), queue=queues)
-    if found and (launch.setup_only or (launch.bg and queues)):
+    awaited = after.elsewhere(plans, Path.cwd(), queue=queues)
+    if awaited and (launch.setup_only or (launch.bg and queues)):
         raise ConfigError(
-            f"{found[0]!r} is not in the same queue, or shares an allocation with other runs: "
-            "somebody has to wait for it",
+            f"{awaited[0]!r} is not in the same queue, or shares an allocation with other runs: "
+            "the launcher has to wait for it",
             where="launch.after",
             fix="launch.bg=false",
         )
-    return found
+    return awaited

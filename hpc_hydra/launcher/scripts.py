@@ -1,4 +1,4 @@
-"""Job scripts: what a group of runs needs to be one, and where they are written.
+"""Job specifications of groups of runs, and writing their job scripts.
 
 Must not know: how scripts are submitted.
 """
@@ -30,11 +30,11 @@ from hpc_hydra.ui.dry_run import by_hand as commands_by_hand
 from hpc_hydra.ui.progress import say
 
 Jobs = Sequence[tuple[Group, JobSpec, Path]]
-EARLIER = "earlier"  # in place of a job's key: what its sweep has had in the queue before
+EARLIER = "earlier"  # in place of a job's key: the jobs that the sweep already has in the queue
 
 
 def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
-    """All that an adapter needs to write the script of a group."""
+    """Return the specification from which an adapter writes the script of a group."""
     outside, inside = _pythons(group.plan)
     node = (*program.flags, "-m", "hpc_hydra.node")
     return JobSpec(
@@ -55,46 +55,46 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
 
 
 def _pythons(plan: Plan) -> tuple[str, str]:
-    """The interpreters on the node and of the ranks, which may be in a container."""
+    """Return the Python interpreters for the node and for the ranks, which may run in a container."""
     if plan.container:
         return sys.executable, plan.python or container.PYTHON
     return plan.python or sys.executable, plan.python or sys.executable
 
 
 def _needs(group: Group, root: Path, program: Program) -> tuple[str, ...]:
-    """Directories that a container has to have besides the sweep and the current directory."""
-    found = {str(run.dir) for run in group.runs if not run.dir.is_relative_to(root)}
+    """Return the directories that a container must mount besides the sweep and the working directory."""
+    directories = {str(run.dir) for run in group.runs if not run.dir.is_relative_to(root)}
     if program.kind == "script":
-        found.add(str(Path(program.target).parent))
+        directories.add(str(Path(program.target).parent))
     if program.sys_path0 and program.kind != "command":
-        found.add(program.sys_path0)
-    return tuple(sorted(found))
+        directories.add(program.sys_path0)
+    return tuple(sorted(directories))
 
 
 def pack_spec(group: Group, key: str, plan_key: str, root: Path, program: Program) -> JobSpec:
-    """All that an adapter needs to write the script of an allocation for several runs."""
+    """Return the specification from which an adapter writes the script of an allocation for several runs."""
     assert group.pack is not None
-    made = spec(group, key, plan_key, root, program)
-    node = made.finish_command[:-1]  # on the node; the runs alone are in their containers
+    outer = spec(group, key, plan_key, root, program)
+    node = outer.finish_command[:-1]  # runs on the node; only the packed runs are in containers
     return replace(
-        made, rank_command=(*node, "pack"), finish_command=(*node, "pack", "--failed"), packs=group.pack.sizes
+        outer, rank_command=(*node, "pack"), finish_command=(*node, "pack", "--failed"), packs=group.pack.sizes
     )
 
 
-def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[JobSpec]:
-    """A spec for each plan of packed runs, whose script starts one of them; none where runs are not packed."""
+def steps(group: Group, outer: JobSpec, plan_key: Callable[[Plan], str]) -> list[JobSpec]:
+    """Return a specification for each plan of packed runs, whose script starts one run; empty without packing."""
     if group.pack is None:
         return []
-    node = made.rank_command[:-1]
-    found = []
+    node = outer.rank_command[:-1]
+    specs = []
     scheduler = registry.adapter_for(group.plan.request.scheduler)
     sets_up = isinstance(scheduler, Packing) and scheduler.setup_per_run
     for plan in dict.fromkeys(run.plan for run in group.runs):
         _, inside = _pythons(plan)
-        bare = plan if sets_up else replace(plan, request=replace(plan.request, setup_lines=()))  # the job has run them
-        found.append(
+        bare = plan if sets_up else replace(plan, request=replace(plan.request, setup_lines=()))  # run once, by the job
+        specs.append(
             replace(
-                made,
+                outer,
                 plan=bare,
                 runs=tuple(run.num for run in group.runs if run.plan == plan),
                 packs=(),
@@ -103,16 +103,16 @@ def steps(group: Group, made: JobSpec, plan_key: Callable[[Plan], str]) -> list[
                 environ={envvars.PLAN: plan_key(plan)},
             )
         )
-    return found
+    return specs
 
 
 def inside(spec: JobSpec, held: Allocation | None) -> JobSpec:
-    """``spec`` of runs that are steps of ``held``: their scripts run where the launcher does. Raises `ConfigError`."""
+    """Make the runs of ``spec`` job steps of the allocation ``held``, started by the launcher. Raises `ConfigError`."""
     if held is None:
         return spec
     if spec.packs:
         raise ConfigError(
-            f"makes jobs, and runs in an allocation ({held.job_id}) share that anyway",
+            f"has no effect in an allocation ({held.job_id}), which runs share anyway",
             where="launch.pack",
             fix="launch.pack=null, or launch.inside=submit",
         )
@@ -120,45 +120,45 @@ def inside(spec: JobSpec, held: Allocation | None) -> JobSpec:
 
 
 def tag(key: str) -> str:
-    """A word that no other submission has."""
+    """Return a tag that is unique to this submission."""
     return f"hpc_hydra-{os.urandom(6).hex()}-{key}"
 
 
 def retag(path: Path, old: str, new: str) -> None:
-    """Give a written script another tag, before it is submitted once more."""
+    """Replace the tag in a written script, before it is submitted again."""
     with suppress(FileNotFoundError):
         write_script(path, path.read_text("utf-8", "surrogateescape").replace(old, new))
 
 
 def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> list[tuple[Group, JobSpec, Path]]:
-    """The same jobs, of which no more than ``scheduler.array_parallelism`` elements run at once on each scheduler.
+    """Limit the elements that run at once on each scheduler, over all jobs, to ``scheduler.array_parallelism``.
 
     Args:
-        there: by scheduler, ids of what is in its queue of the same sweep and counts, too. The jobs share the room that
-            this leaves; where it leaves none, they begin after its end.
+        there: by scheduler, ids of jobs of this sweep that are in its queue already and count towards the limit. If
+            they exhaust it, the new jobs start after their end.
     """
-    done = list(jobs)
+    limited = list(jobs)
     for name in {spec.plan.request.scheduler for _, spec, _ in jobs if spec.held is None}:
-        at = [
+        indices = [
             i
             for i, (_, spec, _) in enumerate(jobs)
             if spec.plan.request.scheduler == name and spec.plan.request.array_parallelism is not None
         ]
         others = len((there or {}).get(name, ()))
-        if not at or (len(at) < 2 and not others) or not registry.has_queue(name):
+        if not indices or (len(indices) < 2 and not others) or not registry.has_queue(name):
             continue
-        most = min(jobs[i][1].plan.request.array_parallelism or 1 for i in at)
-        room, first = (most - others, "") if others < most else (most, EARLIER)
-        for i, (width, before) in zip(at, lanes([jobs[i][1].elements for i in at], room), strict=True):
+        most = min(jobs[i][1].plan.request.array_parallelism or 1 for i in indices)
+        limit, first = (most - others, "") if others < most else (most, EARLIER)
+        for i, (width, before) in zip(indices, lanes([jobs[i][1].elements for i in indices], limit), strict=True):
             group, spec, path = jobs[i]
             plan = replace(spec.plan, request=replace(spec.plan.request, array_parallelism=width))
-            follows = jobs[at[before]][1].key if before is not None else first
-            done[i] = (group, replace(spec, plan=plan, follows=follows), path)
-    return done
+            follows = jobs[indices[before]][1].key if before is not None else first
+            limited[i] = (group, replace(spec, plan=plan, follows=follows), path)
+    return limited
 
 
 def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], adapter: Scheduler) -> JobSpec:
-    """``spec``, and its script, to begin after the end of the jobs with these ids, however they end."""
+    """Make a job, and its script, start after the jobs with these ids have ended, whatever their outcome."""
     request = spec.plan.request
     assert isinstance(adapter, Dependencies)  # `throttled` asks
     dependency = adapter.after(jobs)[0].replace("afterok:", "afterany:", 1)
@@ -169,7 +169,7 @@ def following(spec: JobSpec, path: Path, jobs: Sequence[tuple[str, ...]], adapte
 
 
 def one_by_one(group: Group, spec: JobSpec, adapter: Scheduler) -> list[tuple[Group, JobSpec, Path]]:
-    """Write a script for each element of an array, a run or the allocation of several, in place of the one for all."""
+    """Replace the script of a job array by one script per element (a run, or an allocation of several runs)."""
     name = group.plan.request.scheduler
     jobs = []
     for number, part in enumerate(split([group], {name: 1}), start=next_key(spec.sweep)):
@@ -184,34 +184,38 @@ def one_by_one(group: Group, spec: JobSpec, adapter: Scheduler) -> list[tuple[Gr
 
 
 def next_key(root: Path) -> int:
-    """The first number of a job that no script of the sweep has."""
+    """Return the first unused job number of the sweep."""
     keys = [path.stem for path in SweepPaths(root).jobs.glob("job*.sh")]
     return 1 + max((int(key[3:]) for key in keys if key[3:].isdigit()), default=-1)
 
 
 def check_output(pattern: str | None, jobs: Jobs) -> None:
-    """Refuse one file for several scripts. Raises `ConfigError`."""
+    """Refuse to write several scripts to one file. Raises `ConfigError`."""
     if pattern is None or pattern == "-" or "{num}" in pattern or len(jobs) == 1:
         return
     raise ConfigError(
         f"{len(jobs)} job scripts cannot all be written to {pattern}",
         where="launch.output_script",
-        fix=f"a name for each: \"launch.output_script='{_numbered(pattern)}'\"",
+        fix=f"\"launch.output_script='{_numbered(pattern)}'\", a file for each",
     )
 
 
 def write(
     jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None, plan_key: Callable[[Plan], str] = str
 ) -> None:
-    """Write the scripts into the sweep, and where ``launch.output_script`` says; ``plan_key`` names packed plans.
+    """Write the scripts into the sweep directory and to ``launch.output_script``.
+
+    Args:
+        pattern: `launch.output_script`; "-" is standard output.
+        plan_key: returns the key of a packed run's plan.
 
     Raises `ConfigError`.
     """
-    alone = [spec for group, spec, _ in jobs if group.pack is None]
-    together = [step for group, spec, _ in jobs for step in steps(group, spec, plan_key)]
-    write_container([spec for spec in (*alone, *together) if spec.plan.container])
-    for made in (*(spec for _, spec, _ in jobs), *together):
-        job_script.write_secrets(made)
+    unpacked = [spec for group, spec, _ in jobs if group.pack is None]
+    packed = [step for group, spec, _ in jobs for step in steps(group, spec, plan_key)]
+    write_container([spec for spec in (*unpacked, *packed) if spec.plan.container])
+    for spec in (*(spec for _, spec, _ in jobs), *packed):
+        job_script.write_secrets(spec)
     for number, (group, spec, path) in enumerate(jobs):
         adapter = adapters[group.plan.request.scheduler]
         text = adapter.script(spec)
@@ -227,7 +231,7 @@ def write(
 
 
 def write_container(specs: Sequence[JobSpec]) -> None:
-    """What the containers of these jobs need in the sweep directory. Raises `ConfigError`, and has written nothing."""
+    """Write the files for the containers of these jobs. Raises `ConfigError` before anything is written."""
     for spec in specs:
         check_container(spec)
     if specs:
@@ -239,7 +243,7 @@ def write_container(specs: Sequence[JobSpec]) -> None:
 
 
 def check_container(spec: JobSpec) -> None:
-    """Refuse, before anything is queued, an image or a mount that is a path and not there. Raises `ConfigError`."""
+    """Check that image and mounts exist, if they are paths, before anything is queued. Raises `ConfigError`."""
     box = spec.plan.container
     if box is None:
         return
@@ -252,12 +256,12 @@ def check_container(spec: JobSpec) -> None:
     for number, mount in enumerate(box.mounts):
         if not Path(mount.source).exists():
             raise ConfigError(
-                f"there is no {mount.source}", where=f"container.mounts[{number}]", fix="a path of this machine's"
+                f"there is no {mount.source}", where=f"container.mounts[{number}]", fix="a path on this machine"
             )
 
 
 def write_library(lib: Path) -> None:
-    """What ranks in a container need of this package: the host's Python is not theirs. Written where it differs."""
+    """Copy this package for ranks in a container, which do not have the host's Python. Skips unchanged files."""
     package = Path(hpc_hydra.__file__).parent
     sources = {path.relative_to(package.parent): path for path in sorted(package.rglob("*.py"))}
     conf = conf_dir()
@@ -273,7 +277,7 @@ def write_library(lib: Path) -> None:
 
 def _write_pack(group: Group, pack: Pack, spec: JobSpec, adapter: Scheduler, plan_key: Callable[[Plan], str]) -> None:
     assert isinstance(adapter, Packing)  # `check_packing` was called
-    paths, room = SweepPaths(spec.sweep), pack.room
+    paths, allocation = SweepPaths(spec.sweep), pack.room
     shares = {}
     for step in steps(group, spec, plan_key):
         key = step.environ[envvars.PLAN]
@@ -282,16 +286,16 @@ def _write_pack(group: Group, pack: Pack, spec: JobSpec, adapter: Scheduler, pla
     starts = [sum(pack.sizes[:i]) for i in range(len(pack.sizes))]
     packs = [list(group.nums[start : start + size]) for start, size in zip(starts, pack.sizes, strict=True)]
     data = {
-        "nodes": room.request.nodes, "cpus": room.cpus, "gpus": room.gpus, "mem": room.mem, "at_a_time": room.at_a_time,
-        "shares": shares,
+        "nodes": allocation.request.nodes, "cpus": allocation.cpus, "gpus": allocation.gpus, "mem": allocation.mem,
+        "at_a_time": allocation.at_a_time, "shares": shares,
     }  # fmt: skip
     text = json.dumps(data, indent=1)[:-2] + ',\n "packs": ' + json.dumps(packs) + "\n}\n"
     write_bytes(paths.pack(spec.key), text.encode())
 
 
 def by_hand(jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None = None) -> str:
-    """What to type to start the runs of scripts that were not submitted; ``pattern`` as in `write`."""
-    lines = ["scripts are written, nothing is submitted; to start them:"]
+    """Return the commands that submit the written scripts by hand; ``pattern`` as in `write`."""
+    lines = ["scripts are written, nothing is submitted; to submit them:"]
     for number, (group, spec, written) in enumerate(jobs):
         path = written if pattern in (None, "-") else output(str(pattern), number)
         lines += [f"  {line}" for line in commands_by_hand(adapters[group.plan.request.scheduler], spec, path)]
@@ -301,12 +305,12 @@ def by_hand(jobs: Jobs, adapters: Mapping[str, Scheduler], pattern: str | None =
 
 
 def reads(sweep: Path) -> str:
-    """What a script elsewhere (``launch.output_script``) needs besides itself."""
-    return f"job scripts read {sweep}, and runs write there: keep it (launch.launch_dir=DIR chooses it)"
+    """Return a note that scripts written elsewhere (``launch.output_script``) need the sweep directory."""
+    return f"keep {sweep}: the job scripts read it, and runs write to it (launch.launch_dir=DIR sets it)"
 
 
 def output(pattern: str, number: int) -> Path:
-    """Where ``launch.output_script`` has the script of a job."""
+    """Return the path of a job's script for ``launch.output_script``."""
     return Path(pattern.replace("{num}", str(number))).absolute()
 
 

@@ -1,6 +1,6 @@
-"""``launch.snapshot``: the code as it is now, uncommitted work included, kept with the sweep for its jobs to import.
+"""``launch.snapshot``: a copy of the code, uncommitted changes included, from which the jobs of a sweep import.
 
-And what was launched, for every sweep: commit, difference to it, packages, command line. Must not know: schedulers.
+Also records, for every sweep, commit, uncommitted changes, packages and command line. Must not know: schedulers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from hpc_hydra.records.layout import META, SweepPaths
 KEY = "launch.snapshot"
 LIMIT = 2**30  # bytes of a copy: more is data, not code
 DIFF_LIMIT = 10 * 2**20  # bytes
-PATIENCE = 60.0  # seconds for a command of git
+PATIENCE = 60.0  # seconds until a git command times out
 _OUTPUT = ("multirun", "outputs")  # where Hydra writes
 _SKIPPED = ("__pycache__", "node_modules")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is to be kept: files below ``top``, by relative path, to a folder of the sweep."""
+    """Files below ``top``, by relative path, to copy into a folder of the sweep."""
 
     mode: str  # copy, git
     top: Path
@@ -45,7 +45,7 @@ class Snapshot:
     target: Path
 
     def program(self, program: Program) -> Program:
-        """The program as its ranks start it: script, modules and the search path from the snapshot."""
+        """Return the program with script, modules and search path in the snapshot."""
         moved = [entry for entry in map(self._moved, map(os.path.abspath, filter(None, sys.path))) if entry]
         first = self._moved(program.sys_path0) if program.sys_path0 else None
         pythonpath = [self._moved(entry) or entry for entry in program.pythonpath]
@@ -67,32 +67,32 @@ class Snapshot:
         )
 
     def _moved(self, path: str) -> str | None:
-        """Where a path of the user's is in the snapshot; None where it is not in it."""
-        found = Path(os.path.normpath(path))
-        if not found.is_relative_to(self.top):
+        """Return the path in the snapshot that corresponds to a path; None if it is not in the snapshot."""
+        normal = Path(os.path.normpath(path))
+        if not normal.is_relative_to(self.top):
             return None
-        inside = found.relative_to(self.top).as_posix()
+        inside = normal.relative_to(self.top).as_posix()
         if inside != "." and not any(f == inside or f.startswith(f"{inside}/") for f in self.files):
             return None
         return str(self.target / inside)
 
     def write(self) -> str | None:
-        """Put the files there; with ``git`` the id of a commit that keeps them too."""
+        """Copy the files. In mode "git", return the id of a commit that contains them."""
         self.target.mkdir(parents=True, exist_ok=True)
         if self.mode == "git":
             return self._commit()
         for name in self.files:
             source, target = self.top / name, self.target / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # gone since
+            with suppress(FileNotFoundError):  # deleted meanwhile
                 shutil.copy2(source, target, follow_symlinks=False)
         return None
 
     def _commit(self) -> str:
-        """A commit beside the user's branches (``refs/hpc_hydra/…``); neither these nor the index are touched."""
+        """Create a commit under ``refs/hpc_hydra/…``, without changing the user's branches or index."""
         index = self.target.parent / "snapshot.index"
-        who = {"NAME": getpass.getuser(), "EMAIL": f"{getpass.getuser()}@{socket.gethostname()}"}
-        env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
+        author = {"NAME": getpass.getuser(), "EMAIL": f"{getpass.getuser()}@{socket.gethostname()}"}
+        env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in author.items()}
         env["GIT_INDEX_FILE"] = str(index)
         try:
             names = "\0".join(self.files).encode("utf-8", "surrogateescape")
@@ -112,19 +112,19 @@ class Snapshot:
 
 
 def plan(mode: str, program: Program, root: Path) -> Snapshot | None:
-    """Decide what is kept; writes nothing. None: nothing is.
+    """Decide which files to copy, without writing anything. None if there is no snapshot.
 
     Raises:
-        ConfigError: no repository for ``git``; more than can be code.
+        ConfigError: no git repository in mode "git", or more than `LIMIT` bytes.
     """
     if mode == "none":
         return None
     folder = Path(program.target).parent if program.kind == "script" else Path(program.cwd)
     top = _top(folder)
     if top is None and mode == "git":
-        raise ConfigError(f"{folder} is in no git repository", where=KEY, fix=f"{KEY}=copy")
+        raise ConfigError(f"{folder} is not in a git repository", where=KEY, fix=f"{KEY}=copy")
     if top is not None and mode == "git" and (top / ".gitmodules").exists():
-        raise ConfigError(f"{top} has submodules, which one commit does not hold", where=KEY, fix=f"{KEY}=copy")
+        raise ConfigError(f"{top} has submodules, which a commit does not contain", where=KEY, fix=f"{KEY}=copy")
     if top is not None and Path(program.cwd).is_relative_to(top) is False and program.kind != "script":
         top = folder
     names = tuple(_of_git(top, root) if top is not None else _of_folder(folder, root))
@@ -135,15 +135,15 @@ def plan(mode: str, program: Program, root: Path) -> Snapshot | None:
             size += (base / name).lstat().st_size
     if size > LIMIT:
         raise ConfigError(
-            f"{size / 2**30:.1f} GiB in {base} are more than code",
+            f"the files in {base} are too large for a snapshot of code: {size / 2**30:.1f} GiB",
             where=KEY,
-            fix="data into .gitignore" if top is not None else "a git repository with data in .gitignore",
+            fix="add the data to .gitignore" if top is not None else "a git repository with the data in .gitignore",
         )
     return Snapshot(mode, base, names, SweepPaths(root).code)
 
 
 def _of_git(top: Path, root: Path) -> Iterator[str]:
-    """Tracked files as they are now, and new ones that are not ignored; nothing that sweeps have written."""
+    """Yield tracked files and new files that are not ignored, without the output of sweeps."""
     tracked = _names(_git(top, "ls-files", "-z", "--cached", "--recurse-submodules"))
     for name in tracked:
         if os.path.lexists(top / name):
@@ -172,7 +172,7 @@ def _of_folder(folder: Path, root: Path) -> Iterator[str]:
 
 
 def record(root: Path, program: Program, *, mode: str, commit: str | None, secrets: Sequence[str] = ()) -> None:
-    """Write down what was launched; what cannot be found out is left out."""
+    """Record what was launched, as far as it can be determined."""
     paths = SweepPaths(root)
     folder = Path(program.target).parent if program.kind == "script" and mode == "none" else Path(program.cwd)
     data: dict[str, object] = {
@@ -203,20 +203,20 @@ def record(root: Path, program: Program, *, mode: str, commit: str | None, secre
 
 
 def _packages() -> list[str]:
-    """Installed distributions, from the names of their folders: reading their metadata takes seconds on Lustre."""
-    found = set()
+    """Return installed distributions from directory names: reading their metadata takes seconds on Lustre."""
+    packages = set()
     for entry in sys.path:
         with suppress(OSError):
             for path in Path(entry or ".").iterdir():
                 if match := re.fullmatch(r"([\w.]+)-([\w.+!]+)\.(?:dist|egg)-info", path.name):
-                    found.add(f"{match[1]}=={match[2]}")
-    return sorted(found, key=str.lower)
+                    packages.add(f"{match[1]}=={match[2]}")
+    return sorted(packages, key=str.lower)
 
 
 def _quietly(function: object) -> str | None:
     try:
         return str(function())  # type: ignore[operator]
-    except Exception:  # no name for this number in a container
+    except Exception:  # in a container, a user id may have no name
         return None
 
 
@@ -235,15 +235,15 @@ def _head(top: Path) -> str | None:
 
 
 def _git(top: Path, *words: str, env: dict[str, str] | None = None, stdin: bytes = b"") -> bytes:
-    """Output of a command of git. Raises `ConfigError` where it fails."""
+    """Return the output of a git command. Raises `ConfigError` if it fails."""
     try:
         done = subprocess.run(
             ["git", "-c", "core.quotePath=false", *words], cwd=top, env={**os.environ, **(env or {})}, input=stdin,
             capture_output=True, timeout=PATIENCE, check=True,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip()
-        raise ConfigError(f"git {words[0]}: {said or error.returncode}", where=KEY, fix=f"{KEY}=copy") from error
+        message = error.stderr.decode(errors="replace").strip()
+        raise ConfigError(f"git {words[0]}: {message or error.returncode}", where=KEY, fix=f"{KEY}=copy") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"git {words[0]}: {error}", where=KEY, fix=f"{KEY}=copy") from error
     return done.stdout

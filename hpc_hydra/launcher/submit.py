@@ -1,6 +1,6 @@
-"""Puts the jobs of a batch into the queue and stays with them: submission, watching, interrupts, the end.
+"""Submit the jobs of a batch, watch them until they end, and handle interrupts.
 
-Every effect stands in the manifest before and after it happens. Must not know: Hydra, scripts' text.
+Each action is recorded in the manifest before and after it happens. Must not know: Hydra, contents of scripts.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui.progress import Reporter, common_overrides, complain, log_hint, say
 
-NO_ROOM = 120.0  # seconds for which "no room in the queue" is borne while none of our own jobs could make room
-RETRY = (1.0, 30.0)  # seconds between two tries while there is no room: at first, and at most
+NO_ROOM = 120.0  # seconds of retries at a submit limit while no job of ours can free a place in the queue
+RETRY = (1.0, 30.0)  # initial and maximum seconds between retries at a submit limit
 LEAVING = 60.0  # seconds that cancelled jobs may need to leave the queue
 HUNG_UP = "SIGHUP: the terminal was closed"
 
 
 @dataclass
 class _Waiting:
-    """A job that is still to be submitted."""
+    """A job that is not submitted yet."""
 
     group: Group
     spec: JobSpec
     script: Path
-    part: int = 0  # the scheduler took a part of the runs before
+    part: int = 0  # number of parts of the job that were submitted before
 
 
 class Session:
@@ -59,7 +59,7 @@ class Session:
     ) -> None:
         """
         Args:
-            there: by scheduler, ids of what is in its queue of the same sweep: jobs may have to begin after its end.
+            there: by scheduler, ids of jobs of the same sweep in its queue; new jobs may have to start after their end.
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.total = sum(len(group.runs) for group, _, _ in jobs)
@@ -68,22 +68,22 @@ class Session:
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_Waiting(*job) for job in jobs]
         self._refusals: list[tuple[str, SubmitError]] = []  # key of the job, why
-        self._told = 0  # of them
-        self._hopeless: set[str] = set()  # what is in the queue and was said never to start
+        self._reported = 0  # number of reported refusals
+        self._hopeless: set[str] = set()  # ids of jobs reported as never starting
         self._stopping = False
         self._follows = {spec.key: spec.follows for _, spec, _ in jobs}
-        self._ids: dict[str, list[tuple[str, ...]]] = {}  # of submitted jobs, in the queue
+        self._ids: dict[str, list[tuple[str, ...]]] = {}  # key of a submitted job → ids in the queue
         self._there = {name: [(id_,) for id_ in ids] for name, ids in (there or {}).items()}
-        self._parts: dict[str, str] = {}  # key of a job → that of the array that it was a part of
-        self._in_air: JobSpec | None = None  # its submit command is at work
+        self._parts: dict[str, str] = {}  # key of a job → key of the array that it is a part of
+        self._submitting: JobSpec | None = None  # the job whose submit command is running
         self._interrupts = Interrupts(self._leave_at_once)
 
     def run(self) -> dict[int, Outcome] | None:
-        """Submit, and wait for all runs; their outcomes by number. None: the runs go on in the background.
+        """Submit, wait for all runs, and return their outcomes by number. None if they continue in the background.
 
         Raises:
             SubmitError: nothing could be submitted.
-            KeyboardInterrupt: the user, or the system, wanted to leave; the jobs are cancelled or left as configured.
+            KeyboardInterrupt: a signal was received; the jobs are cancelled or left running as configured.
         """
         with self._interrupts:
             try:
@@ -103,7 +103,7 @@ class Session:
                 raise
             self.reporter.stop()
         if is_gone(self.root):
-            complain(f"hpc_hydra: {self.root}: {GONE}; what follows is what was known before, or the scheduler says")
+            complain(f"hpc_hydra: {self.root}: {GONE}; the following is the last known state")
             return self.outcomes
         failed = sum(outcome.status != "completed" for outcome in self.outcomes.values())
         self.manifest.finished(failed=failed)
@@ -138,7 +138,7 @@ class Session:
                 continue
             now = time.monotonic()
             if no_room_since is None:
-                complain(f"no room in the queue, trying again: {error.what}")
+                complain(f"submit limit reached, retrying: {error.what}")
             no_room_since = now if no_room_since is None or self._active else no_room_since
             if now - no_room_since > NO_ROOM:
                 self._refuse(self._queue.pop(0), error)
@@ -156,21 +156,21 @@ class Session:
             self._queue.clear()
 
     def _submit(self, waiting: _Waiting) -> SubmitError | None:
-        """Try once. What the scheduler took is followed; what it did not take is left in ``waiting``."""
+        """Try to submit once. Watch the runs that were accepted, and leave the others in ``waiting``."""
         self._let_follow(waiting)
         group, spec = waiting.group, waiting.spec
         scheduler = spec.plan.request.scheduler
         key = spec.key if not waiting.part else f"{spec.key}.{waiting.part}"
         job = Job(key=key, plan=spec.environ.get(envvars.PLAN, ""), runs=spec.runs, tag=spec.tag, packs=spec.packs)
         self.manifest.submitting(job, self.submitters[scheduler].label or scheduler)
-        self._in_air = spec
+        self._submitting = spec
         try:
             ids = self.submitters[scheduler].submit(spec, waiting.script)
         except SubmitError as error:
             ids = error.ids
             if not ids:
                 self.manifest.refused(job, error.what)
-                self._in_air = None
+                self._submitting = None
                 self._retag(waiting, spec)
                 return error
             self._submitted(replace(job, runs=spec.runs[: len(ids)], ids=ids), group, scheduler)
@@ -183,7 +183,7 @@ class Session:
         return None
 
     def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
-        """Jobs for the elements of an array that the scheduler has refused."""
+        """Return single jobs for the elements of an array that the scheduler refused."""
         adapter = self.submitters[waiting.spec.plan.request.scheduler].adapter
         jobs = scripts.one_by_one(waiting.group, waiting.spec, adapter)
         self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}
@@ -191,7 +191,7 @@ class Session:
         return [_Waiting(*job) for job in jobs]
 
     def _let_follow(self, waiting: _Waiting) -> None:
-        """Let it begin after the end of the job that it follows, or the one before that where that is not queued."""
+        """Add a dependency on the job that it follows, or on the nearest predecessor that is in the queue."""
         spec, key = waiting.spec, waiting.spec.follows
         while key and key != scripts.EARLIER and key not in self._ids:
             key = self._follows.get(key, "")
@@ -202,7 +202,7 @@ class Session:
         waiting.spec = replace(spec, follows="")
 
     def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
-        """Another word for the next try, in the manifest and in the script alike: the queue is asked for it."""
+        """Give the next try another tag, in the manifest and in the script, by which the job is found in the queue."""
         waiting.spec = replace(spec, tag=scripts.tag(spec.key))
         scripts.retag(waiting.script, spec.tag, waiting.spec.tag)
 
@@ -211,26 +211,26 @@ class Session:
         base = job.key.partition(".")[0]
         for key in filter(None, (base, self._parts.get(base))):
             self._ids.setdefault(key, []).append(tuple(dict.fromkeys(map(in_queue, job.ids))))
-        self._in_air = None
+        self._submitting = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
         runs = f"{len(new)} run{'s' if len(new) != 1 else ''}"
         say(f"{job.key}: {runs} submitted to {scheduler}, {self._shown_ids(new)}")
-        self._tell_refusals()
+        self._report_refusals()
 
     def _refuse(self, waiting: _Waiting, error: SubmitError) -> None:
         self._refusals.append((waiting.spec.key, error))
-        self._tell_refusals()
+        self._report_refusals()
         self._end(waiting.group.runs, "failed", f"not submitted: {error.what}")
 
-    def _tell_refusals(self) -> None:
-        """At once, each only once; while nothing is submitted they wait, as they may be all that there is to say."""
-        for key, error in self._refusals[self._told :] if self._watched else ():
+    def _report_refusals(self) -> None:
+        """Report new refusals, once a job is submitted; if none is, `run` raises them as one error."""
+        for key, error in self._refusals[self._reported :] if self._watched else ():
             complain(f"hpc_hydra: {key} is not submitted: {error}")
-            self._told += 1
+            self._reported += 1
 
     def _nothing_submitted(self) -> SubmitError:
-        """One error in place of all."""
+        """Return one error for all refusals."""
         _, first = self._refusals[0]
         others = list(dict.fromkeys(error.what for _, error in self._refusals if error.what != first.what))
         if not others:
@@ -239,7 +239,7 @@ class Session:
         return SubmitError(what, where=first.where, fix=first.fix, kind=first.kind)
 
     def _end(self, runs: Sequence[Run], status: str, reason: str) -> None:
-        """The end of runs that never were in the queue."""
+        """Set the outcomes of runs that were not submitted."""
         for run in runs:
             self.outcomes[run.num] = Outcome(
                 num=run.num,
@@ -269,18 +269,18 @@ class Session:
                     self.outcomes[watched.run.num] = watched.outcome
                     if watched.outcome.status != "completed" and self.launch.on_failure == "stop":
                         self._stop(watched)
-        self._tell_hopeless()
+        self._report_hopeless()
         self.reporter.show(self._watched, next((w.message for w in self.watchers.values() if w.message), None))
 
-    def _tell_hopeless(self) -> None:
-        """Once for each job: it would be waited for without end."""
-        found: dict[tuple[str, str], list[Watched]] = {}
+    def _report_hopeless(self) -> None:
+        """Report each job that can never start, once."""
+        hopeless: dict[tuple[str, str], list[Watched]] = {}
         for watched in self._active:
             if watched.status.never and watched.status.state is State.PENDING:
                 id_ = in_queue(watched.id)
                 if id_ not in self._hopeless:
-                    found.setdefault((watched.job, watched.status.reason), []).append(watched)
-        for (_, reason), several in found.items():
+                    hopeless.setdefault((watched.job, watched.status.reason), []).append(watched)
+        for (_, reason), several in hopeless.items():
             self._hopeless |= {in_queue(watched.id) for watched in several}
             nums = " ".join(str(watched.run.num) for watched in several[:10]) + " …" * (len(several) > 10)
             complain(
@@ -292,8 +292,8 @@ class Session:
         if self._stopping:
             return
         self._stopping = True
-        complain(f"run {failed.run.num} failed: the others are cancelled (launch.on_failure=stop)")
-        self._cancel(why=f"run {failed.run.num} had failed (launch.on_failure=stop)")
+        complain(f"run {failed.run.num} failed: cancelling the others (launch.on_failure=stop)")
+        self._cancel(why=f"run {failed.run.num} failed (launch.on_failure=stop)")
 
     # leaving
 
@@ -301,7 +301,7 @@ class Session:
         return self._stopping or self._interrupts.received is not None
 
     def _interrupted(self) -> None:
-        """Obey a signal: ask, cancel or detach. Returns only where the user wants to go on."""
+        """Handle a signal: ask, cancel or detach. Returns only if the user chose to continue."""
         received = self._interrupts.received
         assert received is not None
         self.reporter.stop()
@@ -327,7 +327,7 @@ class Session:
         raise KeyboardInterrupt
 
     def _ask(self) -> str:
-        """What the user at the terminal wants; cancel where there is none, detach where it is closed meanwhile."""
+        """Ask the user at the terminal. Without one, cancel; if it is closed meanwhile, detach."""
         with suppress(OSError, ValueError):
             if sys.stdin.isatty() and sys.stderr.isatty():
                 can_leave = any(w.submitter.outlives_launcher for w in self.watchers.values() if w.active)
@@ -348,21 +348,21 @@ class Session:
         return "detach" if self._interrupts.hung_up else "cancel"
 
     def _all_ended(self) -> bool:
-        """Look whether the question has become needless."""
+        """Update all states, and return whether all runs have ended."""
         self._step()
         return not self._active and not self._queue
 
     def _detach(self, why: str) -> None:
-        """Leave what goes on without this process; what cannot is cancelled, and its end awaited."""
-        ours = [w for w in self.watchers.values() if w.active and not w.submitter.outlives_launcher]
-        if ours:
-            complain(f"runs without a scheduler end with this command, and are cancelled ({why})")
-            self._cancel(ours, why=why)
-            self._await_gone(ours)
-        left = self._active
-        if left or not ours:
+        """Leave the runs that outlive this process; cancel the others and wait for their end."""
+        local = [w for w in self.watchers.values() if w.active and not w.submitter.outlives_launcher]
+        if local:
+            complain(f"runs without a scheduler cannot outlive this command; cancelling them ({why})")
+            self._cancel(local, why=why)
+            self._await_gone(local)
+        active = self._active
+        if active or not local:
             self.manifest.detached(why)
-            complain(f"left running: {self._shown_ids(left)}\n{log_hint(self.root)}")
+            complain(f"left running: {self._shown_ids(active)}\n{log_hint(self.root)}")
 
     def _cancel(self, watchers: Iterable[Watcher] | None = None, *, why: str) -> None:
         for watcher in self.watchers.values() if watchers is None else watchers:
@@ -389,9 +389,9 @@ class Session:
                 watcher.hurry()
                 self.reporter.changed(watcher.step())
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
-        left = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
-        if left:
-            complain(f"cancelled, but still there after {int(LEAVING)} s: {self._shown_ids(left)}")
+        remaining = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
+        if remaining:
+            complain(f"cancelled, but still in the queue after {int(LEAVING)} s: {self._shown_ids(remaining)}")
 
     def _close(self) -> None:
         for submitter in self.submitters.values():
@@ -399,7 +399,7 @@ class Session:
                 submitter.close(cancel=True)
 
     def _leave_at_once(self) -> str:
-        """In the middle of anything: what is to be said is returned."""
+        """Prepare an immediate exit, from a signal handler. Return the message to print."""
         why = _why(self._interrupts)
         for watcher in self.watchers.values():
             if watcher.active and not watcher.submitter.outlives_launcher:  # they end with this process
@@ -410,17 +410,17 @@ class Session:
         if any(submitter.outlives_launcher for submitter in self.submitters.values()):
             with suppress(Exception):
                 self.manifest.detached(why)
-        said = [f"left at once; may be running: {self._shown_ids(self._active)}"]
-        if (spec := self._in_air) is not None:
+        lines = [f"left at once; may be running: {self._shown_ids(self._active)}"]
+        if (spec := self._submitting) is not None:
             runs = f"run{'s' * (len(spec.runs) > 1)} {' '.join(map(str, spec.runs[:10]))}{' …' * (len(spec.runs) > 10)}"
-            said.append(f"being submitted: {spec.key} ({runs}), which the commands below find by its tag {spec.tag}")
+            lines.append(f"being submitted: {spec.key} ({runs}), which the commands below find by its tag {spec.tag}")
         if self.reporter.is_terminal:
-            said.append("\x1b[?25h")  # the cursor, which the table hides
-        return "\n".join([*said, log_hint(self.root), ""])
+            lines.append("\x1b[?25h")  # show the cursor, which the table hides
+        return "\n".join([*lines, log_hint(self.root), ""])
 
     @staticmethod
     def _shown_ids(watched: Sequence[Watched]) -> str:
-        """Ids as text; of many, the first and last of each job."""
+        """Format ids; of many, only the first and last of each job."""
         by_job: dict[str, list[str]] = {}
         for job, id_ in dict.fromkeys((w.job, in_queue(w.id)) for w in watched):
             by_job.setdefault(job, []).append(id_)
@@ -430,6 +430,6 @@ class Session:
 
 
 def _why(interrupts: Interrupts) -> str:
-    """Why the launcher leaves, for the record."""
+    """Return why the launcher exits, for the manifest."""
     received = interrupts.received
     return HUNG_UP if interrupts.hung_up or received is None else f"{received.name} to the launcher"

@@ -1,4 +1,4 @@
-"""What the sweeper does: overrides → batches of runs → the launcher.
+"""The sweeper: split overrides into batches of runs and pass them to the launcher.
 
 Must not know: schedulers.
 """
@@ -29,16 +29,16 @@ def sweep(
     arguments: Sequence[str],
     max_batch_size: int | None,
 ) -> list[Sequence[JobReturn]]:
-    """Launch all runs, a batch at a time; the results of each batch.
+    """Launch all runs in batches and return the results of each batch.
 
-    At the command line the process ends with exit code 1 where a run failed; elsewhere its exception is raised.
+    If a run failed, the process exits with code 1 at the command line; elsewhere the run's exception is raised.
     """
     assert context is not None
     with reported():
         parser = OverridesParser.create(config_loader=context.config_loader)
         batches = composition.split_sweep(parser.parse_overrides(list(arguments)), max_batch_size)
         session = launcher.session if isinstance(launcher, HpcLauncher) else None
-        if session is None:  # another launcher, with our sweeper
+        if session is None:  # another launcher is used with our sweeper
             _save(config, str(config.hydra.sweep.dir))
         results: list[Sequence[Any]] = []
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Whether a sweeper decides by the results of its runs, told from its code: an optimiser reads ``return_value``.
+"""Detect from a sweeper's source whether it needs the results of runs: an optimiser reads ``return_value``.
 
 Must not know: any sweeper by name.
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def needs_results(target: str) -> bool:
-    """Whether the class ``target`` (module.name), or one that it extends, uses what runs return.
+    """Whether the class ``target`` (module.name), or one of its base classes, uses the return values of runs.
 
-    ``_ = result.return_value``, which only raises the error of a run, is no use. True where its code cannot be read.
+    ``_ = result.return_value`` does not count: it only raises a run's error. True if the source cannot be read.
     """
     module, _, name = target.rpartition(".")
     try:
@@ -26,7 +26,7 @@ def needs_results(target: str) -> bool:
 
 
 def _files(module: str) -> Iterator[Path]:
-    """The source of a module; of a plugin all of its folder, as its work may be done in another module."""
+    """Yield the source file of a module; for a Hydra plugin, all files of its package."""
     loaded = importlib.import_module(module)
     file = Path(str(loaded.__file__))
     parts = module.split(".")
@@ -38,10 +38,10 @@ def _files(module: str) -> Iterator[Path]:
 
 
 def _uses(tree: ast.AST) -> bool:
-    dropped = set()
+    unused = set()
     for node in ast.walk(tree):
-        to = [getattr(target, "id", None) for target in node.targets] if isinstance(node, ast.Assign) else None
-        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and to == ["_"]):
-            dropped.add(id(node.value))
+        names = [getattr(target, "id", None) for target in node.targets] if isinstance(node, ast.Assign) else None
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.Assign) and names == ["_"]):
+            unused.add(id(node.value))
     reads = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.endswith("return_value"))
-    return any(id(node) not in dropped for node in reads)
+    return any(id(node) not in unused for node in reads)

@@ -1,6 +1,6 @@
-"""Directories that belong to one process and go with it; those of processes that were killed go at the next start.
+"""Temporary directories of a process, which outlive it if it is killed and are then removed by a later process.
 
-Must not know: what is in them.
+Must not know: contents of the directories.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from pathlib import Path
 from hpc_hydra.sweep import processes
 
 OWNER = ".owner.json"
-QUIET = 600.0  # seconds for which nothing was made in a directory whose owner is gone: nodes may still end their part
+QUIET = 600.0  # seconds without changes until an abandoned directory is removed: nodes may still be using it
 
 
 def make(parent: Path, prefix: str) -> Path:
-    """A new directory of this process in ``parent``, which is rid of those left behind. Raises `OSError`."""
-    made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    me = {"host": socket.gethostname(), "pid": os.getpid(), "time": processes.begun(os.getpid()) + 1.0}
-    (made / OWNER).write_text(json.dumps(me))
-    _remove_left_behind(parent, prefix)
-    return made
+    """Create a directory of this process in ``parent``, and remove abandoned ones there. Raises `OSError`."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "time": processes.begun(os.getpid()) + 1.0}
+    (folder / OWNER).write_text(json.dumps(owner))
+    _remove_abandoned(parent, prefix)
+    return folder
 
 
-def _remove_left_behind(parent: Path, prefix: str) -> None:
+def _remove_abandoned(parent: Path, prefix: str) -> None:
     with suppress(OSError):
         for folder in parent.glob(f"{prefix}*"):
-            if _is_left_behind(folder):
+            if _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_left_behind(folder: Path) -> bool:
-    """Whether its owner was a process of this machine and user that is gone; what nobody can say is left."""
+def _is_abandoned(folder: Path) -> bool:
+    """Whether its owner was a process of this user on this machine that has ended. False if unknown."""
     try:
-        found = folder.lstat()
-        if found.st_uid != os.getuid() or folder.is_symlink():
+        info = folder.lstat()
+        if info.st_uid != os.getuid() or folder.is_symlink():
             return False
         owner = json.loads((folder / OWNER).read_text())
         if not isinstance(owner, dict) or processes.launcher_lives(owner) is not False:

@@ -1,6 +1,6 @@
-"""The command of this process as it was typed: what Python was told to run, its arguments, and in which directory.
+"""The command line of this process as typed: program, arguments and working directory.
 
-`sys.argv` and the current directory are the program's own to change, and many do before ``@hydra.main`` is reached.
+`sys.argv` and the working directory may have been changed by the program before it reached ``@hydra.main``.
 Must not know: Hydra, sweeps.
 """
 
@@ -22,20 +22,20 @@ LARGEST = 2**24  # bytes of a program on standard input
 
 @dataclass(frozen=True)
 class Typed:
-    """A command line of Python."""
+    """A Python command line."""
 
     kind: Literal["script", "module", "-c", "-"]  # "-": from standard input
     target: str  # path, module or code; empty for "-"
-    argv: tuple[str, ...]  # sys.argv as the program finds it
+    argv: tuple[str, ...]  # sys.argv at the program's start
     unbuffered: bool = False
 
 
 def parse(orig_argv: Sequence[str]) -> Typed:
-    """Take `sys.orig_argv` apart as the interpreter does."""
+    """Parse `sys.orig_argv` as the interpreter does."""
     words, at, unbuffered = list(orig_argv), 1, False
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
         option, at = words[at], at + 1
-        if option.startswith("--"):  # --check-hash-based-pycs MODE; other long options start no program
+        if option.startswith("--"):  # --check-hash-based-pycs MODE; with other long options, no program runs
             at += 1
             continue
         letters = option[1:]
@@ -56,12 +56,12 @@ def parse(orig_argv: Sequence[str]) -> Typed:
 
 
 def standard_input() -> str | None:
-    """The program that Python has read from a file at standard input; None where it cannot be read once more."""
+    """Return the program that Python read from standard input; None if it cannot be read again."""
     try:
-        found = os.fstat(0)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
+        info = os.fstat(0)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > LARGEST:
             return None
-        text = os.pread(0, found.st_size, 0)
+        text = os.pread(0, info.st_size, 0)
         encoding, _ = tokenize.detect_encoding(BytesIO(text).readline)
         return text.decode(encoding)
     except (OSError, SyntaxError, UnicodeDecodeError):
@@ -69,9 +69,9 @@ def standard_input() -> str | None:
 
 
 def directory(typed: Typed) -> tuple[str, bool]:
-    """Where the command was typed, and whether that is certain.
+    """Return the directory in which the command was typed, and whether this is certain.
 
-    Python keeps it nowhere; what it has made absolute when it started tells of it, else the shell does.
+    Python does not store it. It is derived from paths that Python made absolute at start-up, or from the shell.
     """
     here = str(Path.cwd())
     if typed.kind == "module" and (first := _first_of_path()) is not None:
@@ -89,12 +89,12 @@ def directory(typed: Typed) -> tuple[str, bool]:
             if candidate.startswith("/") and Path(candidate, typed.target).exists():
                 return candidate, True
     if _name_of(os.getppid()) in _SHELLS and pwd.startswith("/") and Path(pwd).is_dir():
-        return os.path.realpath(pwd), True  # a shell starts a program where it is, and says so
+        return os.path.realpath(pwd), True  # a shell starts programs in its working directory and exports PWD
     return here, False
 
 
 def path_entry(typed: Typed, cwd: str) -> str | None:
-    """What Python puts first into `sys.path` for this command; None where it was told not to."""
+    """Return the entry that Python prepends to `sys.path` for this command; None with -P or -I."""
     if getattr(sys.flags, "safe_path", False) or sys.flags.isolated:
         return None
     if typed.kind == "module":
@@ -106,21 +106,21 @@ def path_entry(typed: Typed, cwd: str) -> str | None:
 
 
 def _is_package(path: Path) -> bool:
-    """Whether Python runs the ``__main__`` inside: a directory, or an archive."""
+    """Whether the path is a directory or an archive, in which Python runs ``__main__``."""
     import zipfile
 
     return path.is_dir() or zipfile.is_zipfile(path)
 
 
 def _first_of_path() -> str | None:
-    """What Python put before PYTHONPATH and its library into `sys.path`, whatever the program has put before it."""
+    """Return the entry that Python prepended to `sys.path`, even if the program has prepended others since."""
     version = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
     given = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    behind = {os.path.abspath(entry) for entry in given if entry}  # noqa: PTH100
-    for at, entry in enumerate(sys.path):
-        if at and (entry in behind or os.path.basename(entry) == version):  # noqa: PTH119
-            found = sys.path[at - 1]
-            return found if found.startswith("/") and Path(found).is_dir() else None
+    following = {os.path.abspath(entry) for entry in given if entry}  # noqa: PTH100
+    for index, entry in enumerate(sys.path):
+        if index and (entry in following or os.path.basename(entry) == version):  # noqa: PTH119
+            first = sys.path[index - 1]
+            return first if first.startswith("/") and Path(first).is_dir() else None
     return None
 
 

@@ -1,6 +1,6 @@
-"""Waits for the runs of a sweep from another process than its launcher, and ends as that one would.
+"""Wait for the runs of a sweep from another process than its launcher, with the launcher's summary and exit code.
 
-Leaving it changes nothing: the runs go on. Must not know: schedulers' commands, how runs were composed.
+Interrupting it does not affect the runs. Must not know: schedulers' commands, how runs were composed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui import summary_table
 from hpc_hydra.ui.progress import common_overrides, complain, log_hint, summary
 
-AGAIN = 2.0  # seconds between two looks for runs that somebody else submits
+POLL_INTERVAL = 2.0  # seconds between two checks for runs submitted by another process
 
 
 def wait(sweep: Sweep) -> int:
-    """Wait until all runs have ended; the exit code of the launcher: 0, or 1 where a run failed.
+    """Wait until all runs have ended. Return the launcher's exit code: 0, or 1 if a run failed.
 
     Raises:
-        KeyboardInterrupt: the user left.
+        KeyboardInterrupt: the user interrupted the wait.
     """
     recover(sweep, patient=True)
     views = look(sweep)
@@ -44,7 +44,7 @@ def wait(sweep: Sweep) -> int:
 
 
 def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str], best: str | None = None) -> int:
-    """Print the table of results and the summary of failures, as the launcher does; the exit code."""
+    """Print the table of results and the summary of failures, as the launcher does. Return the exit code."""
     summary_table.show(runs, outcomes, best)
     failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
     if failed:
@@ -52,51 +52,51 @@ def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[st
     return 1 if failed else 0
 
 
-_KEPT: dict[str, Callable[[Any], Any]] = {
+_SAVED_KEYS: dict[str, Callable[[Any], Any]] = {
     "on_interrupt": str, "on_failure": str, "best": str, "inside": str, "confirm_above": float,
 }  # fmt: skip
 
 
 def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:
-    """What the sweep was told to do on interrupts and failures, at its end, and before it submits much.
+    """Read the saved settings of a sweep for interrupts, failures, its summary and confirmation.
 
-    Overrides can say so anew; that nothing is to be printed (``launch.quiet``), only they can.
+    Overrides replace them, and can also set ``launch.quiet``, which is not saved.
     """
     from omegaconf import OmegaConf
 
-    found = LaunchConfig()
-    with suppress(Exception):  # another person's YAML: our defaults will do
+    config = LaunchConfig()
+    with suppress(Exception):  # the file may have been edited: use the defaults
         whole = OmegaConf.load(root / "multirun.yaml")
-        for name, kind in _KEPT.items():
+        for name, kind in _SAVED_KEYS.items():
             value = OmegaConf.select(whole, f"launch.{name}")
             if value is not None:
-                setattr(found, name, kind(value))
+                setattr(config, name, kind(value))
     for text in overrides:
-        with suppress(Exception):  # what is wrong with it, the new plan of a run says
+        with suppress(Exception):  # planning the runs again reports the error
             parsed = parse_override(text)
             name = parsed.key_or_group.removeprefix("launch.")
             value = parsed.value()
-            if f"launch.{name}" == parsed.key_or_group and name in (*_KEPT, "quiet"):
-                setattr(found, name, value if value is None else _KEPT.get(name, bool)(value))
-    return found
+            if f"launch.{name}" == parsed.key_or_group and name in (*_SAVED_KEYS, "quiet"):
+                setattr(config, name, value if value is None else _SAVED_KEYS.get(name, bool)(value))
+    return config
 
 
 class _Nothing(Manifest):
-    """Waiting leaves no trace."""
+    """A manifest that is not written: waiting is not recorded."""
 
     def _write(self, event: str, **data: object) -> None:
         pass
 
 
 class _Waiting(Session):
-    """A session that submits nothing, and follows what others submit."""
+    """A session that submits nothing and watches runs submitted by other processes."""
 
     def __init__(self, sweep: Sweep, views: Sequence[RunView]) -> None:
         super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
         self.sweep = sweep
         self.reporter.total = len(views)
         self.reporter.common = common_overrides([view.run for view in views])
-        self._open: set[int] = set()  # runs that nobody has submitted yet
+        self._open: set[int] = set()  # runs that are not submitted yet
         self._looked = 0.0
         self._take(views)
 
@@ -128,7 +128,7 @@ class _Waiting(Session):
             self._step()
             if self._interrupts.received is not None:
                 self._interrupted()
-            if self._open and time.monotonic() - self._looked > AGAIN:
+            if self._open and time.monotonic() - self._looked > POLL_INTERVAL:
                 self.sweep.reload()
                 recover(self.sweep)
                 self._take(look(self.sweep))
@@ -140,8 +140,8 @@ class _Waiting(Session):
     def _interrupted(self) -> None:
         self.reporter.stop()
         active: list[Watched] = self._active
-        complain(f"left; {len(active)} runs go on. {log_hint(self.root)}")
+        complain(f"stopped waiting; {len(active)} runs continue. {log_hint(self.root)}")
         raise KeyboardInterrupt
 
     def _close(self) -> None:
-        """Nothing is ours to close."""
+        """Do nothing: the submitters belong to the launcher."""

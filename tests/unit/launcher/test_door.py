@@ -148,7 +148,7 @@ def slow(app: App) -> Iterator[App]:
 
 def test_a_launcher_in_the_background_may_wait_for_another_sweep(slow: App) -> None:
     done = slow.start(*SMALL, "+until=/", "hydra.sweep.dir=second", "launch.after=first")
-    assert done.returncode == 0 and "submits when first has ended well" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "submits when first has completed" in done.stdout, done.stdout + done.stderr
     second = hpc_hydra.Sweep(slow.folder / "second")
     assert [run.state for run in second.status()] == ["unsubmitted"]
     (slow.folder / "go").touch()
@@ -160,9 +160,9 @@ def test_a_launcher_in_the_background_that_did_not_begin_is_ended(slow: App, mon
         "import sys, time\nif 'resume' in sys.orig_argv:\n    print('slow', flush=True); time.sleep(600)\n"
     )
     before = resuming(slow)
-    monkeypatch.setattr(background, "BEGINS", 3.0)
+    monkeypatch.setattr(background, "START_TIMEOUT", 3.0)
     monkeypatch.setenv("PYTHONPATH", str(slow.folder))
-    with pytest.raises(SweepError, match=r"did not begin: .*slow"):
+    with pytest.raises(SweepError, match=r"did not start: .*slow"):
         background.start(slow.folder / "first")
     assert resuming(slow) == before
 

@@ -50,7 +50,7 @@ def test_a_lock_that_says_nothing_is_nobodys_and_a_full_disk_leaves_none(refused
     lock = refused / ".hpc_hydra" / "resume.lock"
     for left in ("", '{"host": "x', "\0\0\0", "[]"):
         lock.write_text(left)
-        with pytest.raises(SweepError, match=r"another resume is at work\n"):  # it may be written this very moment
+        with pytest.raises(SweepError, match=r"another resume is running\n"):  # it may be written this very moment
             resume(refused, Wanted())
         os.utime(lock, (0, 0))
         with pytest.raises(HpcHydraError) as told:
