@@ -156,7 +156,7 @@ def check_launcher(master: DictConfig, job_overrides: Sequence[Sequence[str]]) -
                 raise ConfigError(
                     f"${{{reference}}} is swept, but the launcher's own configuration is resolved once for all runs",
                     where="hydra.launcher",
-                    fix="set values that differ between runs in resources, scheduler, system or launch",
+                    fix="set what differs between runs outside of hydra: in resources, scheduler, system or launch",
                 )
 
 

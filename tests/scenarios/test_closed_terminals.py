@@ -163,7 +163,7 @@ class Round:
         try:
             sweep.resume()
         except SweepError as error:
-            if "made just now" not in str(error):
+            if "just created" not in str(error):
                 raise
             return False
         return True

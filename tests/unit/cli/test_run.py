@@ -253,8 +253,8 @@ def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...
     behind = ("--",) if words[0] == "run" else ()
     done = hpc_hydra(*words, *option, *behind, "train.py", "a b", cwd=here)
     assert done.returncode == 0, done.stderr
-    (told,) = [line for line in (done.stdout + done.stderr).splitlines() if "job scripts read " in line]
-    folder = Path(told.partition("job scripts read ")[2].partition(", and runs write there: keep it")[0])
+    (told,) = [line for line in (done.stdout + done.stderr).splitlines() if "the job scripts read it" in line]
+    folder = Path(told.partition("keep ")[2].partition(": the job scripts read it")[0])
     commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  bash ")]
     assert commands == ([["bash", f"{here}/job.sh", "0"]] if only_written else [])
 

@@ -54,10 +54,10 @@ def test_a_script_is_written_where_it_is_wanted(app: App) -> None:
     for num in (0, 1):
         assert f"#SBATCH --nodes={num + 1}" in (app.folder / "my" / f"{num}.sh").read_text()
         assert f"sbatch --parsable {app.folder / 'my'}/{num}.sh\n" in done.stdout
-    assert re.search(rf"job scripts read {app.folder}/multirun/.*: keep it", done.stdout)
+    assert re.search(rf"keep {app.folder}/multirun/.*: the job scripts read it", done.stdout)
     done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "launch.output_script=-")
     assert done.stdout.startswith("#!/bin/bash") and done.stdout.rstrip().endswith("exit $?")
-    assert re.search(r"  sbatch .*/job0.sh\njob scripts read .*: keep it", done.stderr)
+    assert re.search(r"  sbatch .*/job0.sh\nkeep .*: the job scripts read it", done.stderr)
 
 
 @pytest.mark.parametrize("launch_dir", ["here", "."])

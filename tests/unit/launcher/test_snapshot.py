@@ -103,7 +103,7 @@ def test_without_a_repository_only_a_copy_can_be_made(tmp_path: Path) -> None:
 def test_data_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").write_text("xx")
     monkeypatch.setattr(snapshot, "LIMIT", 1)
-    with pytest.raises(ConfigError, match="more than code"):
+    with pytest.raises(ConfigError, match="too large for a snapshot"):
         snapshot.plan("copy", Program("module", "train", cwd=str(tmp_path)), tmp_path / "sweep")
 
 
