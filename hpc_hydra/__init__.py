@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 __all__ = ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
 
 
-def __getattr__(name: str) -> Any:  # the node side is loaded only by those who use it, and so is the launcher
+def __getattr__(name: str) -> Any:  # lazy: importing hpc_hydra loads neither the node side nor the launcher
     if name in ("launch", "Sweep", "Result"):
         from hpc_hydra import api
 

@@ -1,4 +1,4 @@
-"""The Python door: a sweep launched from a program, a notebook or a REPL, and the same verbs as on the command line.
+"""The Python API: launch a sweep from a program, a notebook or a REPL, and manage it as on the command line.
 
     sweep = hpc_hydra.launch(train, "lr=0.1,0.2", "scheduler=slurm")
     sweep.wait()
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
     from hpc_hydra.sweep.store import Sweep as Opened
 
-_PRIMARY = "hpc_hydra_launch"  # the primary configuration of a function that has none
-_POLL = 2.0  # seconds between two looks while it is waited for, at most
+_PRIMARY = "hpc_hydra_launch"  # name of the primary configuration for a function without one
+_POLL = 2.0  # maximum polling interval while waiting, seconds
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one run is, and what it returned."""
+    """The state of a run, and what it returned."""
 
     num: int
     overrides: tuple[str, ...]
     state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown, unreadable
-    value: Any = None  # what the task function returned, on rank 0
+    value: Any = None  # return value of the task function on rank 0
     reason: str = ""
     job_id: str = ""
-    dir: Path = Path()  # its output directory
+    dir: Path = Path()  # output directory of the run
 
 
 def launch(
@@ -51,23 +51,23 @@ def launch(
     config_name: str | None = None,
     quiet: bool = False,
 ) -> Sweep:
-    """Submit ``task`` for every combination of the overrides, and return without waiting.
+    """Submit ``task`` for every combination of the overrides and return without waiting.
 
     Args:
-        task: what every rank calls with its configuration: a function decorated with ``@hydra.main``, whose
-            configuration is taken, or any function (a notebook's too; it is sent by value).
-        overrides: as behind ``-m`` on the command line: ``"lr=0.1,0.2"``, ``"scheduler=slurm"``.
-        config: keys of the function's own, for one without a configuration; our groups are added.
-        config_path: folder of the primary configuration, from the current directory.
-        config_name: the primary configuration, which lists the bundle ``hpc``.
+        task: the function that every rank calls with its configuration: a function decorated with ``@hydra.main``,
+            whose configuration is used, or any other function (also from a notebook), which is sent by value.
+        overrides: overrides as after ``-m`` on the command line: ``"lr=0.1,0.2"``, ``"scheduler=slurm"``.
+        config: keys of the task's own, for a function without a configuration; the groups of ``hpc`` are added.
+        config_path: directory of the primary configuration, relative to the current directory.
+        config_name: name of the primary configuration, which lists the bundle ``hpc``.
         quiet: print nothing.
 
-    With ``launch.dry_run=true`` what would be submitted is printed, and nothing else done: the sweep that is returned
-    has ``submitted`` false, and whatever is asked of it raises `SweepError`.
+    With ``launch.dry_run=true`` this only prints what would be submitted. The returned sweep then has ``submitted``
+    false, and its methods raise `SweepError`.
 
     Raises:
-        HpcHydraError: nothing could be submitted; and what Hydra raises for overrides that cannot be composed.
-        ConfigError: ``launch.debug=true``, which leaves no sweep to come back to.
+        HpcHydraError: nothing could be submitted. Hydra's own exceptions for invalid overrides are not caught.
+        ConfigError: ``launch.debug=true``, which runs in this process and leaves no sweep.
     """
     _check_arguments(task, overrides, config, config_path, config_name)
     function, path, name = of_hydra_main(task)
@@ -83,28 +83,28 @@ def launch(
 
 
 def _check_arguments(task: object, overrides: Sequence[object], config: object, path: object, name: object) -> None:
-    """Refuse what could only fail later, in Hydra. Raises `ConfigError` naming the argument."""
+    """Check the types of the arguments of `launch`. Raises `ConfigError` naming the argument."""
     if not callable(task):
-        raise ConfigError(f"{task!r:.80} is no function", where="task", fix='hpc_hydra.launch(train, "lr=0.1,0.2")')
+        raise ConfigError(f"{task!r:.80} is not a function", where="task", fix='hpc_hydra.launch(train, "lr=0.1,0.2")')
     for each in overrides:
         if not isinstance(each, str):
             fix = "a star before the list: launch(train, *overrides)" if isinstance(each, (list, tuple)) else '"lr=0.1"'
-            raise ConfigError(f"{each!r:.80} is no text", where="overrides", fix=fix)
+            raise ConfigError(f"{each!r:.80} is not a string", where="overrides", fix=fix)
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
-            f"{config!r:.80} is no mapping",
+            f"{config!r:.80} is not a mapping",
             where="config",
-            fix='config={"lr": 0.1}; of a file: config_path="conf", config_name="x"',
+            fix='config={"lr": 0.1}; for a file: config_path="conf", config_name="x"',
         )
     if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"{path!r:.80} is no folder", where="config_path", fix='config_path="conf"')
+        raise ConfigError(f"{path!r:.80} is not a path", where="config_path", fix='config_path="conf"')
     if name is not None and not isinstance(name, str):
-        raise ConfigError(f"{name!r:.80} is no name", where="config_name", fix='config_name="config"')
+        raise ConfigError(f"{name!r:.80} is not a string", where="config_name", fix='config_name="config"')
 
 
 @contextmanager
 def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | None) -> Iterator[tuple[Any, str]]:
-    """A Hydra of our own, and the name of the primary configuration; the caller's comes back at the end."""
+    """A separate Hydra, and the name of the primary configuration; the caller's Hydra state is restored at the end."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.plugins import Plugins
@@ -123,7 +123,7 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
 
 
 def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> tuple[Path, bool]:
-    """The sweep directory, and whether there is one: not after a dry run."""
+    """Run the sweeper; return the sweep directory, and whether anything was submitted."""
     from hydra import version
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext, RunMode
@@ -136,11 +136,11 @@ def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Seque
         return hydra.compose_config(primary, every, run_mode=RunMode.MULTIRUN, with_log_configuration=False)
 
     cfg = composed()
-    if cfg.hydra.job.chdir is None and version.getbase() is None:  # no @hydra.main says it: as Hydra does since 1.2
+    if cfg.hydra.job.chdir is None and version.getbase() is None:  # without @hydra.main: Hydra's default since 1.2
         cfg = composed("hydra.job.chdir=false")
     if OmegaConf.select(cfg, "launch.debug"):
         raise ConfigError(
-            "runs in this process, and leaves no sweep to come back to",
+            "runs in this process and leaves no sweep",
             where="launch.debug",
             fix="call the function itself, or python train.py -m launch.debug=true",
         )
@@ -160,9 +160,14 @@ def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Seque
 
 
 class Sweep:
-    """A sweep, from any process, any later day: ``Sweep("multirun/2026-01-31/12-00-00")``."""
+    """An existing sweep, from any process: ``Sweep("multirun/2026-01-31/12-00-00")``.
 
-    submitted = True  # False: of a dry run, nothing is there
+    Attributes:
+        dir: the sweep directory.
+        submitted: false for the sweep of a dry run, which has no directory.
+    """
+
+    submitted = True
 
     def __init__(self, dir: str | os.PathLike[str]) -> None:
         from hpc_hydra.sweep.store import find_sweep
@@ -171,7 +176,7 @@ class Sweep:
 
     @classmethod
     def _shown(cls, root: Path) -> Sweep:
-        """What a dry run gives."""
+        """The sweep of a dry run."""
         sweep = cls.__new__(cls)
         sweep.dir, sweep.submitted = root, False
         return sweep
@@ -180,13 +185,13 @@ class Sweep:
         return f"Sweep({str(self.dir)!r})" if self.submitted else f"<dry run of Sweep({str(self.dir)!r})>"
 
     def status(self) -> list[Result]:
-        """How all runs are, in their order; ``value`` is filled for completed ones."""
+        """Return the state of every run, in order; ``value`` is set for completed runs."""
         from hpc_hydra.sweep.results import value
 
         return [
             Result(
                 view.run.num,
-                tuple(o for o in view.run.overrides if not o.startswith("launch.bg=")),  # not the run's, and ours
+                tuple(o for o in view.run.overrides if not o.startswith("launch.bg=")),  # added by `launch`
                 view.word,
                 value(view.run, view.outcome) if view.word == "completed" and view.outcome else None,
                 view.reason,
@@ -197,10 +202,10 @@ class Sweep:
         ]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all runs have ended; whether all are completed.
+        """Wait until all runs have ended, and return whether all completed.
 
         Raises:
-            TimeoutError: they have not ended after ``timeout`` seconds.
+            TimeoutError: not all runs have ended after ``timeout`` seconds.
         """
         end = None if timeout is None else time.monotonic() + timeout
         pause = _POLL / 16
@@ -214,15 +219,15 @@ class Sweep:
             pause = min(2 * pause, _POLL)
 
     def results(self) -> list[Result]:
-        """All runs when they have ended, in their order."""
+        """Wait until all runs have ended, and return them in order."""
         self.wait()
         return self.status()
 
     def logs(self, run: int, rank: int | None = None) -> str:
-        """Output of a run's newest attempt: the log that shows why it failed, else that of rank 0, or of ``rank``.
+        """Return the log of a run's newest attempt: of ``rank``, else the one that explains a failure, else of rank 0.
 
         Raises:
-            SweepError: there is nothing yet.
+            SweepError: there is no such run, or it has no log yet.
         """
         from hpc_hydra.sweep import logs as output
 
@@ -233,7 +238,7 @@ class Sweep:
         return b"".join(output.read(output.log_files(sweep, found[0], rank=rank))).decode(errors="replace")
 
     def cancel(self, *runs: int | str) -> list[str]:
-        """End runs that wait or run, all of them without arguments (``3``, ``"0-4"``, ``"lr=0.1"``); what was done."""
+        """Cancel pending and running runs (``3``, ``"0-4"``, ``"lr=0.1"``; default all), and return what was done."""
         from hpc_hydra.sweep import selection
         from hpc_hydra.sweep.recover import recover
         from hpc_hydra.sweep.status import look
@@ -243,12 +248,12 @@ class Sweep:
         return selection.cancel(sweep, selection.select(look(sweep), [str(run) for run in runs]), all_runs=not runs)
 
     def resume(self, *runs: int | str, overrides: Sequence[str] = (), failed: bool = False) -> None:
-        """Submit again what failed, was cancelled or lost, or never was submitted, and return without waiting.
+        """Resubmit runs that failed, were cancelled, lost or never submitted, and return without waiting.
 
         Args:
-            runs: which of them; all without.
-            overrides: of our groups, such as ``"resources.time_limit=2h"``.
-            failed: not those that were cancelled or never submitted.
+            runs: restricts the runs, as for `cancel`; default all.
+            overrides: keys of hpc_hydra's groups, such as ``"resources.time_limit=2h"``.
+            failed: exclude runs that were cancelled or never submitted.
         """
         from hpc_hydra.launcher.resume import Wanted, resume
 
@@ -268,7 +273,7 @@ class Sweep:
 
         if not self.submitted:
             raise SweepError(
-                "nothing was submitted, it was only shown (launch.dry_run)",
+                "nothing was submitted: this sweep is a dry run",
                 where=str(self.dir),
                 fix="hpc_hydra.launch without launch.dry_run=true",
             )

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says what is wrong, where, and what to type instead."""
+"""The errors that users see. Each says what is wrong, where, and what to type instead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ class HpcHydraError(Exception):
     """Base of all errors of this package.
 
     Args:
-        what: what is wrong, in one sentence, naming the value that was met.
-        where: the configuration key, variable, file or host it was found in.
+        what: what is wrong, in one sentence that names the value.
+        where: the configuration key, environment variable, file or host that is wrong.
         fix: what to type or change instead; printed after ``Try:``.
     """
 
@@ -25,11 +25,11 @@ class ConfigError(HpcHydraError):
 
 
 class PlanError(HpcHydraError):
-    """The request cannot be met by the system, or cannot be expressed by the scheduler."""
+    """The system cannot satisfy the request, or the scheduler does not support it."""
 
 
 class SchedulerError(HpcHydraError):
-    """The scheduler is missing, refused a job, or could not be asked."""
+    """The scheduler is missing, refused a job, or did not answer."""
 
 
 class SweepError(HpcHydraError):
@@ -37,9 +37,9 @@ class SweepError(HpcHydraError):
 
 
 class RendezvousError(HpcHydraError):
-    """Ranks cannot find each other, or disagree about who they are."""
+    """Ranks cannot find each other, or have contradictory identities."""
 
     exit_code = 1
 
 
-NO_DIRECTORY = ConfigError("the current directory has been deleted", fix="cd to one that is there")
+NO_DIRECTORY = ConfigError("the current directory has been deleted", fix="cd to an existing directory")
