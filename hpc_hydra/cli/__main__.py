@@ -1,4 +1,4 @@
-"""``python -m hpc_hydra.cli``: the same as ``hpc-hydra``."""
+"""``python -m hpc_hydra.cli``: same as ``hpc-hydra``."""
 
 import sys
 

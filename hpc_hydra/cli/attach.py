@@ -1,7 +1,7 @@
-"""One run that is waited for: its job script runs attached to this console, inside an allocation made for it.
+"""Run one job attached to this console, in an allocation that the scheduler creates for it.
 
-The script is the one that would be submitted. Where nothing is to be kept, its directory is removed at the end.
-Must not know: any scheduler's commands (the adapter does), how the command line was written.
+The job script is the one that would be submitted. Without a launch directory, its directory is removed at the end.
+Must not know: any scheduler's commands (the adapter does), the syntax of the command line.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 JOB, PLAN = "job0", "plan0"
-LOOK_AFTER = 10.0  # seconds after which an allocation that is still waited for is asked about
-QUERY = 30.0  # seconds that the answer may take
-_ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # what one file of all ranks cannot have
+LOOK_AFTER = 10.0  # seconds until the scheduler is asked why the allocation is still pending
+QUERY = 30.0  # timeout of that query, seconds
+_ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # placeholders that require one file per rank
 
 
 @dataclass(frozen=True)
 class Attached:
-    """What is to be done, decided; nothing is written yet."""
+    """An attached run that is planned; nothing is written yet."""
 
     adapter: Scheduler
     run: Run
@@ -65,52 +65,52 @@ class Attached:
 
 
 def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | None:
-    """Compose and plan the run; then run it attached, or show it. Returns the exit code of the user's command.
+    """Compose and plan the run, then run it attached or print the dry run. Returns the exit code of the user's command.
 
-    None: the scheduler cannot attach, and nothing was done.
+    Returns None, without doing anything, if the scheduler does not support attached jobs.
 
-    Raises `HpcHydraError`, and what Hydra raises for bad overrides.
+    Raises `HpcHydraError`, and Hydra's exceptions for invalid overrides.
     """
     checks.refuse_on_a_rank()
     keep = _keeps(master)
     with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
         overrides = tuple(raw_list(master.hydra.overrides.task))
-        preparer.composer.adopt(overrides)  # composed already
+        preparer.composer.adopt(overrides)  # already composed
         prepared = preparer.prepare([[]], 0)
         preparer.check_files(prepared)
         prepared = replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
-        todo = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
-        if todo is None:
+        attached = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
+        if attached is None:
             return None
         if prepared.settings.launch.dry_run:
-            _show(todo, task)
+            _show(attached, task)
             return 0
         check_exists(task)
-        _check_places(todo, keep=keep)
+        _check_places(attached, keep=keep)
         if prepared.settings.launch.confirm_above is not None:
             from hpc_hydra.ui import cost
 
-            cost.confirm([Group(todo.run.plan, (todo.run,))], prepared.settings.launch.confirm_above)
-        with on_disk(todo.spec.sweep, "make room there, or launch.launch_dir=PATH"):
-            _write(todo, prepared, task)
-        for note in todo.notes:
+            cost.confirm([Group(attached.run.plan, (attached.run,))], prepared.settings.launch.confirm_above)
+        with on_disk(attached.spec.sweep, "free space there, or launch.launch_dir=PATH"):
+            _write(attached, prepared, task)
+        for note in attached.notes:
             complain(f"note: {note}")
-        job = (Group(todo.run.plan, (todo.run,)), todo.spec, SweepPaths(todo.spec.sweep).script(JOB))
+        job = (Group(attached.run.plan, (attached.run,)), attached.spec, SweepPaths(attached.spec.sweep).script(JOB))
         pattern = prepared.settings.launch.output_script
-        with on_disk(todo.spec.sweep, "launch.output_script=PATH where you may write"):
-            scripts.write([job], {todo.adapter.name: todo.adapter}, pattern)
+        with on_disk(attached.spec.sweep, "launch.output_script=PATH in a writable directory"):
+            scripts.write([job], {attached.adapter.name: attached.adapter}, pattern)
         if pattern not in (None, "-"):
-            complain(f"note: {scripts.output(str(pattern), 0)}: {scripts.reads(todo.spec.sweep)}")
-        if todo.run.plan.logging.verbose:
+            complain(f"note: {scripts.output(str(pattern), 0)}: {scripts.reads(attached.spec.sweep)}")
+        if attached.run.plan.logging.verbose:
             complain(told([job]))
         try:
-            return _execute(todo)
+            return _execute(attached)
         finally:
-            _keep_hostlist(todo, keep=keep)
+            _keep_hostlist(attached, keep=keep)
 
 
 def _keeps(master: DictConfig) -> bool:
-    """Whether there is a launch directory; a script that is written to a file needs one to run again."""
+    """Whether the launch directory is kept. A script written to a file needs it to run again."""
     from omegaconf import open_dict, read_write
 
     script = master.launch.output_script
@@ -122,7 +122,7 @@ def _keeps(master: DictConfig) -> bool:
 
 @contextlib.contextmanager
 def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
-    """A temporary launch directory where nothing is to be kept; it goes at the end."""
+    """Provide a temporary launch directory, removed at the end, or None if the launch directory is kept."""
     from omegaconf import open_dict, read_write
 
     dry = bool(master.launch.dry_run)
@@ -139,7 +139,10 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
 
 
 def shared_directory(scheduler: str) -> Path:
-    """A new directory that the nodes see too: here, else in the home directory. What killed processes left goes."""
+    """Create a directory that nodes can access: in the current directory, else in the home directory.
+
+    Removes such directories of processes that were killed.
+    """
     from hpc_hydra.launcher.temporary import make
 
     if scheduler == THIS_MACHINE:
@@ -148,7 +151,7 @@ def shared_directory(scheduler: str) -> Path:
         with contextlib.suppress(OSError):
             return make(parent, ".hpc_hydra-")
     raise ConfigError(
-        "neither this directory nor your home directory can be written to", where="launch.launch_dir", fix="-l DIR"
+        "neither the current directory nor your home directory is writable", where="launch.launch_dir", fix="-l DIR"
     )
 
 
@@ -159,7 +162,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     generic.check(adapter, plan.tasks)
     if plan.request.max_requeues:
         raise ConfigError(
-            "a run that is attached to this console ends with it", where="launch.max_requeues", fix="launch.bg=true"
+            "a run attached to this console cannot be requeued", where="launch.max_requeues", fix="launch.bg=true"
         )
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
@@ -187,13 +190,13 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
             env = dict(os.environ)
     notes = (*prepared.notes, *adapter.notes(plan.request), *allocation.notes(prepared.settings, held))
     if plan.request.time_limit is not None and (held is not None or not adapter.has_queue):
-        notes += ("resources.time_limit: nobody ends a run at this console (under -m its launcher does)",)
+        notes += ("resources.time_limit has no effect on a run at this console (with -m the launcher enforces it)",)
     streams = replace(_streams(plan.logging, root, keep, per_rank), careless=adapter.has_queue)
     return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes)
 
 
 def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Streams:
-    """Files that the output goes to besides the console: those asked for, and two in a launch directory."""
+    """Files that receive the output besides the console: requested ones, else two in a kept launch directory."""
     if per_rank:  # the ranks write them
         return Streams(color_stderr=logging.color_stderr)
     base = root if keep else Path.cwd()
@@ -206,21 +209,21 @@ def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Stream
     return Streams(path(logging.out, "out.log"), path(logging.err, "err.log"), logging.color_stderr)
 
 
-def _show(todo: Attached, task: Program) -> None:
-    """Print what would happen: the script, then the command that runs it."""
-    path = SweepPaths(todo.spec.sweep).script(JOB)
-    notes = [f"note: {note}" for note in todo.notes]
-    table = runs_table([(Group(todo.run.plan, (todo.run,)), todo.spec, path)])
-    parts = [table, "\n".join(notes), f"# {path}\n{todo.script.rstrip()}"]
-    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(todo.spec).items()]
-    parts.append(f"run by:\n  {shlex.join(todo.command)}")
-    parts.append(dry_run_hosts.show(todo.adapter, todo.spec, todo.run, task))
+def _show(attached: Attached, task: Program) -> None:
+    """Print the dry run: the script, then the command that runs it."""
+    path = SweepPaths(attached.spec.sweep).script(JOB)
+    notes = [f"note: {note}" for note in attached.notes]
+    table = runs_table([(Group(attached.run.plan, (attached.run,)), attached.spec, path)])
+    parts = [table, "\n".join(notes), f"# {path}\n{attached.script.rstrip()}"]
+    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(attached.spec).items()]
+    parts.append(f"run by:\n  {shlex.join(attached.command)}")
+    parts.append(dry_run_hosts.show(attached.adapter, attached.spec, attached.run, task))
     say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
 
 
-def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
-    run, sweep = todo.run, todo.spec.sweep
-    from hpc_hydra.launcher.reuse import take_over  # a dry run does without
+def _write(attached: Attached, prepared: Prepared, task: Program) -> None:
+    run, sweep = attached.run, attached.spec.sweep
+    from hpc_hydra.launcher.reuse import take_over  # not needed for a dry run
 
     with take_over(sweep, [run], registry.submitter):
         if run.plan.has_secrets:
@@ -235,29 +238,31 @@ def _write(todo: Attached, prepared: Prepared, task: Program) -> None:
     SweepPaths(sweep).jobs.mkdir(parents=True, exist_ok=True)
 
 
-def _execute(todo: Attached) -> int:
+def _execute(attached: Attached) -> int:
     try:
-        with _hopeless_told(todo):
-            ended = run_attached(todo.command, env=todo.env, cwd=todo.spec.workdir, streams=todo.streams)
+        with _warn_if_stuck(attached):
+            ended = run_attached(
+                attached.command, env=attached.env, cwd=attached.spec.workdir, streams=attached.streams
+            )
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{todo.command[0]} is not there: is this a machine with {todo.adapter.name}?",
+            f"{attached.command[0]} is not installed; does this machine have {attached.adapter.name}?",
             where="scheduler",
-            fix=f"scheduler={THIS_MACHINE}, or launch.dry_run=true to see what would be run",
+            fix=f"scheduler={THIS_MACHINE}, or launch.dry_run=true to print what would be run",
         ) from error
     if ended.signal is not None:
-        outcome = read_json(RunPaths(todo.run.dir).outcome)
-        of_itself = outcome is not None and (outcome["status"] == "completed" or outcome["rank"] is not None)
-        if not of_itself:  # the code is the scheduler's
+        outcome = read_json(RunPaths(attached.run.dir).outcome)
+        own_end = outcome is not None and (outcome["status"] == "completed" or outcome["rank"] is not None)
+        if not own_end:  # the exit code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
 
 
 @contextlib.contextmanager
-def _hopeless_told(todo: Attached) -> Iterator[None]:
-    """Meanwhile, say it once where the scheduler has taken a request that can never start: it waits for ever."""
-    adapter = todo.adapter
-    command = adapter.pending_command() if isinstance(adapter, Attach) and todo.spec.held is None else None
+def _warn_if_stuck(attached: Attached) -> Iterator[None]:
+    """Meanwhile, warn once if the scheduler has accepted a request that can never start."""
+    adapter = attached.adapter
+    command = adapter.pending_command() if isinstance(adapter, Attach) and attached.spec.held is None else None
     if command is None or not isinstance(adapter, Attach):
         yield
         return
@@ -278,20 +283,20 @@ def _hopeless_told(todo: Attached) -> Iterator[None]:
         timer.cancel()
 
 
-def _check_places(todo: Attached, *, keep: bool) -> None:
-    """Refuse, before anything is started, files that could not be written. Raises `ConfigError`."""
-    logging = todo.run.plan.logging
+def _check_places(attached: Attached, *, keep: bool) -> None:
+    """Check before the start that log files can be written. Raises `ConfigError`."""
+    logging = attached.run.plan.logging
     checks.check_logs({"logging.out": logging.out, "logging.err": logging.err})
     if logging.save_hostlist and not keep and not os.access(".", os.W_OK | os.X_OK):
         raise ConfigError(
-            f"{RunPaths(todo.run.dir).hostlist.name} cannot be written into the current directory",
+            f"{RunPaths(attached.run.dir).hostlist.name} cannot be written into the current directory",
             where="logging.save_hostlist",
-            fix="-l DIR (launch.launch_dir=DIR) where you may write",
+            fix="-l DIR (launch.launch_dir=DIR) with a writable directory",
         )
 
 
-def _keep_hostlist(todo: Attached, *, keep: bool) -> None:
-    """The list of hosts stands in the run's directory; where that goes, it is moved here."""
-    found = RunPaths(todo.run.dir).hostlist
-    if todo.run.plan.logging.save_hostlist and not keep and found.exists():
+def _keep_hostlist(attached: Attached, *, keep: bool) -> None:
+    """Copy the list of hosts into the current directory if the run's directory is removed."""
+    found = RunPaths(attached.run.dir).hostlist
+    if attached.run.plan.logging.save_hostlist and not keep and found.exists():
         shutil.copyfile(found, Path.cwd() / found.name)

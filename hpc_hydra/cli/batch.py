@@ -1,5 +1,5 @@
-"""A batch script of the user's own, unmodified: what was typed goes on the command line of the submit command, where it
-wins over the script's directives. Presets and defaults do not: the script is to hold where nobody says otherwise.
+"""Submit a user's own batch script unmodified. Typed keys become options of the submit command, which override the
+script's directives. Presets and defaults are not passed, so that the directives apply otherwise.
 
 Must not know: any scheduler's commands, what the script does.
 """
@@ -37,9 +37,9 @@ _MEANS = {"gpus_at_least": _BY_GPUS, "gpumem_at_least": _BY_GPUS, "oversubscribe
 
 
 def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int:
-    """Submit the script and wait (its output here, its exit code), or leave it to the queue.
+    """Submit the script; unless in the background, wait, show its output and return its exit code.
 
-    Raises `HpcHydraError`, and what Hydra raises for bad overrides.
+    Raises `HpcHydraError`, and Hydra's exceptions for invalid overrides.
     """
     preparer = Preparer(loader, master, attached=not master.launch.bg)
     overrides = tuple(raw_list(master.hydra.overrides.task))
@@ -49,7 +49,9 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     settings, plan = prepared.settings.launch, prepared.runs[0].plan
     script = Path(str(settings.batch_script))
     if not script.is_file() and not settings.dry_run:
-        raise ConfigError("there is no such file", where="launch.batch_script", fix="its path from here")
+        raise ConfigError(
+            "there is no such file", where="launch.batch_script", fix="its path from the current directory"
+        )
     kept = preparer.root if settings.launch_dir is not None else None
     placed = kept / script.name if kept else script.absolute()
     adapter = registry.adapter_for(plan.request.scheduler)
@@ -80,7 +82,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
         if placed.absolute() != script.absolute():
             shutil.copy(script, placed)
     if settings.setup_only:
-        say(f"nothing is submitted; to start it:\n  {shlex.join(command)}")
+        say(f"nothing was submitted; to submit it:\n  {shlex.join(command)}")
         return 0
     kept_variables = generic.inherited_variables(adapter, request)
     env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **adapter.command_env}
@@ -98,12 +100,12 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
         return run_attached(command, env=env, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{command[0]} is not there: is this a machine with {adapter.name}?", where="scheduler"
+            f"{command[0]} is not installed; does this machine have {adapter.name}?", where="scheduler"
         ) from error
 
 
 def typed(overrides: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Fields of the request, and names of free-form options, that a command line gives."""
+    """Return the fields of the request, and the names of free-form options, that a command line sets."""
     found: set[str] = set()
     names: set[str] = set()
     for one in map(parse_override, overrides):
@@ -139,7 +141,7 @@ def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:
 
 
 def with_variables(env: Mapping[str, str], variables: Iterable[EnvVar]) -> dict[str, str]:
-    """``env`` with the plan's variables; those that only a node can decide are left out."""
+    """Return ``env`` with the plan's variables, except those that depend on the node."""
     new = dict(env)
     for var in variables:
         if var.when or var.expand:

@@ -15,9 +15,9 @@ from hpc_hydra.records.frozen_config import Program
 
 
 def program(words: Sequence[str], *, fill: bool = False) -> Program:
-    """``train.py …`` and ``-m package.module …`` are for Python, everything else is executed as it is.
+    """Return the program of a command: ``train.py …`` and ``-m package.module …`` run in Python, others directly.
 
-    A program without a path that is in this directory, and nowhere on PATH, is taken from here, as `srun` does.
+    A name without a path that is not on PATH, but in the current directory, is taken from there, as srun does.
     """
     argv = list(words)
     for_python = bool(argv) and (argv[0] == "-m" or argv[0].endswith(".py"))
@@ -38,11 +38,11 @@ def program(words: Sequence[str], *, fill: bool = False) -> Program:
 
 
 def check_exists(task: Program) -> None:
-    """Refuse a script that is not there, before anything is queued. Raises `ConfigError`."""
+    """Check that the script exists. Raises `ConfigError`."""
     name = task.argv[0] if task.argv else ""
     is_path = name.endswith(".py") if task.target == "python" else "/" in name
     if is_path and "{" not in name and not Path(task.cwd, name).exists():
-        raise ConfigError("there is no such file", where=name, fix="its path from the current directory")
+        raise ConfigError("there is no such file", where=name, fix="its path relative to the current directory")
 
 
 def _only_here(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""Run one command attached to this console: its input, output, signals and exit code are ours.
+"""Run a command attached to this console, with its standard streams, signals and exit code.
 
-Without files or colours the command writes to the console itself; else its output passes through here in large blocks,
-also where the console is a file, and the command would not notice that it is full.
+The command writes to the console directly, unless its output also goes to a file, is coloured, or the console is a file
+and the command would not notice a full disk; then this process copies the output in large blocks.
 Must not know: jobs, schedulers, configuration.
 """
 
@@ -28,17 +28,17 @@ from hpc_hydra.ui.streams import note
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _NAMES = {1: "standard output", 2: "standard error"}
-_BLOCK = 1 << 18  # bytes read at once
-_PIPE = 1 << 20  # size of the pipe, bytes; Linux allows every user this much
-_HOLD = 0.1  # seconds that an unfinished line waits for its end before it is shown in colour
-_LINGER = 2.0  # seconds for output of what the command left running
+_BLOCK = 1 << 18  # bytes per read
+_PIPE = 1 << 20  # size of the pipe, bytes; the default limit of Linux for unprivileged users
+_HOLD = 0.1  # seconds until an incomplete line is shown in colour
+_LINGER = 2.0  # seconds to wait for output of processes that outlive the command
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Where output goes besides the console: files to write, and whether standard error is red on the console.
+    """Where output goes besides the console: files, and whether standard error is red on the console.
 
-    ``careless``: the command does not tell where it could not write (srun, salloc).
+    ``careless``: the command does not report failed writes (srun, salloc).
     """
 
     out: Path | None = None
@@ -49,7 +49,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Ended:
-    """How the command ended: its exit code (128+n for signal n), and the first signal that was passed on to it."""
+    """How the command ended: its exit code (128+n for signal n), and the first signal forwarded to it."""
 
     exit_code: int
     signal: int | None = None
@@ -58,10 +58,10 @@ class Ended:
 def run_attached(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, streams: Streams = Streams()
 ) -> Ended:
-    """Run ``argv`` in a process group of its own, which has the terminal if we have it.
+    """Run ``argv`` in its own process group, in the foreground of the terminal if this process is.
 
-    Interrupt, termination, hang-up and quit are passed on to that group; if this process is killed, the command is
-    told to end. Raises `OSError` where it cannot be started.
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to that group. If this process is killed, the command gets SIGHUP.
+    Raises `OSError` if it cannot be started.
     """
     import ctypes
 
@@ -96,7 +96,7 @@ def run_attached(
 
 
 def _pumps(streams: Streams, files: contextlib.ExitStack) -> tuple[list[_Pump], dict[int, int]]:
-    """Those that are needed, and where the command writes in place of its standard output (1) and error (2)."""
+    """Return the required pumps, and the descriptors that replace the command's stdout (1) and stderr (2)."""
     pumps: list[_Pump] = []
     writers: dict[int, int] = {}
     for number, path, color in ((1, streams.out, False), (2, streams.err, streams.color_stderr)):
@@ -112,7 +112,7 @@ def _pumps(streams: Streams, files: contextlib.ExitStack) -> tuple[list[_Pump], 
 
 
 def _may_fill(number: int) -> bool:
-    """Whether a standard stream is a file, or a device without people."""
+    """Whether a standard stream is a file or a device other than a terminal or /dev/null, and so may be full."""
     try:
         found = os.fstat(number)
     except OSError:
@@ -126,13 +126,13 @@ def _in_child(parent: int, terminal: _Terminal, prctl: Callable[[int, int], int]
     terminal.give(os.getpid())
     if prctl is not None:
         pr_set_pdeathsig = 1
-        prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had gone
+        prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had closed
         if os.getppid() != parent:
             os._exit(1)
 
 
 def _wait(process: subprocess.Popen[bytes], terminal: _Terminal) -> int:
-    """Wait for the end; a command stopped by Ctrl-Z stops us too, and goes on with us."""
+    """Wait for the end. If Ctrl-Z stops the command, stop this process too, and later continue both."""
     while True:
         _, status = os.waitpid(process.pid, os.WUNTRACED if terminal.ours else 0)
         if os.WIFSTOPPED(status):
@@ -165,7 +165,8 @@ class _Terminal:
 
 
 def _foreground(group: int) -> None:
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else the kernel stops a background process that asks
+    # otherwise the kernel stops a background process that calls tcsetpgrp
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
         with contextlib.suppress(OSError):
             os.tcsetpgrp(0, group)
@@ -174,7 +175,7 @@ def _foreground(group: int) -> None:
 
 
 class _Forward:
-    """Passes signals on to a process group; those that came before it was there, then."""
+    """Forwards signals to a process group, including those received before it existed."""
 
     def __init__(self) -> None:
         self._group: int | None = None
@@ -191,7 +192,7 @@ class _Forward:
 
     def to(self, group: int) -> None:
         with contextlib.suppress(OSError):
-            os.setpgid(group, group)  # as the child does: whoever comes first
+            os.setpgid(group, group)  # also done by the child, whichever is first
         self._group = group
         for signum in self._early:
             self.handle(signum, None)
@@ -199,7 +200,7 @@ class _Forward:
 
 @contextlib.contextmanager
 def _forwarding() -> Iterator[_Forward]:
-    """While this lasts, `FORWARDED` signals are passed on; those that are ignored (nohup) stay so."""
+    """Forward `FORWARDED` signals within this context; ignored signals (nohup) stay ignored."""
     forward = _Forward()
     before = {s: signal.signal(s, forward.handle) for s in FORWARDED if signal.getsignal(s) != signal.SIG_IGN}
     try:
@@ -217,12 +218,12 @@ def _opened(path: Path) -> Any:
         raise ConfigError(
             f"{error.filename} cannot be written: {error.strerror}",
             where="logging.out, logging.err",
-            fix="a path where you may write",
+            fix="a writable path",
         ) from error
 
 
 class _Pump:
-    """Carries one stream of the command to the console and to a file."""
+    """Copies one stream of the command to the console and to a file."""
 
     def __init__(self, number: int, file: Any, color: bool) -> None:
         self.number = number
@@ -249,7 +250,7 @@ class _Pump:
             self._keep(block)
 
     def _carry_colored(self) -> None:
-        """By whole lines; an unfinished one is shown when nothing follows for a moment."""
+        """Copy whole lines; an incomplete line is shown after a short pause."""
         tail = b""
         while True:
             if tail and not select.select([self._reader], [], [], _HOLD)[0]:
@@ -271,7 +272,7 @@ class _Pump:
             return
         try:
             write_all(self._console, data)
-        except OSError as error:  # the reader of the console has left, or it is full; the file goes on
+        except OSError as error:  # the console's reader has exited, or its disk is full; keep writing the file
             self._console, self.lost = None, error
 
     def _keep(self, data: bytes) -> None:
@@ -281,19 +282,21 @@ class _Pump:
             write_all(self._file.fileno(), data)
         except OSError as error:
             if not note(error, str(self._file.name)):
-                print(f"hpc-hydra: {self._file.name}: {error.strerror}; no more is written there", file=sys.stderr)
+                print(
+                    f"hpc-hydra: {self._file.name}: {error.strerror}; this file gets no further output", file=sys.stderr
+                )
             self._file = None
 
 
 def colored(text: bytes) -> bytes:
-    """``text`` in red, each line by itself: other output may come between any two of them."""
+    """Return ``text`` in red, each line separately, because other output may appear between lines."""
     ends = text.endswith(b"\n")
     body = text[:-1] if ends else text
     return RED + body.replace(b"\n", RESET + b"\n" + RED) + RESET + (b"\n" if ends else b"")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, also where the descriptor takes less at once or is non-blocking."""
+    """Write all of ``data``, also if the descriptor is non-blocking or accepts only a part at a time."""
     view = memoryview(data)
     while view:
         try:

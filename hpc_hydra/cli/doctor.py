@@ -1,6 +1,6 @@
-"""``hpc-hydra doctor``: a small job over the real path, whose ranks say what they see; then a table of what is wrong.
+"""``hpc-hydra doctor``: launch a small job whose ranks report what they see, and check the reports.
 
-The ranks write into a directory that login node and compute nodes share. Must not know: how anything is measured.
+The ranks write into a directory shared by login node and compute nodes. Must not know: how anything is measured.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from hpc_hydra.ui import streams
 
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
-    Option(("--json",), "flag", help="the checks and what each rank saw, as JSON"),
-    Option(("--max-size",), metavar="MB", help="largest all-reduce (default: 16; with GPUs 1000)", parse=int),
+    Option(("--json",), "flag", help="print the checks and the report of each rank as JSON"),
+    Option(("--max-size",), metavar="MB", help="largest all-reduce in MB (default: 16; with GPUs 1000)", parse=int),
 )
 USAGE = "hpc-hydra doctor [overrides] [--json] [--max-size MB]"
-ABOUT = """Launches a small job as any other (resources.nodes=2 system=frontier …) and checks identity of ranks,
-addresses, clocks, the shared file system, cores, GPUs, NCCL's network plugin, and an all-reduce. Exit code 1 where a
-check fails."""
-SKEW = 0.5  # seconds that two clocks may differ
+ABOUT = """Launch a small job (resources.nodes=2 system=frontier …) and check the identity of ranks, addresses, clocks,
+the shared file system, cores, GPUs, NCCL's network plugin, and an all-reduce. The exit code is 1 if a check fails."""
+SKEW = 0.5  # allowed difference of two clocks, seconds
 Facts = dict[str, Any]
 Word = Literal["ok", "warn", "fail"]
 
@@ -72,18 +71,18 @@ def _parse(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     overrides, given = scan_among(OPTIONS, argv)
     wrong = [word for word in overrides if "=" not in word and not word.startswith("~")]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is no override", where="doctor", fix=USAGE)
+        raise UsageError(f"{wrong[0]!r} is not an override", where="doctor", fix=USAGE)
     for key in ("launch.bg", "launch.setup_only", "launch.batch_script"):
         if any(text.split("=")[0].lstrip("+") == key for text in overrides):
-            raise UsageError("doctor waits for its job and reads what it says", where=key, fix="leave it out")
+            raise UsageError("doctor waits for its job and reads the reports", where=key, fix="omit it")
     return overrides, given
 
 
 def judge(facts: Sequence[Facts], code: int) -> list[Check]:
-    """All checks over what the ranks said. ``code`` is the exit code of the launch."""
+    """Return all checks of the ranks' reports. ``code`` is the exit code of the launch."""
     if not facts:
-        why = f"no rank wrote anything that is seen here (exit code {code}): did none start, or is this directory not "
-        return [Check("ranks", "fail", why + "shared with the nodes?")]
+        why = f"no rank has reported (exit code {code}): none started, or nodes do not share this directory"
+        return [Check("ranks", "fail", why)]
     tests: tuple[Callable[[Sequence[Facts]], Check | None], ...] = (
         _identity, _addresses, _meeting, _clock, _files, _cores, _gpus, _plugin, _speed, _links,
     )  # fmt: skip
@@ -124,7 +123,9 @@ def _identity(facts: Sequence[Facts]) -> Check:
 def _addresses(facts: Sequence[Facts]) -> Check:
     masters = {(each["identity"]["MASTER_ADDR"], each["identity"]["MASTER_PORT"]) for each in facts}
     if len(masters) > 1:
-        return Check("address", "fail", f"ranks have different ones: {_few(sorted(endpoint(*m) for m in masters))}")
+        return Check(
+            "address", "fail", f"ranks have different addresses: {_few(sorted(endpoint(*m) for m in masters))}"
+        )
     address, port = masters.pop()
     several = len(_hosts(facts)) > 1
     for each in facts:
@@ -142,10 +143,10 @@ def _addresses(facts: Sequence[Facts]) -> Check:
 def _meeting(facts: Sequence[Facts]) -> Check:
     lacking = sorted({each["host"] for each in facts if "torch" in each and each["torch"] is None})
     if lacking:
-        return Check("process group", "warn", f"not tried: no torch on {_few(lacking)}")
+        return Check("process group", "warn", f"not tested: no torch on {_few(lacking)}")
     absent = [int(each["identity"]["RANK"]) for each in facts if "all_reduce" not in each]
     if absent:
-        return Check("process group", "fail", f"rank {_few(absent)} did not get through; see the output above")
+        return Check("process group", "fail", f"rank {_few(absent)} did not complete it; see the output above")
     versions = sorted({each["torch"] for each in facts})
     if len(versions) > 1:
         return Check("process group", "fail", f"different versions of torch: {', '.join(versions)}")
@@ -183,7 +184,7 @@ def _cores(facts: Sequence[Facts]) -> Check:
         detail = f"rank {rank} on {one['host']} has {len(one['cores'])} cores and OMP_NUM_THREADS={one['omp']}"
         return Check("cores", "warn", detail)
     counts = sorted({len(each["cores"]) for each in facts})
-    return Check("cores", "ok", f"{'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} a rank")
+    return Check("cores", "ok", f"{'-'.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} per rank")
 
 
 def _threads(omp: str | None) -> int:
@@ -192,7 +193,7 @@ def _threads(omp: str | None) -> int:
 
 
 def _far(each: Facts) -> bool:
-    """Whether a rank's cores are not at its GPU."""
+    """Whether a rank's cores are on other NUMA nodes than its GPU."""
     gpu = each.get("gpu")
     return bool(gpu and gpu["numa"] is not None and each["numa"] and gpu["numa"] not in each["numa"])
 
@@ -225,7 +226,9 @@ def _plugin(facts: Sequence[Facts]) -> Check | None:
     if lost and any(each["plugin"] for each in facts):
         return Check("NCCL plugin", "fail", f"not found on {_few(lost)}")
     found = next((each["plugin"] for each in facts if each["plugin"]), None)
-    return Check("NCCL plugin", "ok" if found else "warn", found or "none on LD_LIBRARY_PATH: NCCL's own transports")
+    return Check(
+        "NCCL plugin", "ok" if found else "warn", found or "none on LD_LIBRARY_PATH: NCCL uses its own transports"
+    )
 
 
 def _speed(facts: Sequence[Facts]) -> Check | None:
@@ -252,7 +255,7 @@ def _few(values: Sequence[Any]) -> str:
 
 
 def show(checks: Sequence[Check], facts: Sequence[Facts]) -> None:
-    """The table."""
+    """Print the table of checks."""
     from rich.table import Table
 
     colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}

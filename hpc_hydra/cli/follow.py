@@ -1,6 +1,6 @@
-"""A job that is submitted and waited for: its output appears here as it is written, its exit code is ours.
+"""Submit a job and wait for it: its output is shown as it is written, and its exit code is returned.
 
-Ctrl-C and SIGTERM cancel the job; a hangup leaves it. Must not know: which scheduler, what the job does.
+Ctrl-C and SIGTERM cancel the job, SIGHUP does not. Must not know: any scheduler, what the job does.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hpc_hydra.schedulers import commands
 from hpc_hydra.schedulers.capabilities import BatchScripts, SubmitAdvice
 from hpc_hydra.ui.progress import complain
 
-_TICK = 0.2  # seconds between two looks at the output
-_ASK = 2.0  # seconds between two questions where it is
-_LATE = 5.0  # seconds after its end for output to appear on a shared file system
-_TIMEOUT = 30.0  # seconds for a command of the scheduler's
+_TICK = 0.2  # interval of reading the output, seconds
+_ASK = 2.0  # interval of asking the scheduler for the output files, seconds
+_LATE = 5.0  # seconds after the end for output to appear on a shared file system
+_TIMEOUT = 30.0  # timeout of a scheduler command, seconds
 _LAST = 60.0  # seconds for a cancelled job to end
 
 
@@ -41,16 +41,16 @@ def run(
     env: Mapping[str, str],
     streams: Streams,
 ) -> int:
-    """Submit by ``argv`` and wait; returns the job's exit code, 128+n where signal n ended the wait.
+    """Submit with ``argv`` and wait. Returns the job's exit code, or 128+n if signal n ended the wait.
 
-    Raises `SchedulerError` where the job was not taken.
+    Raises `SchedulerError` if the job was refused.
     """
-    with contextlib.ExitStack() as files, _told() as told:
-        said = files.enter_context(tempfile.TemporaryFile())
-        terminal, slave = pty.openpty()  # else the id of a command that waits stays in its buffer
+    with contextlib.ExitStack() as files, _signals() as received:
+        errors = files.enter_context(tempfile.TemporaryFile())
+        terminal, slave = pty.openpty()  # on a pipe, a waiting submit command buffers the job id
         files.callback(os.close, terminal)
         try:
-            process = _started(argv, env, slave, said)
+            process = _start(argv, env, slave, errors)
         finally:
             os.close(slave)
         text = _answer(terminal, process)
@@ -58,26 +58,26 @@ def run(
             id_ = parse_id(text)
         except SchedulerError:
             process.wait()
-            said.seek(0)
-            message = said.read().decode("utf-8", "replace").strip()
+            errors.seek(0)
+            message = errors.read().decode("utf-8", "replace").strip()
             message = adapter.refusal(message) if isinstance(adapter, SubmitAdvice) else message
             raise SchedulerError(message or text.strip() or "no answer", where=argv[0]) from None
         complain(f"job {id_}")
         waiting = adapter.wait_command(id_)
         if waiting is not None:
             process.wait()
-            process = _started(waiting, env, subprocess.DEVNULL, said)
+            process = _start(waiting, env, subprocess.DEVNULL, errors)
         follower = _Follower(adapter, id_, env, streams, files)
-        while process.poll() is None and not told:
+        while process.poll() is None and not received:
             follower.look()
             time.sleep(_TICK)
-        if told:
-            return _leave(adapter, id_, told[0], process, follower, env)
+        if received:
+            return _leave(adapter, id_, received[0], process, follower, env)
         follower.finish()
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _started(argv: Sequence[str], env: Mapping[str, str], out: int, err: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(argv: Sequence[str], env: Mapping[str, str], out: int, err: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             list(argv), env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
@@ -87,12 +87,12 @@ def _started(argv: Sequence[str], env: Mapping[str, str], out: int, err: IO[byte
 
 
 def _answer(terminal: int, process: subprocess.Popen[bytes]) -> str:
-    """What the submit command prints, up to a line that can be an id, or its end."""
+    """Return what the submit command prints, up to the first line that may be a job id, or its end."""
     text = ""
     while True:
         ready, _, _ = select.select([terminal], [], [], _TICK)
         if ready:
-            with contextlib.suppress(OSError):  # all of it is read, and the other end is closed
+            with contextlib.suppress(OSError):  # end of file on a pseudo-terminal
                 block = os.read(terminal, 4096)
                 text += block.decode("utf-8", "replace").replace("\r\n", "\n")
                 if block and not re.search(r"^\S+\n\Z", text, re.MULTILINE):
@@ -103,17 +103,17 @@ def _answer(terminal: int, process: subprocess.Popen[bytes]) -> str:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[list[int]]:
-    """Signals that came while this lasts; those that are ignored (nohup) stay so."""
-    came: list[int] = []
+def _signals() -> Iterator[list[int]]:
+    """Provide a list of the signals received in this context; ignored signals (nohup) stay ignored."""
+    received: list[int] = []
 
     def note(signum: int, frame: FrameType | None) -> None:
-        came.append(signum)
+        received.append(signum)
 
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -128,7 +128,7 @@ def _leave(
     env: Mapping[str, str],
 ) -> int:
     if signum == signal.SIGHUP:
-        complain(f"job {id_} goes on; to end it: {' '.join(adapter.cancel_command([id_]))}")
+        complain(f"job {id_} continues; to cancel it: {' '.join(adapter.cancel_command([id_]))}")
     else:
         answer = commands.run(adapter.cancel_command([id_]), env=env, timeout=_TIMEOUT)
         complain(f"job {id_} is cancelled" if answer.ok else f"job {id_} could not be cancelled: {answer.message}")
@@ -143,20 +143,20 @@ def _leave(
 
 @dataclass
 class _Output:
-    """One of the job's files, and where its text goes."""
+    """One of the job's output files, and where its text goes."""
 
     path: Path
-    number: int  # 1 or 2: our own stream
+    number: int  # standard stream of this process: 1 or 2
     copy: IO[bytes] | None = None
     color: bool = False
     offset: int = 0
 
-    def carry(self) -> bool:
-        """Pass on what is new; whether the file is there."""
+    def copy_new(self) -> bool:
+        """Copy new text; return whether the file exists."""
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size < self.offset:
-                    self.offset = 0  # the job began again
+                    self.offset = 0  # the job was restarted
                 file.seek(self.offset)
                 while block := file.read(1 << 18):
                     self.offset += len(block)
@@ -169,41 +169,41 @@ class _Output:
 
 
 class _Follower:
-    """Finds out where the job writes, and passes it on."""
+    """Finds the output files of the job, and copies what it writes."""
 
     def __init__(
         self, adapter: BatchScripts, id_: str, env: Mapping[str, str], streams: Streams, files: contextlib.ExitStack
     ) -> None:
         self._adapter, self._id, self._env, self._streams, self._files = adapter, id_, env, streams, files
         self._outputs: list[_Output] = []
-        self._there = False
-        self._asked = -_ASK
+        self._found = False
+        self._asked_at = -_ASK
 
     def look(self) -> None:
-        """Pass on what is new."""
-        if not self._there and time.monotonic() - self._asked >= _ASK:
+        """Copy new text."""
+        if not self._found and time.monotonic() - self._asked_at >= _ASK:
             self._ask()
-            self._asked = time.monotonic()
+            self._asked_at = time.monotonic()
         if self._outputs:
-            there = [output.carry() for output in self._outputs]
-            self._there = all(there)
+            found = [output.copy_new() for output in self._outputs]
+            self._found = all(found)
 
     def finish(self) -> None:
-        """Pass on the rest, which a shared file system may show late."""
+        """Copy the rest, which may appear late on a shared file system."""
         until = time.monotonic() + _LATE
-        self._asked = -_ASK
+        self._asked_at = -_ASK
         self.look()
-        while not self._there and self._outputs and time.monotonic() < until:
+        while not self._found and self._outputs and time.monotonic() < until:
             time.sleep(_TICK)
             self.look()
 
     def _ask(self) -> None:
-        """Where it is: a queue may move it until the job begins."""
+        """Ask for the output files, which may change until the job starts."""
         command = self._adapter.output_command(self._id)
         if command is None:
             return
-        said = commands.run(command, env=self._env, timeout=_TIMEOUT).out
-        for number, path in enumerate(self._adapter.parse_output(said, self._id), 1):
+        answer = commands.run(command, env=self._env, timeout=_TIMEOUT).out
+        for number, path in enumerate(self._adapter.parse_output(answer, self._id), 1):
             known = next((output for output in self._outputs if output.number == number), None)
             if path is None or not path.is_absolute():
                 continue

@@ -1,6 +1,6 @@
-"""``hpc-hydra report``: a sweep as one HTML file that needs no network. plotly.js comes from the package plotly.
+"""``hpc-hydra report``: a sweep as one HTML file that works offline. plotly.js comes from the package plotly.
 
-Must not know: how runs are looked up (`launcher.inspect`), what an attempt is (`launcher.history`).
+Must not know: how the states of runs are determined (`sweep.status`), what an attempt is (`sweep.history`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.store import Sweep
 
 TEMPLATE = Path(__file__).with_name("report.html")
-LONG = 60_000  # characters of one script
+LONG = 60_000  # characters shown of a script, at most
 
 
 def report(argv: Sequence[str]) -> int:
-    """``hpc-hydra report``; returns the exit code. Raises `HpcHydraError`."""
+    """Run ``hpc-hydra report``; returns the exit code. Raises `HpcHydraError`."""
     from hpc_hydra.cli import sweep_commands
 
-    parser = sweep_commands._parser("report", "The sweep as one HTML file: table, plots, timeline, failures.")
+    parser = sweep_commands._parser("report", "Write a sweep as one HTML file: table, plots, timeline, failures.")
     parser.add_argument(
-        "--output", "-o", metavar="FILE", help="where to write it; without it, report.html in the sweep"
+        "--output", "-o", metavar="FILE", help="output file (default: report.html in the sweep directory)"
     )
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_commands._split(options.words, "report")
@@ -49,7 +49,7 @@ def report(argv: Sequence[str]) -> int:
 
 
 def plotly() -> str:
-    """The text of plotly.js. Raises `ConfigError` where it is not installed."""
+    """Return the text of plotly.js. Raises `ConfigError` if plotly is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -60,7 +60,7 @@ def plotly() -> str:
 
 
 def page(shown: dict[str, Any], library: str) -> str:
-    """The whole file. The library is packed: browsers unpack it by themselves."""
+    """Return the HTML file. The library is compressed; the browser decompresses it."""
     packed = base64.b64encode(gzip.compress(library.encode(), 6)).decode()
     text = json.dumps(shown, separators=(",", ":"), default=str).replace("<", "\\u003c")
     before, _, rest = TEMPLATE.read_text(encoding="utf-8").partition("@DATA@")
@@ -69,7 +69,7 @@ def page(shown: dict[str, Any], library: str) -> str:
 
 
 def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
-    """All that the page shows."""
+    """Return the data that the page shows."""
     from hpc_hydra.planning.types import to_json
     from hpc_hydra.sweep import history
     from hpc_hydra.ui import sweep_tables
@@ -117,7 +117,7 @@ def _script(sweep: Sweep, key: str) -> str:
 
 
 def launched(sweep: Sweep) -> dict[str, Any]:
-    """What was started, by whom and where, and the record of code and packages where one was kept."""
+    """Return what was launched, where, and the record of code and packages if there is one."""
     program = sweep.program
     secrets = {name for plan in sweep.plans.values() for name in plan.secrets}
     started = [event for event in sweep.state.events if event["event"] == "started"]

@@ -1,6 +1,6 @@
-"""``hpc-hydra <command>``: finds the command, runs it, turns errors into one message and an exit code.
+"""``hpc-hydra <command>``: dispatch to the command, and turn errors into a message and an exit code.
 
-Nothing is imported before the command is known: help is instant.
+Imports the command's module only when it is run, so that help is instant.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from hpc_hydra.errors import NO_DIRECTORY, HpcHydraError
 from hpc_hydra.ui import streams
 
 COMMANDS = {
-    "run": ("hpc_hydra.cli.run", "launch any script, module or program; -m sweeps"),
-    "torchrun": ("hpc_hydra.cli.torchrun", "the same with torchrun-hpc's options"),
-    "status": ("hpc_hydra.cli.sweep_commands:status", "the runs of a sweep: states, jobs, reasons"),
-    "logs": ("hpc_hydra.cli.sweep_commands:logs", "the output of a run, or of one of its ranks"),
+    "run": ("hpc_hydra.cli.run", "launch any script, module or program; with -m a sweep"),
+    "torchrun": ("hpc_hydra.cli.torchrun", "launch a script with torchrun-hpc's options"),
+    "status": ("hpc_hydra.cli.sweep_commands:status", "show the runs of a sweep: states, jobs, reasons"),
+    "logs": ("hpc_hydra.cli.sweep_commands:logs", "show the output of a run, or of one of its ranks"),
     "wait": ("hpc_hydra.cli.sweep_commands:wait", "wait until all runs have ended"),
-    "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "end runs that wait or run"),
-    "resume": ("hpc_hydra.cli.sweep_commands:resume", "submit again what failed, was lost, or never was submitted"),
-    "results": ("hpc_hydra.cli.sweep_commands:results", "what the runs returned, as a table, CSV or JSON"),
-    "doctor": ("hpc_hydra.cli.doctor", "a small job that checks ranks, network, GPUs, files and all-reduce"),
-    "report": ("hpc_hydra.cli.html_report:report", "the sweep as one HTML file: table, plots, timeline, failures"),
-    "shell": ("hpc_hydra.cli.shell", "a shell in an allocation, with the environment of the ranks"),
-    "systems": ("hpc_hydra.cli.systems", "the machines that are known, and which one this is"),
+    "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "cancel pending and running runs"),
+    "resume": ("hpc_hydra.cli.sweep_commands:resume", "resubmit runs that failed, were lost, or were never submitted"),
+    "results": ("hpc_hydra.cli.sweep_commands:results", "show returned values as a table, CSV or JSON"),
+    "doctor": ("hpc_hydra.cli.doctor", "check ranks, network, GPUs, files and all-reduce with a small job"),
+    "report": ("hpc_hydra.cli.html_report:report", "write a sweep as one HTML file: table, plots, timeline, failures"),
+    "shell": ("hpc_hydra.cli.shell", "open a shell in an allocation, with the environment of the ranks"),
+    "systems": ("hpc_hydra.cli.systems", "list the known machines, and which one this is"),
 }
 USAGE_EXIT = 2
 
 
 def usage() -> str:
-    """Help of the program as a whole."""
+    """Return the help text of ``hpc-hydra``."""
     lines = [
         "usage: hpc-hydra <command> [options]",
         "",
@@ -43,13 +43,13 @@ def usage() -> str:
         "commands:",
         *(f"  {name:<12}{about}" for name, (_, about) in COMMANDS.items()),
         "",
-        "`hpc-hydra <command> --help` explains one. `hpc-hydra --version` tells the version.",
+        "`hpc-hydra <command> --help` explains a command. `hpc-hydra --version` prints the version.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def version() -> str:
-    """The version of this package."""
+    """Return the version of the installed package."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
@@ -60,11 +60,11 @@ def version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or the command's."""
+    """Run a command. Returns its exit code: 0, 1 (a run failed), 2 (wrong usage), 130 (interrupted), or a program's."""
     streams.begin_command()
     try:
         code = _main(argv)
-    except BrokenPipeError:  # the reader has left, as a shell's `| head` does
+    except BrokenPipeError:  # the reader closed the pipe, as in `| head`
         streams.leave(1)
         code = 141
     except OSError as error:
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     if argv is None:
-        atexit.register(gc.freeze)  # what is there goes with the process: its end does not look for cycles in it
+        atexit.register(gc.freeze)  # skips the collection of cycles at exit
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         if not words:
@@ -95,9 +95,7 @@ def _main(argv: Sequence[str] | None) -> int:
         hint = f"did you mean {near}?" if near else f"commands are {', '.join(COMMANDS)}"
         _complain(f"hpc-hydra: unknown command {name!r}; {hint}")
         return USAGE_EXIT
-    gc.set_threshold(
-        100_000, 20, 20
-    )  # a start makes much that stays; looking for cycles in it takes a tenth of its time
+    gc.set_threshold(100_000, 20, 20)  # most objects made at startup stay; scanning them takes a tenth of its time
     try:
         module, _, function = COMMANDS[name][0].partition(":")
         return int(getattr(import_module(module), function or "main")(rest))

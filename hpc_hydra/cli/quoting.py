@@ -15,13 +15,13 @@ _WORDS = frozenset({"null", "true", "false", "nan", "inf"})
 
 
 def quoted(text: str) -> str:
-    """``text`` as an override's value: bare where that is safe, else in double quotes.
+    """Return ``text`` as the value of an override: bare if that is safe, else in double quotes.
 
-    Backslashes before a quote or the end are doubled (Hydra), as are those before ``${``, which gets one more so that
-    OmegaConf keeps it as text. The one text that has no spelling is ``???``: OmegaConf's mark of a missing value.
+    Backslashes before a quote or the end are doubled for Hydra, as are those before ``${``, which gets one more so that
+    OmegaConf does not interpolate it. Raises `ConfigError` for ``???``, OmegaConf's marker of a missing value.
     """
     if text == "???":
-        raise ConfigError("'???' marks a missing value in Hydra and cannot be given as a text", fix="another value")
+        raise ConfigError("'???' marks a missing value in Hydra and cannot be used as a string", fix="another value")
     if _BARE.match(text) and text.lower() not in _WORDS:
         return text
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
@@ -30,12 +30,12 @@ def quoted(text: str) -> str:
 
 
 def override(key: str, value: Value) -> str:
-    """``key=value`` for the command line."""
+    """Return the override ``key=value``."""
     return f"{key}={_value(value)}"
 
 
 def mapping(key: str, items: Mapping[str, Value]) -> str:
-    """``key={a: 1, b: null}``: merges into the mapping at ``key``; the keys may hold dots and dashes."""
+    """Return the override ``key={a: 1, b: null}``, merged into the mapping at ``key``; names may contain dots."""
     return f"{key}={_value(items)}"
 
 

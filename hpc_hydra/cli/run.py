@@ -1,7 +1,7 @@
-"""``hpc-hydra run``: launch any script, module or program through the same path as a Hydra application.
+"""``hpc-hydra run``: launch any script, module or program in the same way as a Hydra application.
 
-Reads the command line, composes the configuration once, and chooses: attached to this console (one run that is waited
-for), or through the sweeper (several runs, or in the background). Must not know: schedulers, scripts, processes.
+Parses the command line, composes the configuration once, and runs either attached to this console (one run that is
+waited for) or through the sweeper (several runs, or in the background). Must not know: schedulers, scripts, processes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ if TYPE_CHECKING:
 
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
-    Option(("--multirun", "-m"), "flag", help="several runs: resources.nodes=1,2,4 is three"),
+    Option(("--multirun", "-m"), "flag", help="sweep: resources.nodes=1,2,4 makes three runs"),
+    Option(("--fill",), "flag", help="replace {key} in the command and in launch.env with values of the run or rank"),
+    Option(("--config-dir", "-cd"), metavar="DIR", help="directory of your own configuration", parse=named),
     Option(
-        ("--fill",), "flag", help="fill {key} in the command and in launch.env, from the run's configuration or rank"
+        ("--config-name", "-cn"),
+        metavar="NAME",
+        help="name of a configuration whose defaults list has `hpc`",
+        parse=named,
     ),
-    Option(("--config-dir", "-cd"), metavar="DIR", help="folder of a configuration of your own", parse=named),
-    Option(("--config-name", "-cn"), metavar="NAME", help="its name; lists `hpc` in its defaults", parse=named),
 )
 USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
-ABOUT = """Launch any command: train.py and `-m package.module` are given to Python, anything else is run as it is.
-Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. One run that is waited for is attached to the
-console and gives its exit code. {rank} {local_rank} {node_rank} {world_size} {num_nodes} {procs_per_node}
-{gpus_per_node} {master_addr} {master_port} {seed} are filled on each rank with --fill; {{name}} stays {name}."""
-PRIMARY = "hpc_hydra_command"  # the configuration of a command that brings none: the bundle alone
+ABOUT = """Launch any command: train.py and `-m package.module` run in Python, anything else is executed directly.
+Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. A single run that is waited for is attached to
+the console and returns its exit code. With --fill each rank replaces {rank} {local_rank} {node_rank} {world_size}
+{num_nodes} {procs_per_node} {gpus_per_node} {master_addr} {master_port} {seed}; {{name}} becomes {name}."""
+PRIMARY = "hpc_hydra_command"  # name of the default configuration, which has only the bundle
 
 
 @dataclass(frozen=True)
 class Call:
-    """One command line of ``hpc-hydra run``."""
+    """A parsed command line of ``hpc-hydra run``."""
 
     overrides: tuple[str, ...]
     command: tuple[str, ...]
@@ -60,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Call | None:
-    """Read a command line; None where help is asked for. Raises `UsageError`."""
+    """Parse a command line; return None if it asks for help. Raises `UsageError`."""
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     before, command = words[:at], words[at + 1 :]
@@ -84,7 +87,7 @@ def _check_separator(before: Sequence[str], command: Sequence[str]) -> None:
             begin = at
         rest = [*before[begin:], *(["--", *command] if command else [])]
         line = shlex.join(["hpc-hydra", "run", *before[:begin], "--", *rest])
-        raise UsageError(f"{word!r} is no override: there is no -- before the command", where="run", fix=line)
+        raise UsageError(f"{word!r} is not an override: there is no -- before the command", where="run", fix=line)
 
 
 def launch(call: Call) -> int:
@@ -95,7 +98,7 @@ def launch(call: Call) -> int:
     from hpc_hydra.ui.progress import complain
 
     task = program(call.command, fill=call.fill)
-    with explained():
+    with translated_errors():
         parsed = _check_overrides(call)
         _check_hydra(parsed)
         hydra, master = compose(call, name=task_name(call))
@@ -103,24 +106,26 @@ def launch(call: Call) -> int:
             _check_fill(call, parsed, master)
             _keep_output(call, master)
         elif any(of_hydra(call.command)):
-            complain("note: ${hydra:...} in the command is left to the command: --fill before -- fills it")
+            complain("note: ${hydra:...} in the command is not replaced; --fill before -- replaces it")
         if master.rendezvous.get("init") == "launcher" and task.target != "python":
             raise ConfigError(
-                "only a Python program can be given its process group",
+                "only a Python program can get its process group from the launcher",
                 where="rendezvous.init",
-                fix="rendezvous.init=script, and the command makes it itself",
+                fix="rendezvous.init=script, and create it in the command",
             )
         if master.launch.best is not None:
             raise ConfigError(
-                "a command returns nothing to compare runs by",
+                "a command has no return value to compare runs by",
                 where="launch.best",
-                fix="leave it out; a program with @hydra.main returns {loss: ...}, and is started by itself, with -m",
+                fix="omit it, or launch a program with @hydra.main that returns {loss: ...}: python train.py -m",
             )
         if master.launch.batch_script is not None and not call.multirun:
             from hpc_hydra.cli import batch
 
             return batch.launch(hydra.config_loader, master, call.command)
-        queued = bool(master.launch.after) or master.launch.snapshot != "none"  # a job waits, and has its own code
+        queued = (
+            bool(master.launch.after) or master.launch.snapshot != "none"
+        )  # the job starts later, from its own copy of the code
         if call.multirun or master.launch.bg or master.launch.setup_only or queued:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
@@ -128,8 +133,8 @@ def launch(call: Call) -> int:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """What Hydra raises, as an error of ours. Raises `ConfigError`."""
+def translated_errors() -> Iterator[None]:
+    """Raise `ConfigError` for exceptions of Hydra and OmegaConf."""
     try:
         yield
     except HpcHydraError:
@@ -140,16 +145,16 @@ def explained() -> Iterator[None]:
 
         from hpc_hydra.config.hydra_errors import explain
 
-        said = explain(error)
-        if said is None and isinstance(error, (HydraException, OmegaConfBaseException)):
-            said = ConfigError(_message(error), where="configuration")
-        if said is None:
+        explained = explain(error)
+        if explained is None and isinstance(error, (HydraException, OmegaConfBaseException)):
+            explained = ConfigError(_message(error), where="configuration")
+        if explained is None:
             raise
-        raise said from error
+        raise explained from error
 
 
 def task_name(call: Call) -> str:
-    """Name of the command, for directories and logs."""
+    """Return the name of the command, for directories and logs."""
     scripts = [
         text.partition("=")[2].strip("\"'") for text in call.overrides if text.startswith("launch.batch_script=")
     ]
@@ -158,7 +163,7 @@ def task_name(call: Call) -> str:
 
 
 def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
-    """Hydra, and the configuration of the whole command line as its multirun composes it."""
+    """Return Hydra, and the configuration of the command line as Hydra composes it for a multirun."""
     from hydra.core.config_store import ConfigStore
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
@@ -166,16 +171,16 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     from hpc_hydra.hydra_compat import composition
 
     if call.config_dir and not Path(call.config_dir).is_dir():
-        raise ConfigError("there is no such folder", where=f"--config-dir {call.config_dir}")
+        raise ConfigError("there is no such directory", where=f"--config-dir {call.config_dir}")
     store = ConfigStore.instance()
-    if f"{PRIMARY}.yaml" not in store.repo:  # again in one process: Hydra 1.5 will refuse a second one
+    if f"{PRIMARY}.yaml" not in store.repo:  # Hydra 1.5 refuses to store a name twice
         store.store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
     GlobalHydra.instance().clear()
-    folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # ours is found anyway
+    folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # hpc_hydra's is found without it
     hydra = composition.create_hydra(name, folder)
     config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
     overrides = list(call.overrides)
-    if not call.multirun:  # one run: its directory is the launch directory itself
+    if not call.multirun:  # the launch directory is the directory of the single run
         overrides.append("hydra.sweep.subdir=.")
     master = hydra.compose_config(
         config_name=config_name, overrides=overrides, run_mode=RunMode.MULTIRUN, with_log_configuration=True
@@ -188,7 +193,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
 
 
 def _check_overrides(call: Call) -> list[Any]:
-    """Parse the overrides; refuse a sweep without -m, and keys that nobody reads. Raises `ConfigError`."""
+    """Parse the overrides; refuse a sweep without -m, and unused keys. Raises `ConfigError`."""
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.records.frozen_config import parse_overrides
     from hpc_hydra.suggest import quoted
@@ -201,18 +206,18 @@ def _check_overrides(call: Call) -> list[Any]:
             fix = f"hpc-hydra run -m {shlex.quote(line)}"
             if re.fullmatch(r"[^'\"()\[\]{}]+", value):
                 one = f"{key}='{value}'"
-                fix += f"; for one value {quoted(one)}"
-            raise ConfigError("several values need -m", where=line, fix=fix)
+                fix += f"; for a single value {quoted(one)}"
+            raise ConfigError("several values require -m", where=line, fix=fix)
         first = one.key_or_group.split(".")[0].split("@")[0].split("/")[0]
         if first in GROUPS or first == "hydra" or call.config_dir or call.config_name:
             continue
         if not call.fill or not (one.is_add() or one.is_force_add()):
-            raise _nobody_reads(one.key_or_group, fill=call.fill)
+            raise _unused_key(one.key_or_group, fill=call.fill)
     return parsed
 
 
 def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
-    """Refuse ``{key}`` that nobody fills or two could fill, and a sweep that the command does not see."""
+    """Refuse unknown or ambiguous ``{key}`` in the command, and swept keys that the command does not use."""
     from omegaconf import OmegaConf
 
     from hpc_hydra.config.schema import GROUPS
@@ -229,26 +234,26 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
         if name in RANK_KEYS and name != "seed" and in_config:
             raise ConfigError(
-                f"{{{name}}} is filled by each rank, and is a key of the configuration too",
+                f"{{{name}}} is set by each rank and is also a key of the configuration",
                 where=name,
                 fix=f"another name for the key: +my.{name}=VALUE and {{my.{name}}}",
             )
         if name not in RANK_KEYS and not in_config:
             raise unknown(name)
-    if call.config_dir or call.config_name:  # there, any key may decide what another one is
+    if call.config_dir or call.config_name:  # keys of a configuration may depend on each other
         return
     swept = [one.key_or_group for one in parsed if one.is_sweep_override()]
-    unused = [key for key in swept if key.split(".")[0] not in GROUPS and not _asked_for(key, wanted)]
+    unused = [key for key in swept if key.split(".")[0] not in GROUPS and not _is_used(key, wanted)]
     if unused:
         raise ConfigError(
-            "is swept, but nothing in the command asks for it: all runs would be the same",
+            "is swept but not used in the command: all runs would be the same",
             where=unused[0],
             fix=f"{{{unused[0]}}} in the command",
         )
 
 
 def _check_hydra(parsed: Sequence[Any]) -> None:
-    """Refuse ``${hydra:key}`` in our own keys, which are read before there is a run. Raises `ConfigError`."""
+    """Refuse ``${hydra:key}`` in keys that are read before the run starts. Raises `ConfigError`."""
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.records.command_template import of_hydra
 
@@ -260,12 +265,12 @@ def _check_hydra(parsed: Sequence[Any]) -> None:
         raise ConfigError(
             f"${{hydra:{found}}} is not known before the run starts",
             where=key,
-            fix=f"--fill {key}=\"'{{hydra.{found}}}'\"" if key.startswith("launch.env.") else "give the value itself",
+            fix=f"--fill {key}=\"'{{hydra.{found}}}'\"" if key.startswith("launch.env.") else "the value itself",
         )
 
 
 def _keep_output(call: Call, master: DictConfig) -> None:
-    """A command that is told a directory of its run needs one that stays."""
+    """Keep the launch directory if the command uses a directory of its run."""
     from omegaconf import open_dict, read_write
 
     from hpc_hydra.records.command_template import names, of_hydra
@@ -273,15 +278,15 @@ def _keep_output(call: Call, master: DictConfig) -> None:
     asked = {*names(call.command), *(f"hydra.{key}" for key in of_hydra(call.overrides))}
     if master.launch.launch_dir is None and asked & {"hydra.runtime.output_dir", "hydra.sweep.dir"}:
         with read_write(master), open_dict(master):
-            master.launch.launch_dir = "true"  # named by command and time
+            master.launch.launch_dir = "true"  # a new directory, named after command and time
 
 
-def _asked_for(key: str, wanted: Sequence[str]) -> bool:
-    """Whether a swept key, something in it, or something that it is in, is filled in somewhere."""
+def _is_used(key: str, wanted: Sequence[str]) -> bool:
+    """Whether a swept key, one of its children or one of its parents is used in the command."""
     return any(name == key or name.startswith(f"{key}.") or key.startswith(f"{name}.") for name in wanted)
 
 
-def _nobody_reads(key: str, *, fill: bool) -> ConfigError:
+def _unused_key(key: str, *, fill: bool) -> ConfigError:
     from hpc_hydra.config.schema import GROUPS
 
     known = {f"{group}.{field.name}": field.name for group, kind in GROUPS.items() for field in fields(kind)}
@@ -291,14 +296,14 @@ def _nobody_reads(key: str, *, fill: bool) -> ConfigError:
     near += difflib.get_close_matches(key, [*known, *GROUPS], n=2)
     hint = f"{'' if fill else '--fill '}+{key}=VALUE, with {{{key}}} in the command"
     return ConfigError(
-        "no key of the configuration; the command itself does not read it",
+        "is not a key of the configuration, and the command does not use it",
         where=key,
         fix=f"{' or '.join(dict.fromkeys(near))}; or {hint}" if near else hint,
     )
 
 
 def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
-    """What Hydra's multirun does with a composed configuration."""
+    """Run the sweeper on a composed configuration, as Hydra's multirun does."""
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext
     from omegaconf import OmegaConf, open_dict, read_write
@@ -308,7 +313,7 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
 
     if not call.multirun and master.launch.launch_dir is None:
         with read_write(master), open_dict(master):
-            master.launch.launch_dir = "true"  # a new directory, named by command and time
+            master.launch.launch_dir = "true"  # a new directory, named after command and time
     callbacks = composition.callbacks(master)
     callbacks.on_multirun_start(config=master, config_name=master.hydra.job.config_name)
     context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
@@ -331,7 +336,7 @@ def _no_function(_: Any) -> None:
 
 
 def _message(error: Exception) -> str:
-    """Hydra's words in one line, without its search path; its cause where that says more."""
+    """Return Hydra's message in one line, without its search path, with its cause if that adds information."""
     text = str(error).partition("Config search path:")[0]
     cause = (str(error.__cause__ or "").strip().splitlines() or [""])[0]
     if cause and cause not in text:

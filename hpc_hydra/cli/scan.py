@@ -1,7 +1,7 @@
-"""Split a command line into options and the user's command, by a table of options.
+"""Split a command line into options and the user's command, according to a table of options.
 
-Unlike argparse: an option with several values never swallows the command, the command's own words arrive as typed
-(a later ``--`` too), and every error names the option and what to type. Must not know: any single option, Hydra.
+Unlike argparse, an option with several values never consumes the command, the command's words stay as typed (also a
+later ``--``), and every error names the option and what to type. Must not know: individual options, Hydra.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from hpc_hydra.errors import HpcHydraError
 
 Kind = Literal["flag", "value", "optional", "pairs"]
 
-# KEY=VALUE, --key=value or ~KEY. A path is never one: no "/" before the "=", and none behind the "~".
+# KEY=VALUE, --key=value or ~KEY. A path never matches: there is no "/" before the "=" or after the "~".
 _PAIR = re.compile(r"-{0,2}[A-Za-z_][\w.:-]*=|~-{0,2}[A-Za-z_][\w.:-]*\Z")
 
 
 class UsageError(HpcHydraError):
-    """The command line cannot be understood."""
+    """The command line is wrong."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option of a command.
 
     Args:
-        flags: its spellings, the long one first.
-        kind: ``flag`` takes no value, ``value`` one, ``optional`` one or none, ``pairs`` one or more KEY=VALUE.
-        key: the configuration key it stands for, for people and documentation.
-        parse: checks and converts the text; raises ``ValueError`` with what is accepted.
+        flags: spellings, the long one first.
+        kind: number of values: ``flag`` none, ``value`` one, ``optional`` at most one, ``pairs`` KEY=VALUE, repeated.
+        key: the configuration key that it sets, for the help.
+        parse: checks and converts the value; raises ``ValueError`` that says what is accepted.
         section: heading in the help.
     """
 
@@ -45,23 +45,23 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The long spelling without dashes, ``_`` for ``-``."""
+        """The long flag without leading dashes, with ``_`` for ``-``."""
         return self.flags[0].lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """Options in the order typed (value None: none was given), and everything from the command on."""
+    """Options in the order typed (value None: no value given), and the command with its arguments."""
 
     found: tuple[tuple[Option, Any], ...]
     command: tuple[str, ...]
 
     def last(self, name: str, default: Any = None) -> Any:
-        """The value given last for ``name``."""
+        """Return the last value of option ``name``."""
         return next((value for option, value in reversed(self.found) if option.name == name), default)
 
     def all(self, name: str) -> list[Any]:
-        """All values given for ``name``, in order."""
+        """Return all values of option ``name``, in order."""
         return [value for option, value in self.found if option.name == name]
 
     def has(self, name: str) -> bool:
@@ -69,15 +69,15 @@ class Scanned:
 
 
 def is_pair(word: str) -> bool:
-    """Whether a bare word after an option with KEY=VALUE pairs still belongs to it."""
+    """Whether a word after an option with KEY=VALUE pairs is another of its pairs."""
     return _PAIR.match(word) is not None and not word.startswith("-")
 
 
 def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
-    """Split ``argv``. Options end at the first word that is none, or at ``--``, which is dropped.
+    """Split ``argv``. Options end at the first word that is not one, or at ``--``, which is dropped.
 
     Raises:
-        UsageError: an unknown or ambiguous option, a missing, unwanted or wrong value.
+        UsageError: an unknown or ambiguous option, or a missing, superfluous or invalid value.
     """
     found: list[tuple[Option, Any]] = []
     at = 0
@@ -90,7 +90,7 @@ def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
             return Scanned(tuple(found), tuple(argv[at - 1 :]))
         attached: str | None = None
         whole = next((option for option in options if word in option.flags), None)
-        if whole is not None:  # Hydra's -cd and -cn are not -c and another
+        if whole is not None:  # Hydra's -cd and -cn are not a combination of -c with another flag
             option, spelling = whole, word
         elif word.startswith("--"):
             spelling, equals, rest = word.partition("=")
@@ -106,7 +106,9 @@ def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
 
 
 def scan_among(options: Sequence[Option], argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Words, and the options that stand anywhere among them, by name with the value given last.
+    """Return the words that are not options, and the last value of each option, by name.
+
+    Options may be anywhere among the words.
 
     Raises:
         UsageError: as `scan`.
@@ -125,7 +127,7 @@ def scan_among(options: Sequence[Option], argv: Sequence[str]) -> tuple[list[str
 def _take(
     option: Option, spelling: str, attached: str | None, argv: Sequence[str], at: int, found: list[tuple[Option, Any]]
 ) -> int:
-    """Append the option with its value(s); return the index of the next unread word."""
+    """Append the option with its values to ``found``; return the index of the next unread word."""
     if option.kind == "flag":
         found.append((option, True))
         return at
@@ -150,7 +152,7 @@ def _parsed(option: Option, spelling: str, text: str) -> Any:
         raise UsageError(
             f"expects KEY=VALUE, got {text!r}",
             where=spelling,
-            fix=f"{spelling} KEY=VALUE, and -- before the command where it would be taken for one",
+            fix=f"{spelling} KEY=VALUE, and -- before the command",
         )
     try:
         return option.parse(text)
@@ -166,14 +168,14 @@ def _long(options: Sequence[Option], spelling: str) -> Option:
     if len(starts) == 1:
         return names[starts[0]]
     if starts:
-        raise UsageError(f"could be {', '.join(starts)}", where=spelling, fix="the whole name")
+        raise UsageError(f"could be {', '.join(starts)}", where=spelling, fix="the full name")
     raise UsageError(
         "unknown option", where=spelling, fix=did_you_mean(spelling, names) or "--help; -- before the command"
     )
 
 
 def _short(options: Sequence[Option], word: str, found: list[tuple[Option, Any]]) -> tuple[Option, str | None]:
-    """Read ``-N2``, ``-N=2``, ``-vu``: all but the last flag go to ``found``; returns the last and what is attached."""
+    """Read ``-N2``, ``-N=2``, ``-vu``: append all but the last flag to ``found``; return that and its value."""
     names = {flag: option for option in options for flag in option.flags if not flag.startswith("--")}
     rest = word[1:]
     while True:
@@ -190,7 +192,7 @@ def _short(options: Sequence[Option], word: str, found: list[tuple[Option, Any]]
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str | None:
-    """The nearest valid spellings, or None."""
+    """Return the most similar names, joined by "or"; None if there are none."""
     import difflib
 
     near = difflib.get_close_matches(word, list(names), n=3, cutoff=0.6)
@@ -198,14 +200,14 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
 
 
 def named(text: str) -> str:
-    """A text that is not empty; for `Option.parse`."""
+    """Return a non-empty value unchanged; for `Option.parse`."""
     if not text:
         raise ValueError("expects a name")
     return text
 
 
 def format_help(usage: str, about: str, options: Sequence[Option], epilog: str = "") -> str:
-    """Help text: usage, then the options by section."""
+    """Return the help text: usage, then the options by section."""
     lines = [f"usage: {usage}", "", about]
     section = ""
     for option in options:

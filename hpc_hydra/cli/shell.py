@@ -1,4 +1,4 @@
-"""``hpc-hydra shell``: a shell on a node of an allocation, with the environment that the ranks would have.
+"""``hpc-hydra shell``: a shell on a node of an allocation, with the environment of a rank.
 
 Must not know: any scheduler's commands (the adapter does).
 """
@@ -21,7 +21,7 @@ from hpc_hydra.errors import PlanError, SchedulerError
 
 USAGE = "hpc-hydra shell [overrides]"
 ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks:
-hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h. launch.dry_run=true shows how."""
+hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h. launch.dry_run=true prints the commands."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     wrong = [word for word in argv if not ("=" in word or word.startswith("~"))]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is no override", where="shell", fix=USAGE)
+        raise UsageError(f"{wrong[0]!r} is not an override", where="shell", fix=USAGE)
     from hpc_hydra.cli import attach, run
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
     checks.refuse_on_a_rank()
     call = run.Call(tuple(argv), ("bash",))
-    with run.explained():
+    with run.translated_errors():
         run._check_overrides(call)
         hydra, master = run.compose(call, name="shell")
         preparer = Preparer(hydra.config_loader, master, attached=True)
@@ -57,9 +57,9 @@ def main(argv: Sequence[str]) -> int:
         preparer.check_files(prepared)
     dry = prepared.settings.launch.dry_run
     plan = prepared.runs[0].plan
-    plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task a node, with all that its ranks would have
-    asked = replace(plan.request, warning=None, max_requeues=0)  # they would end the shell
-    plan = replace(plan, request=asked)
+    plan = replace(plan, rendezvous=Rendezvous("torchrun"))  # one task per node, with the resources of all its ranks
+    request = replace(plan.request, warning=None, max_requeues=0)  # a warning would end the shell
+    plan = replace(plan, request=request)
     adapter = registry.adapter_for(plan.request.scheduler)
     generic.check(adapter, plan.tasks)
     root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(adapter.name)
@@ -69,7 +69,9 @@ def main(argv: Sequence[str]) -> int:
         script = root / "shell.sh"
         if not isinstance(adapter, InteractiveShell):
             raise PlanError(
-                f"{adapter.name} has no interactive allocation", where="scheduler.name", fix="ssh to the machine"
+                f"{adapter.name} does not support interactive allocations",
+                where="scheduler.name",
+                fix="ssh to the machine",
             )
         command = adapter.shell_command(script, spec, os.environ)
         text = interactive_script(spec)
@@ -97,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _interactive(command: Sequence[str], env: dict[str, str], scheduler: str) -> int:
-    """Run with this terminal; Ctrl-C is the shell's."""
+    """Run the command on this terminal; only the shell receives Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         code = subprocess.run(
@@ -105,7 +107,7 @@ def _interactive(command: Sequence[str], env: dict[str, str], scheduler: str) ->
         ).returncode
     except FileNotFoundError as error:
         raise SchedulerError(
-            f"{command[0]} is not there: is this a machine with {scheduler}?",
+            f"{command[0]} is not installed; does this machine have {scheduler}?",
             where="scheduler",
             fix=f"scheduler={THIS_MACHINE}",
         ) from error

@@ -1,6 +1,7 @@
 """``hpc-hydra status | logs | cancel | wait | resume | results``: command lines only.
 
-What they do is in `hpc_hydra.launcher`: inspect, choose, output, wait, resume. Must not know: files, schedulers.
+The work is done in `hpc_hydra.sweep` (status, selection, logs, results) and `hpc_hydra.launcher` (wait, resume). Must
+not know: files, schedulers.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
     from hpc_hydra.sweep.store import Sweep
 
-_RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several words add up. "
-_DIR = "SWEEP_DIR: where multirun.yaml is; without it, the newest sweep in or below the current directory."
-ENDS = 40  # lines of each log, where those of several runs are shown
-WATCH = 5.0  # seconds between two looks of `status --watch`
+_RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several select their union. "
+_DIR = "SWEEP_DIR: directory with multirun.yaml (default: the newest sweep in or below the current directory)."
+ENDS = 40  # lines shown of each log, for several runs
+WATCH = 5.0  # polling interval of `status --watch`, seconds
 
 
 def _parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentParser:
@@ -35,26 +36,26 @@ def _parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentPar
 
 
 def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
-    """RUNS and the directory, in any order."""
+    """Split ``words`` into RUNS and the directory, in any order."""
     from hpc_hydra.sweep.selection import is_selection
 
     runs = [word for word in words if is_selection(word)]
     dirs = [word for word in words if not is_selection(word)]
-    strange = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
-    if strange is not None:
+    unknown = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
+    if unknown is not None:
         from hpc_hydra.suggest import nearest
         from hpc_hydra.sweep.status import WORDS
 
-        near = nearest(strange, WORDS)
+        near = nearest(unknown, WORDS)
         raise UsageError(
-            f"{strange!r} is no directory, and means no runs"
+            f"{unknown!r} is neither a directory nor a selection of runs"
             + (f"; did you mean {' or '.join(near)}?" if near else ""),
             where=command,
-            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or the directory of a sweep",
+            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or a sweep directory",
         )
     if len(dirs) > 1:
         raise UsageError(
-            f"{dirs[1]!r} is neither runs nor one directory",
+            f"{dirs[1]!r} is a second directory",
             where=command,
             fix=f"hpc-hydra {command} [RUNS] [SWEEP_DIR]; RUNS as 3, 0-4, failed or lr=0.1",
         )
@@ -78,10 +79,10 @@ def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
 
 def status(argv: Sequence[str]) -> int:
     """``hpc-hydra status``; returns the exit code."""
-    parser = _parser("status", "The runs of a sweep: how they are, and why.")
-    parser.add_argument("--watch", "-w", action="store_true", help="again and again, until all have ended")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument("--all", action="store_true", help="each of many runs")
+    parser = _parser("status", "Show the runs of a sweep: states, jobs, reasons.")
+    parser.add_argument("--watch", "-w", action="store_true", help="update until all runs have ended")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    parser.add_argument("--all", action="store_true", help="list every run of a large sweep")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "status")
     sweep = _open(where)
@@ -99,13 +100,13 @@ def status(argv: Sequence[str]) -> int:
 
 
 def _head(sweep: Sweep) -> str:
-    """What stands above the table of runs."""
-    left = f"\nits launcher left: {sweep.state.left}" if sweep.state.left else ""
-    return f"sweep: {sweep.root}{left}"
+    """Return the heading of the table of runs."""
+    detached = f"\nits launcher left: {sweep.state.left}" if sweep.state.left else ""
+    return f"sweep: {sweep.root}{detached}"
 
 
 def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
-    """A live table in a terminal, elsewhere the table once more for each change."""
+    """Show a live table in a terminal; elsewhere print the table after each change."""
     from rich.live import Live
 
     from hpc_hydra.sweep.recover import recover
@@ -143,14 +144,14 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
 
 def logs(argv: Sequence[str]) -> int:
     """``hpc-hydra logs``; returns the exit code."""
-    parser = _parser("logs", "Output of a run's newest attempt: the log that shows why it failed, else rank 0.")
-    parser.add_argument("--rank", "-r", type=int, metavar="R", help="of this rank")
-    parser.add_argument("--all-ranks", "-a", action="store_true", help="of all ranks, one after the other")
-    parser.add_argument("--follow", "-f", action="store_true", help="and what is added, until the run ends")
+    parser = _parser("logs", "Show output of a run's newest attempt: the log that explains a failure, else rank 0's.")
+    parser.add_argument("--rank", "-r", type=int, metavar="R", help="log of this rank")
+    parser.add_argument("--all-ranks", "-a", action="store_true", help="logs of all ranks, one after the other")
+    parser.add_argument("--follow", "-f", action="store_true", help="keep printing new output until the run ends")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "logs")
     if options.rank is not None and options.rank < 0:
-        raise UsageError(f"{options.rank} is no rank", where="--rank", fix="--rank 0")
+        raise UsageError(f"{options.rank} is not a rank", where="--rank", fix="--rank 0")
     sweep = _open(where)
     views = _views(sweep, runs)
     from hpc_hydra.sweep import logs as output
@@ -172,7 +173,7 @@ def logs(argv: Sequence[str]) -> int:
 
 
 def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Namespace) -> int:
-    """The last lines of the logs of several runs, each under its run's overrides."""
+    """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
     from hpc_hydra.errors import SweepError
     from hpc_hydra.records.collect import last_lines
     from hpc_hydra.sweep import logs as output
@@ -180,15 +181,15 @@ def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Name
 
     common = common_overrides([view.run for view in views])
     for view in views:
-        named = f"run {view.run.num} {shown_overrides(view.run.told, common)}".strip()
+        heading = f"run {view.run.num} {shown_overrides(view.run.told, common)}".strip()
         try:
             found = output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks)
         except SweepError as error:
-            print(f"==> {named} <==\n({error.what})\n")
+            print(f"==> {heading} <==\n({error.what})\n")
             continue
         for log in found:
             rank = "" if log.rank is None or len(found) == 1 else f", rank {log.rank}"
-            print(f"==> {named}{rank}: {log.path} <==")
+            print(f"==> {heading}{rank}: {log.path} <==")
             print("\n".join([*map(printable, last_lines(log.path, ENDS)), ""]))
     return 0
 
@@ -215,30 +216,34 @@ def _ended() -> Sequence[str]:
     return ENDED
 
 
-class _Asked:
-    """When the scheduler was asked the last time about a run whose log is followed."""
+class _LastQuery:
+    """Time of the last scheduler query about a run whose log is followed (monotonic clock)."""
 
     at = 0.0
 
 
 def _has_ended(sweep: Sweep, num: int) -> bool:
-    """Whether a run has: its outcome is looked for each time, the scheduler asked now and then."""
+    """Whether a run has ended. Checks its outcome file on every call, and the scheduler every `WATCH` seconds."""
     if sweep.run(num).dir.joinpath("outcome.json").exists():
         return True
-    if time.monotonic() - _Asked.at < WATCH:
+    if time.monotonic() - _LastQuery.at < WATCH:
         return False
-    _Asked.at = time.monotonic()
+    _LastQuery.at = time.monotonic()
     sweep.reload()
     return not _views(sweep, [str(num)])[0].is_active
 
 
 def wait(argv: Sequence[str]) -> int:
     """``hpc-hydra wait``; returns the launcher's exit code."""
-    parser = _parser("wait", "Wait for all runs; exit code 1 where one failed. Leaving it changes nothing.", runs=False)
+    parser = _parser(
+        "wait", "Wait for all runs; exit code 1 if one failed. Interrupting it does not affect the runs.", runs=False
+    )
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "wait")
     if runs:
-        raise UsageError(f"waits for all runs, not for {' '.join(runs)}", where="wait", fix="hpc-hydra wait SWEEP_DIR")
+        raise UsageError(
+            f"waits for all runs, cannot wait for {' '.join(runs)}", where="wait", fix="hpc-hydra wait SWEEP_DIR"
+        )
     from hpc_hydra.launcher import wait as waiting
 
     return waiting.wait(_open(where))
@@ -246,8 +251,8 @@ def wait(argv: Sequence[str]) -> int:
 
 def cancel(argv: Sequence[str]) -> int:
     """``hpc-hydra cancel``; returns the exit code."""
-    parser = _parser("cancel", "End runs that wait or run; all of the sweep without RUNS.")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before the newest sweep is cancelled")
+    parser = _parser("cancel", "Cancel pending and running runs; without RUNS all of the sweep.")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before cancelling the newest sweep")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "cancel")
     sweep = _open(where)
@@ -256,17 +261,22 @@ def cancel(argv: Sequence[str]) -> int:
     from hpc_hydra.ui.progress import say
 
     say(f"sweep: {sweep.root}")
-    going = sum(view.is_active for view in views)
-    if going and not options.words and not options.yes and not _agreed(f"cancel its {going} runs that wait or run?"):
-        say("nothing is cancelled")
+    active = sum(view.is_active for view in views)
+    if (
+        active
+        and not options.words
+        and not options.yes
+        and not _agreed(f"cancel its {active} pending and running runs?")
+    ):
+        say("nothing was cancelled")
         return 130
     done = selection.cancel(sweep, views, all_runs=not runs)
-    say("\n".join(done) if done else "nothing to cancel: none of these runs waits or runs")
+    say("\n".join(done) if done else "nothing to cancel: none of these runs is pending or running")
     return 0
 
 
 def _agreed(question: str) -> bool:
-    """Whether the person at the terminal says yes; where nobody is there, it goes without saying."""
+    """Ask for confirmation at a terminal; without a terminal return True."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -275,15 +285,15 @@ def _agreed(question: str) -> bool:
 
 def resume(argv: Sequence[str]) -> int:
     """``hpc-hydra resume``; returns the launcher's exit code, 0 with ``--bg``."""
-    parser = _parser("resume", "Submit again what failed, was cancelled or lost, or never was submitted; then wait.")
+    parser = _parser("resume", "Resubmit runs that failed, were cancelled, lost or never submitted; then wait.")
     parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [--failed] [--bg] [--yes] [-- resources.time_limit=2h ...]"
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--failed", action="store_true", help="only those that failed, timed out or were lost")
-    which.add_argument("--all", action="store_true", help="also cancelled and never submitted ones (the default)")
+    which.add_argument("--all", action="store_true", help="also cancelled and unsubmitted ones (default)")
     parser.add_argument("--bg", action="store_true", help="do not wait")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask, whatever it costs (launch.confirm_above)")
+    parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation (launch.confirm_above)")
     parser.add_argument(
-        "--launcher-gone", action="store_true", help="the launcher on another machine does not run any more: I know"
+        "--launcher-gone", action="store_true", help="assert that the launcher on another machine has ended"
     )
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
@@ -297,7 +307,7 @@ def resume(argv: Sequence[str]) -> int:
     misplaced = [word for word in overrides if word.startswith("-")]
     if misplaced:
         raise UsageError(
-            f"{misplaced[0]} is behind --, where only overrides are",
+            f"{misplaced[0]} is after --, where only overrides are allowed",
             where="resume",
             fix=f"hpc-hydra resume {shlex.join(misplaced)} -- "
             + (shlex.join(word for word in overrides if word not in misplaced) or "resources.time_limit=2h"),
@@ -308,10 +318,10 @@ def resume(argv: Sequence[str]) -> int:
 
 def results(argv: Sequence[str]) -> int:
     """``hpc-hydra results``; returns the exit code."""
-    parser = _parser("results", "What the runs returned, beside what they were given.")
+    parser = _parser("results", "Show the overrides and returned values of runs.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="as comma-separated values")
-    form.add_argument("--json", action="store_true", help="for machines, whole values")
+    form.add_argument("--json", action="store_true", help="machine-readable output, with complete values")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "results")
     views = _views(_open(where), runs)

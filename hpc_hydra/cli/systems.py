@@ -1,4 +1,4 @@
-"""``hpc-hydra systems``: the machines that are known, which one this is and why, and each variable of one.
+"""``hpc-hydra systems``: list the known machines, say which one this is and why, and explain one of them.
 
 Must not know: Hydra, jobs. rich is imported only to print a table.
 """
@@ -25,32 +25,32 @@ from hpc_hydra.ui import streams
 
 USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--json]
 
-Without NAME: the machines that are known, which one this is, and why.
-With NAME:    its facts, queues and limits, each variable with its reason, and your own defaults for it.
+Without NAME: list the known machines, which one this is, and why.
+With NAME:    show its facts, queues and limits, each variable with its reason, and your own defaults for it.
 
-  --config-dir, -cd DIR  folder of a configuration of your own: machines of DIR/system are known too,
-                         as are those of ~/.config/hpc_hydra/system
-  --json                 the same as JSON
-  -h, --help             this text
+  --config-dir, -cd DIR  directory of your own configuration: includes machines of DIR/system,
+                         in addition to those of ~/.config/hpc_hydra/system
+  --json                 machine-readable output
+  -h, --help             show this help and exit
 """
 OPTIONS = (
     Option(("--help", "-h"), "flag"),
     Option(("--json",), "flag"),
     Option(("--config-dir", "-cd"), metavar="DIR", parse=named),
 )
-NOT_KNOWN = "—"
+UNKNOWN = "—"
 _HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
 _PRIVATE = ("queues", "env", "name", "kind")
 
 
 def main(argv: Sequence[str], probe: Probe | None = None) -> int:
-    """Entry point. Returns the exit code."""
+    """Run ``hpc-hydra systems``; returns the exit code. Raises `HpcHydraError`."""
     names, given = scan_among(OPTIONS, argv)
     if "help" in given:
         print(USAGE, end="")
         return 0
     if len(names) > 1:
-        raise UsageError(f"{names[1]!r} is one name too many", fix=USAGE.partition("\n")[0])
+        raise UsageError(f"expects at most one name, got {names[1]!r} too", fix=USAGE.partition("\n")[0])
     probe = probe or here()
     folders = index.own(probe.env)
     if "config_dir" in given:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str], probe: Probe | None = None) -> int:
         raise ConfigError(
             f"there is no machine {name!r}",
             where="NAME",
-            fix=f"{fix}; one of your own, DIR/system/{name}.yaml, is known with --config-dir DIR",
+            fix=f"{fix}; --config-dir DIR for your own DIR/system/{name}.yaml",
         )
     _print_json(_machine(name, probe, folders)) if as_json else _print_machine(name, probe, folders)
     return 0
@@ -79,7 +79,7 @@ def main(argv: Sequence[str], probe: Probe | None = None) -> int:
 def _config_dir(text: str) -> Path:
     folder = Path(text)
     if not folder.joinpath("system").is_dir():
-        raise ConfigError("there is no folder `system` in it", where=f"--config-dir {text}", fix="the folder above it")
+        raise ConfigError("has no directory `system`", where=f"--config-dir {text}", fix="its parent directory")
     return folder.absolute()
 
 
@@ -105,7 +105,7 @@ def _overview(probe: Probe, folders: index.Folders) -> dict[str, Any]:
 
 
 def _broken(folders: index.Folders) -> dict[str, str]:
-    """Machines of a person's own whose files a launch could not use, and why, in one line each."""
+    """Return the user's own machines whose files are invalid, with a one-line reason each."""
     found: dict[str, str] = {}
     for name in index.names(folders):
         if _is_own(name, folders):
@@ -144,7 +144,7 @@ def _machine(name: str, probe: Probe, folders: index.Folders) -> dict[str, Any]:
 
 
 def _own_defaults(name: str, probe: Probe) -> dict[str, Any]:
-    """What the person's file says for this machine: key → value, the machine's own section first."""
+    """Return the user's defaults for this machine, by key; the machine's section overrides ``*``."""
     done: dict[str, Any] = {}
     for section in (name, defaults.EVERYWHERE):
         for group, values in defaults.sections(probe).get(section, {}).items():
@@ -170,7 +170,7 @@ def _print_overview(data: Mapping[str, Any], probe: Probe, folders: index.Folder
         here_mark = "→" if row["name"] == data["this"] else ""
         scheduler = row["scheduler"] if row["adapter"] else f"{_cell(row['scheduler'])} (no adapter yet)"
         if row["scheduler"] is None:
-            scheduler = NOT_KNOWN
+            scheduler = UNKNOWN
         cells = (row["cores_per_node"], row["gpus_per_node"], row["gpu_arch"], row["mem_per_gpu"], row["default_queue"])
         table.add_row(here_mark, row["name"] + " (yours)" * row["own"], scheduler, *map(_cell, cells))
     _show(table)
@@ -182,10 +182,10 @@ def _print_overview(data: Mapping[str, Any], probe: Probe, folders: index.Folder
     elif data["this"] is None:
         seen = data["taken_as"]
         facts = ", ".join(f"{key.replace('_', ' ')} {_cell(seen[key])}" for key in _HARDWARE)
-        print(f"It is taken as: scheduler {seen['scheduler']}, {facts}")
+        print(f"Detected: scheduler {seen['scheduler']}, {facts}")
     _print_defaults_file(probe, folders)
-    print(f"\nCores, GPUs and GB of GPU memory are for one node; {NOT_KNOWN} is not known.")
-    print("`hpc-hydra systems NAME` explains one.")
+    print(f"\nCores, GPUs and GPU memory (GB) are per node; {UNKNOWN} means unknown.")
+    print("`hpc-hydra systems NAME` explains a machine.")
 
 
 def _print_steps(steps: Iterable[detect.Step]) -> None:
@@ -200,20 +200,20 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
         print(f"Your defaults: no file {file}")
         return
     print(f"Your defaults ({file}): {', '.join(found)}")
-    strange = defaults.strange(probe, (*index.names(folders), *index.NOT_MACHINES, detect.UNKNOWN))
-    if strange:
-        words = [name + (f" (did you mean {' or '.join(near)}?)" if near else "") for name, near in strange.items()]
-        print(f"  used only with a system of your own of that name: {', '.join(words)}")
+    unknown = defaults.strange(probe, (*index.names(folders), *index.NOT_MACHINES, detect.UNKNOWN))
+    if unknown:
+        words = [name + (f" (did you mean {' or '.join(near)}?)" if near else "") for name, near in unknown.items()]
+        print(f"  used only with your own system of that name: {', '.join(words)}")
 
 
 _WIDEST = 200  # columns
 
 
 def _show(table: Any) -> None:
-    """Print a table as wide as it needs: in a pipe, cells must not be cut to a width that nobody has."""
+    """Print a table with full cells; only a terminal limits its width."""
     console = streams.console(highlight=False)
     needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
-    if not console.is_terminal or needed > console.width:  # the terminal breaks lines
+    if not console.is_terminal or needed > console.width:  # let the terminal wrap lines
         console = streams.console(highlight=False, width=_WIDEST)
     with console.capture() as captured:
         console.print(table)
@@ -224,7 +224,7 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
     system = preset_check.system(name, folders)
     print(f"{name}: {system.description or ''}")
     if system.scheduler is not None and not _has_adapter(system):
-        print(f"  There is no adapter for its scheduler ({system.scheduler}) yet.")
+        print(f"  Its scheduler ({system.scheduler}) has no adapter yet.")
     print("\nFacts (system.*)")
     facts = {key: value for key, value in dataclasses.asdict(system).items() if key not in (*_PRIVATE, "description")}
     width = max(map(len, facts))
@@ -235,7 +235,7 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
         for queue, profile in system.queues.items():
             mark = " (default)" if queue == system.default_queue else ""
             print(f"  {queue}{mark}: {_queue(profile)}")
-    print("\nVariables (system.env; what you export, and launch.env, win)")
+    print("\nVariables (system.env; overridden by exported variables and launch.env)")
     for variable, preset in system.env.items():
         for one in preset if isinstance(preset, list) else [preset]:
             _print_variable(variable, one)
@@ -251,17 +251,19 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
 
 def _print_variable(name: str, preset: Any) -> None:
     if preset is None:
-        print(f"  {name}: taken away")
+        print(f"  {name}: removed")
         return
     if not isinstance(preset, Mapping):
         preset = {"value": preset}
-    mode = {"prepend": "put before what is there", "force": "even over what you export"}.get(preset.get("mode", ""))
+    mode = {"prepend": "prepended to the existing value", "force": "overrides exported variables"}.get(
+        preset.get("mode", "")
+    )
     when = [f"{kind} {argument}" for kind, argument in (preset.get("when") or {}).items()]
     print(f"  {name}={MASK if is_secret(name) else preset.get('value')}{f'   [{mode}]' if mode else ''}")
     if when:
         print(f"      when:    {', '.join(when)}")
-    print(f"      why:     {preset.get('why') or NOT_KNOWN}")
-    print(f"      source:  {preset.get('source') or NOT_KNOWN} (checked {preset.get('checked') or NOT_KNOWN})")
+    print(f"      why:     {preset.get('why') or UNKNOWN}")
+    print(f"      source:  {preset.get('source') or UNKNOWN} (checked {preset.get('checked') or UNKNOWN})")
 
 
 def _queue(profile: QueueConfig) -> str:
@@ -278,7 +280,7 @@ def _queue(profile: QueueConfig) -> str:
 
 def _cell(value: Any) -> str:
     if value is None or value in ([], {}):
-        return NOT_KNOWN
+        return UNKNOWN
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""``hpc-hydra torchrun``: torchrun-hpc's options, translated to overrides of our configuration.
+"""``hpc-hydra torchrun``: torchrun-hpc's options, translated to overrides of the configuration.
 
-`parse` reads a command line by the table `OPTIONS`, `translate` is a pure function to overrides.
+`parse` parses a command line by the table `OPTIONS`; `translate` is a pure function from options to overrides.
 Must not know: how a job is composed, planned or submitted.
 """
 
@@ -18,32 +18,34 @@ from hpc_hydra.cli.scan import UsageError, format_help, scan
 from hpc_hydra.cli.torchrun_options import OPTIONS, SCHEDULERS
 from hpc_hydra.config.schema import THIS_MACHINE
 
-TIMESTAMPED = "true"  # launch.launch_dir: a new directory, named by command and time
+TIMESTAMPED = "true"  # launch.launch_dir: a new directory, named after command and time
 BACKENDS = {"nccl": "nccl", "rccl": "nccl", "*ccl": "nccl", "mpi": "mpi", "gloo": "gloo"}  # torch's names
 QUEUE_HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
-_ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")  # schedulers have no such options; LSF's -UF, -XF are shorter
+_ENVIRONMENT_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}\Z")  # no scheduler option matches: LSF's -UF and -XF are shorter
 
-_ALONE = "leave it out: ranks find each other, and each learns its own number"
+_AUTOMATIC = "omit it: ranks determine it themselves"
 OF_TORCHRUN = {
     "nnodes": "-N NODES (--nodes)",
     "nproc_per_node": "-n PROCS (--procs-per-node)",
     "standalone": "--local",
     "max_restarts": "hpc-hydra run rendezvous=torchrun rendezvous.max_restarts=3",
-    **dict.fromkeys(("node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend", "rdzv_endpoint"), _ALONE),
+    **dict.fromkeys(
+        ("node_rank", "master_addr", "master_port", "rdzv_id", "rdzv_backend", "rdzv_endpoint"), _AUTOMATIC
+    ),
 }
-"""Options of torchrun itself, which torchrun-hpc does not have."""
+"""Options of torchrun itself that torchrun-hpc does not have, and what to use instead."""
 
 USAGE = "hpc-hydra torchrun [options] [--] command [args...]"
 ABOUT = (
     "Launch a distributed PyTorch script with torchrun-hpc's options."
-    " The configuration key that each stands for is in brackets."
+    " Brackets contain the configuration key that an option sets."
 )
-EPILOG = "Options end at the first word that is none of them; `--` says so where it could be mistaken."
+EPILOG = "Options end at the first word that is not one, or at `--`."
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """torchrun-hpc's options as typed; None, False or empty: not given."""
+    """torchrun-hpc's options as typed; None, False or empty if not given."""
 
     command: tuple[str, ...] = ()
     help: bool = False
@@ -85,10 +87,10 @@ class Arguments:
 
 
 def parse(argv: Sequence[str]) -> Arguments:
-    """Read a command line.
+    """Parse a command line.
 
     Raises:
-        UsageError: an unknown option, a wrong value, options that exclude each other, or no command.
+        UsageError: an unknown option, an invalid value, mutually exclusive options, or no command.
     """
     try:
         scanned = scan(OPTIONS, argv)
@@ -135,18 +137,21 @@ def _check(args: Arguments) -> None:
     if args.local and SCHEDULERS[args.scheduler or "None"] not in (None, THIS_MACHINE):
         raise UsageError(f"cannot be used with --scheduler {args.scheduler}", where="--local", fix="one of the two")
     if args.out and args.out == args.err:
-        raise UsageError(f"is the same file as --err ({args.out})", where="--out", fix="two files")
+        raise UsageError(f"is the same file as --err ({args.out})", where="--out", fix="different files")
 
 
 def translate(args: Arguments) -> list[str]:
-    """The overrides that say the same. Pure; every text arrives byte for byte."""
+    """Return the equivalent overrides. Pure; every string is preserved byte for byte."""
     parameters = dict(args.system_params)
     scheduler = SCHEDULERS[args.scheduler or "None"] or SCHEDULERS[str(parameters.get("scheduler"))]
     lines: list[tuple[str, str | int | float | bool | None]] = [
         ("system", args.system),
         ("scheduler", THIS_MACHINE if args.local else scheduler),
         ("rendezvous", args.rdv),
-        ("rendezvous.launcher", "mpiexec" if args.local and args.rdv == "mpi" else None),  # nobody else is there
+        (
+            "rendezvous.launcher",
+            "mpiexec" if args.local and args.rdv == "mpi" else None,
+        ),  # there is no scheduler to start them
     ]
     for key, value in parameters.items():
         if key == "scheduler":
@@ -185,7 +190,7 @@ def translate(args: Arguments) -> list[str]:
     ]
     overrides = [override(key, value) for key, value in lines if value is not None]
     hardware = {key: value for key, value in parameters.items() if key in QUEUE_HARDWARE}
-    if args.queue and hardware:  # a queue's own hardware would win over the system's
+    if args.queue and hardware:  # otherwise a queue's own hardware overrides the system's
         overrides.append(mapping("system.queues", {args.queue: hardware}))
     extra, removed, environment = split_xargs(args.xargs)
     if extra:
@@ -197,9 +202,9 @@ def translate(args: Arguments) -> list[str]:
 
 
 def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, str | None], list[str], dict[str, str]]:
-    """``-x`` words as options with a value (None: a bare flag, ``KEY=``), options to take away, variables.
+    """Split ``-x`` words into options (value None for a flag, ``KEY=``), removed options and environment variables.
 
-    The last word about a key counts.
+    The last word for a key takes precedence.
     """
     extra: dict[str, str | None] = {}
     removed: list[str] = []
@@ -219,26 +224,26 @@ def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, str | None], list[str],
 
 
 def notes(args: Arguments) -> list[str]:
-    """What a user should know about how the options were understood."""
+    """Return notes for the user about how options were interpreted."""
     names = split_xargs(args.xargs)[2]
-    said = [
-        f"-x {name}: an environment variable, not an option of a scheduler; set for the ranks (launch.env.{name})"
+    found = [
+        f"-x {name} is an environment variable, not a scheduler option: set for the ranks (launch.env.{name})"
         for name in names
     ]
     if args.comm_backend and args.comm_backend.lower() == "rccl":
-        said.append("--comm-backend RCCL: torch's name for it is nccl (rendezvous.backend=nccl)")
-    return said
+        found.append("--comm-backend RCCL: torch calls it nccl (rendezvous.backend=nccl)")
+    return found
 
 
 def command(args: Arguments) -> list[str]:
-    """The user's command as `hpc-hydra run` takes it."""
+    """Return the user's command for `hpc-hydra run`."""
     return ["-m", *args.command] if args.module else list(args.command)
 
 
 def run_command(args: Arguments) -> list[str]:
-    """The same as a `hpc-hydra run` command line."""
-    behind = ["--", *command(args)] if args.command else []
-    return ["hpc-hydra", "run", *translate(args), *behind]
+    """Return the equivalent `hpc-hydra run` command line."""
+    rest = ["--", *command(args)] if args.command else []
+    return ["hpc-hydra", "run", *translate(args), *rest]
 
 
 def main(argv: Sequence[str]) -> int:

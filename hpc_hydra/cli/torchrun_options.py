@@ -1,6 +1,6 @@
-"""torchrun-hpc's options as a table (github.com/LBANN/HPC-launcher, ``torchrun-hpc -h``), and how each value is read.
+"""torchrun-hpc's options (github.com/LBANN/HPC-launcher, ``torchrun-hpc -h``) as a table, with parsers of values.
 
-Must not know: what an option is translated to, beyond the name of its key.
+Must not know: how an option is translated, except the name of its key.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from hpc_hydra.cli.scan import Option, did_you_mean, named
 from hpc_hydra.config.schema import THIS_MACHINE
 
-SCHEDULERS = {  # torchrun-hpc's own words
+SCHEDULERS = {  # torchrun-hpc's names
     "None": None,
     "local": THIS_MACHINE,
     "LocalScheduler": THIS_MACHINE,
@@ -27,7 +27,7 @@ RENDEZVOUS = ("mpi", "tcp")
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A parser of integers of at least ``least``."""
+    """Return a parser of integers that are at least ``least``."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d+", text) or int(text) < least:
@@ -38,28 +38,28 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def gigabytes(text: str) -> float:
-    """GB, as a positive number."""
+    """Parse a positive number of GB."""
     if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
         raise ValueError("expects a positive number of GB")
     return int(text) if text.isdigit() else float(text)
 
 
 def fraction(text: str) -> float:
-    """A share in (0, 1]."""
+    """Parse a number in (0, 1]."""
     if not re.fullmatch(r"\d*\.?\d+|\d+\.", text) or not 0 < float(text) <= 1:
         raise ValueError("expects a number above 0 and up to 1")
     return float(text)
 
 
 def minutes(text: str) -> int | str:
-    """Minutes as an integer, or any other spelling of `resources.time_limit`."""
+    """Parse minutes to an integer; return any other format of `resources.time_limit` unchanged."""
     if not re.match(r"\d", text):
         raise ValueError("expects minutes (480), or a time such as 8h or 08:00:00")
     return int(text) if text.isdigit() else text
 
 
 def one_of(names: Sequence[str], *, any_case: bool = False) -> Callable[[str], str]:
-    """A parser of a choice."""
+    """Return a parser that accepts only these names."""
 
     def parse(text: str) -> str:
         found = next((name for name in names if name == text or (any_case and name.lower() == text.lower())), None)
@@ -83,7 +83,7 @@ SYSTEM_PARAMETERS: dict[str, Callable[[str], Any]] = {
 
 
 def system_parameter(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE`` of ``-p``, typed."""
+    """Parse ``KEY=VALUE`` of ``-p``."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ValueError("expects KEY=VALUE")
@@ -104,8 +104,8 @@ _WHEN, _SCRIPT, _SYSTEM, _LOGGING = "Schedule options", "Script options", "Syste
 
 OPTIONS: tuple[Option, ...] = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
-    Option(("--verbose", "-v"), "flag", help="tell more; also save the host list", key="logging.verbose"),
-    Option(("--show-overrides",), "flag", help="print the same command for `hpc-hydra run` and exit"),
+    Option(("--verbose", "-v"), "flag", help="print more; also save the host list", key="logging.verbose"),
+    Option(("--show-overrides",), "flag", help="print the equivalent `hpc-hydra run` command and exit"),
     Option(
         ("--rdv", "-r"),
         metavar="RDV",
@@ -125,7 +125,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--unswap-rocr-hip-vis-dev", "-u"),
         "flag",
-        help="leave ROCR_VISIBLE_DEVICES where it is (default: moved to HIP_VISIBLE_DEVICES)",
+        help="keep ROCR_VISIBLE_DEVICES (default: move it to HIP_VISIBLE_DEVICES)",
         key="rendezvous.unswap_rocr_hip_vis_dev",
         section=_TORCH,
     ),
@@ -134,7 +134,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--procs-per-node", "-n"),
         metavar="PROCS",
-        help="ranks on each node",
+        help="ranks per node",
         key="resources.procs_per_node",
         parse=whole(1),
         section=_SIZE,
@@ -142,7 +142,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--gpus-per-proc",),
         metavar="GPUS",
-        help="GPUs of each rank (default 1; 0: none)",
+        help="GPUs per rank (default 1; 0 for none)",
         key="resources.gpus_per_proc",
         parse=whole(0),
         section=_SIZE,
@@ -150,7 +150,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--cpus-per-proc", "-c"),
         metavar="CPUS",
-        help="cores of each rank (default: the node's, shared out)",
+        help="cores per rank (default: an equal share of the node's)",
         key="resources.cpus_per_proc",
         parse=whole(1),
         section=_SIZE,
@@ -158,7 +158,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--gpus-at-least", "-g"),
         metavar="GPUS",
-        help="GPUs in all; not with -N or -n",
+        help="total GPUs; not with -N or -n",
         key="resources.gpus_at_least",
         parse=whole(1),
         section=_SIZE,
@@ -166,18 +166,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--gpumem-at-least",),
         metavar="GB",
-        help="GPU memory in all, in GB; not with -N",
+        help="total GPU memory in GB; not with -N",
         key="resources.gpumem_at_least",
         parse=gigabytes,
         section=_SIZE,
     ),
-    Option(
-        ("--exclusive",), "flag", help="share the nodes with no other job", key="resources.exclusive", section=_SIZE
-    ),
+    Option(("--exclusive",), "flag", help="no other jobs on the same nodes", key="resources.exclusive", section=_SIZE),
     Option(
         ("--local",),
         "flag",
-        help="run here, without a scheduler: one rank, or -n of them",
+        help="run on this machine, without a scheduler: one rank, or -n ranks",
         key=f"scheduler={THIS_MACHINE}",
         section=_SIZE,
     ),
@@ -193,7 +191,7 @@ OPTIONS: tuple[Option, ...] = (
         ("--xargs", "-x"),
         "pairs",
         metavar="KEY=VALUE",
-        help="options of the scheduler's submit and launch commands; ~KEY takes one away",
+        help="options of the scheduler's submit and launch commands; ~KEY removes one",
         key="scheduler.extra, scheduler.remove",
         section=_SIZE,
     ),
@@ -227,7 +225,7 @@ OPTIONS: tuple[Option, ...] = (
         ("--launch-dir", "-l"),
         "optional",
         metavar="DIR",
-        help="keep scripts and logs in DIR; without DIR in a new directory named by the time",
+        help="keep scripts and logs in DIR (default: a new directory named after command and time)",
         key="launch.launch_dir",
         parse=named,
         section=_SCRIPT,
@@ -235,24 +233,34 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         ("--output-script", "-o"),
         metavar="FILE",
-        help="write the job script to this file (- is the console)",
+        help="also write the job script to FILE (- is the console)",
         key="launch.output_script",
         parse=named,
         section=_SCRIPT,
     ),
     Option(
-        ("--setup-only",), "flag", help="write the job script, run nothing", key="launch.setup_only", section=_SCRIPT
+        ("--setup-only",),
+        "flag",
+        help="write the job script without running it",
+        key="launch.setup_only",
+        section=_SCRIPT,
     ),
-    Option(("--dry-run",), "flag", help="print the job script, touch nothing", key="launch.dry_run", section=_SCRIPT),
+    Option(
+        ("--dry-run",),
+        "flag",
+        help="print the job script without writing or running anything",
+        key="launch.dry_run",
+        section=_SCRIPT,
+    ),
     Option(("--account",), metavar="ACCOUNT", help="account or bank", key="scheduler.account", section=_SCRIPT),
     Option(
         ("--dependency",),
         metavar="DEPENDENCY",
-        help="as the scheduler spells it, e.g. afterok:12345",
+        help="dependency in the scheduler's syntax, e.g. afterok:12345",
         key="scheduler.dependency",
         section=_SCRIPT,
     ),
-    Option(("--job-name", "-J"), metavar="NAME", help="name", key="scheduler.job_name", section=_SCRIPT),
+    Option(("--job-name", "-J"), metavar="NAME", help="job name", key="scheduler.job_name", section=_SCRIPT),
     Option(("--reservation",), metavar="RESERVATION", help="reservation", key="scheduler.reservation", section=_SCRIPT),
     Option(
         ("--save-hostlist",),
@@ -271,8 +279,8 @@ OPTIONS: tuple[Option, ...] = (
         parse=system_parameter,
         section=_SYSTEM,
     ),
-    Option(("--out",), metavar="FILE", help="also write standard output here", key="logging.out", section=_LOGGING),
-    Option(("--err",), metavar="FILE", help="also write standard error here", key="logging.err", section=_LOGGING),
+    Option(("--out",), metavar="FILE", help="also write standard output to FILE", key="logging.out", section=_LOGGING),
+    Option(("--err",), metavar="FILE", help="also write standard error to FILE", key="logging.err", section=_LOGGING),
     Option(
         ("--color-stderr",),
         "flag",

@@ -60,7 +60,7 @@ Change = Callable[[list[dict[str, Any]]], Any]
         (lambda w: w[3]["identity"].update(MASTER_PORT="1"), "address", "fail", "n0:1, n0:29500"),
         (lambda w: w[3].update(resolves=[]), "address", "fail", "cannot be resolved on n1"),
         (lambda w: w[2].update(resolves=["127.0.1.1"]), "address", "fail", "n0 is 127.0.1.1 on n1"),
-        (lambda w: w[2].pop("all_reduce"), "process group", "fail", "rank 2 did not get through"),
+        (lambda w: w[2].pop("all_reduce"), "process group", "fail", "rank 2 did not complete it"),
         (lambda w: w[2].update(torch="2.12"), "process group", "fail", "2.12, 2.13"),
         (lambda w: w[2].update(torch=None), "process group", "warn", "no torch on n1"),
         (lambda w: [each.update(clock=103.0) for each in w[2:]], "clocks", "warn", "n0 and n1 differ by 3.000 s"),

@@ -149,7 +149,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
     ("words", "message"),
     [
         (["run"], "no command given"),
-        (["run", "train.py"], "no override"),
+        (["run", "train.py"], "not an override"),
         (
             ["run", "scheduler=local", "train.py", "--epochs", "3"],
             "Try: hpc-hydra run scheduler=local -- train.py --epochs 3",
@@ -157,7 +157,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "-m", "-cd", "conf", "x=1", "python", "t.py", "-x", "a b"], "-m -cd conf x=1 -- python t.py -x 'a b'"),
         (["run", "scheduler=local", "-m", "pkg.train", "--", "a"], "run scheduler=local -- -m pkg.train -- a"),
         (["run", "launch.best=max", "--", "true"], "launch.best: a command returns nothing"),
-        (["run", "lr=1,2", "--", "true"], "for one value \"lr='1,2'\""),
+        (["run", "lr=1,2", "--", "true"], "for a single value \"lr='1,2'\""),
         (["run", "resources.nodes=1,2", "--", "x"], "run -m resources.nodes=1,2"),
         (["run", "nodes=2", "--", "x"], "Try: resources.nodes"),
         (["run", "lr=1", "--", "x"], "--fill +lr=VALUE"),
@@ -173,7 +173,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "scheduler=local", "--", "nope.py"], "no such file"),
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "scheduler: there is no 'nope'"),
-        (["run", "--config-dir", "nowhere", "--", "x"], "no such folder"),
+        (["run", "--config-dir", "nowhere", "--", "x"], "no such directory"),
         (["run", "scheduler=local", "launch.after=nowhere", "--", "x"], "launch.after"),
     ],
 )

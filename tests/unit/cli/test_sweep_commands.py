@@ -194,8 +194,8 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
     ("argv", "says"),
     [
         (["status", "nowhere"], "no directory"),
-        (["results", "failde", "."], "'failde' is no directory, and means no runs; did you mean failed?"),
-        (["status", ".", ".."], "'..' is neither runs nor one directory"),
+        (["results", "failde", "."], "'failde' is neither a directory nor a selection of runs; did you mean failed?"),
+        (["status", ".", ".."], "'..' is a second directory"),
         (["status", "7"], "runs are 0-3"),
         (["status", "lr=5"], "no run has the override"),
         (["status", "."], None),
@@ -339,7 +339,7 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     monkeypatch.setattr(sys.stdin, "readline", lambda: "\n", raising=False)
     assert sweep_commands.cancel([]) == 130
     said = capsys.readouterr()
-    assert str(sweeps.sweep) in said.out and "2 runs that wait or run? [y/N]" in said.err
+    assert str(sweeps.sweep) in said.out and "2 pending and running runs? [y/N]" in said.err
     assert sweeps.states() == {0: "running", 1: "pending"}
     text = sweeps.hpc("cancel")  # nobody to ask
     assert "to cancel all runs" in text and str(sweeps.sweep) in text

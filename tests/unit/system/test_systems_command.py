@@ -34,7 +34,7 @@ def test_unknown_machine_is_told_what_it_is_taken_as(capsys: pytest.CaptureFixtu
     assert main([], machine(commands=SLURM_IS_UP | {"sinfo": "gpu*|8|32000|gpu:4\n"})) == 0
     out = capsys.readouterr().out
     assert "This machine: none of these" in out
-    assert "taken as: scheduler slurm, cores per node 8, gpus per node 4" in out
+    assert "Detected: scheduler slurm, cores per node 8, gpus per node 4" in out
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_limits_and_conditions_are_told(capsys: pytest.CaptureFixture[str]) -> N
     main(["vista"], machine())
     assert "gpus per node 0" in capsys.readouterr().out
     main(["tuolumne"], machine())
-    assert "LD_LIBRARY_PATH={env:CRAY_LD_LIBRARY_PATH}   [put before what is there]" in capsys.readouterr().out
+    assert "LD_LIBRARY_PATH={env:CRAY_LD_LIBRARY_PATH}   [prepended to the existing value]" in capsys.readouterr().out
 
 
 def test_own_defaults_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_own_defaults_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert f"Your defaults ({FILE})\n  scheduler.account=abc123\n  scheduler.mail_type=FAIL\n" in out
     main([], me)
-    assert "used only with a system of your own of that name: mine" in capsys.readouterr().out
+    assert "used only with your own system of that name: mine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["fronteir", "Frontier", "Perlmuter"])
@@ -170,7 +170,7 @@ GLOBAL = "# @package _global_\n"
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("7", "=7"), ('"7"', "=7"), ("null", ": taken away"), ("[1, {value: a}]", "=1"), ("a b", "=a b")],
+    [("7", "=7"), ('"7"', "=7"), ("null", ": removed"), ("[1, {value: a}]", "=1"), ("a b", "=a b")],
 )
 def test_a_variable_with_a_plain_value_is_explained(
     tmp_path: Path, value: str, shown: str, capsys: pytest.CaptureFixture[str]
