@@ -1,1 +1,1 @@
-"""What a person sees: progress, tables, dry run, HTML report. Renders what it is given."""
+"""User interface: progress, tables, dry run. Renders what it is given."""

@@ -1,6 +1,6 @@
-"""What a submission may cost: node-hours, what packing saves of them, and the question above a limit.
+"""The cost of a submission in node-hours, savings by packing, and confirmation above a limit.
 
-Must not know: how anything is submitted.
+Must not know: how jobs are submitted.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from hpc_hydra.ui.progress import complain, say
 
 @dataclass(frozen=True)
 class Cost:
-    """Of all jobs together, at most: each of them to its time limit, on whole nodes."""
+    """Upper bound of the cost of all jobs: each takes its whole time limit, on whole nodes."""
 
     jobs: int
     nodes: int  # summed over the jobs
-    hours: float | None  # node-hours; None: a job has no time limit
-    longest: int = 0  # runs that one of its places takes, one after the other
+    hours: float | None  # node-hours; None if a job has no time limit
 
 
 def packed(groups: Sequence[Group]) -> Cost:
-    """As it is to be submitted."""
+    """Return the cost of these jobs."""
     return _sum([(g.plan.request.nodes, g.plan.request.time_limit, _jobs(g)) for g in groups])
 
 
 def unpacked(groups: Sequence[Group]) -> Cost:
-    """The same runs, a job each."""
+    """Return the cost of the same runs with one job per run."""
     return _sum([(run.plan.request.nodes, run.plan.request.time_limit, 1) for g in groups for run in g.runs])
 
 
-def _elsewhere(groups: Sequence[Group]) -> list[Group]:
-    """What is not run on this machine, where nothing is charged."""
+def _charged(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups that do not run on this machine."""
     return [group for group in groups if group.plan.request.scheduler != THIS_MACHINE]
 
 
@@ -55,15 +54,15 @@ def _sum(jobs: Sequence[tuple[int, int | None, int]]) -> Cost:
 
 
 def told(groups: Sequence[Group]) -> str:
-    """In words, with a table where runs are packed; nothing where all runs are on this machine."""
-    there = _elsewhere(groups)
-    if not there:
+    """Return the cost as text, with a table for packed runs; empty if all runs are on this machine."""
+    charged = _charged(groups)
+    if not charged:
         return ""
-    now = packed(there)
-    if not any(g.pack is not None for g in there):
+    now = packed(charged)
+    if not any(g.pack is not None for g in charged):
         return f"{_count(now.jobs, 'job')}, {_hours(now.hours)}"
     lines = []
-    for g in there:
+    for g in charged:
         if g.pack is None:
             continue
         at_a_time = _slots(g)
@@ -73,7 +72,7 @@ def told(groups: Sequence[Group]) -> str:
             f"{_count(g.plan.request.nodes, 'node')}, {at_a_time} at a time in each"
             + (f", up to {waves} one after the other within its time limit" if waves > 1 else "")
         )
-    alone = unpacked(there)
+    alone = unpacked(charged)
     rows = [
         ("", "jobs", "nodes", "node-hours, at most"),
         ("a job for each run", str(alone.jobs), str(alone.nodes), _number(alone.hours)),
@@ -95,9 +94,9 @@ def told(groups: Sequence[Group]) -> str:
 
 
 def notes(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What is said where packed runs cost more than a job for each of them would."""
-    there = [g for g in groups if g.pack is not None]
-    now, alone = packed(there), unpacked(there)
+    """Return a note if packed runs cost more than one job per run."""
+    packs = [g for g in groups if g.pack is not None]
+    now, alone = packed(packs), unpacked(packs)
     if now.hours is not None and alone.hours is not None:
         more = now.hours - alone.hours
         shown = f"{_number(more)} node-hours"
@@ -108,7 +107,7 @@ def notes(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _slots(group: Group) -> int:
-    """Runs at a time in one allocation: by its runs' sizes on the average, at most as many as are wanted."""
+    """Return the number of runs at a time in an allocation, from their average size and `launch.pack`."""
     assert group.pack is not None
     room = group.pack.room
     parts = []
@@ -123,21 +122,21 @@ def _slots(group: Group) -> int:
 
 
 def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | None = None) -> None:
-    """Show what it may cost, and above ``limit`` node-hours ask.
+    """Print the cost, and ask for confirmation above ``limit`` node-hours.
 
     Args:
-        otherwise: how to submit it where nobody can be asked; with a higher limit where None.
+        otherwise: what to type without a terminal; by default a higher limit.
 
     Raises:
-        ConfigError: it is more, and nobody is there to be asked.
-        SystemExit: with code 130, the user does not want it.
+        ConfigError: the cost is above the limit, and there is no terminal.
+        SystemExit: with code 130, if the user declines.
     """
     text = told(groups)
     if text:
         say(text)
     if limit is None:
         return
-    hours = packed(_elsewhere(groups)).hours
+    hours = packed(_charged(groups)).hours
     if hours is not None and hours <= limit:
         return
     shown = _hours(hours)
@@ -161,7 +160,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _number(hours: float | None) -> str:
-    """Two digits at least of what is small: minutes of a node are not 0.0."""
+    """Return node-hours as text, with two significant digits if small."""
     if hours is None:
         return "not known: no time limit"
     return f"{hours:.2g}" if hours < 0.95 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"

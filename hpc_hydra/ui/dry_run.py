@@ -1,6 +1,6 @@
-"""What would be submitted, without touching anything: the table of runs, the scripts, the commands, the presets.
+"""Text of a dry run: the table of runs, the scripts, the commands, the presets.
 
-Must not know: how to submit. Needs no scheduler on this machine.
+Writes nothing and needs no scheduler on this machine. Must not know: how jobs are submitted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,12 @@ def show(
     hydra: Sequence[str] = (),
     steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: (),
 ) -> str:
-    """The whole text. ``jobs``: each group with its spec and the path its script would have.
+    """Return the text of a dry run.
 
-    ``hydra``: the command line's overrides of Hydra's own keys. ``steps`` gives the specs of packed runs.
+    Args:
+        jobs: each group with its spec and the path of its script.
+        hydra: overrides of Hydra's own keys on the command line.
+        steps: returns the specs of packed runs.
     """
     from hpc_hydra.ui import cost
 
@@ -58,7 +61,7 @@ def show(
 
 
 def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
-    """What is about to run: the runs, and of each job its script, rendezvous and environment."""
+    """Return the runs, and the script, rendezvous and environment of each job, for `logging.verbose`."""
     parts = [runs_table(jobs)]
     for group, spec, path in jobs:
         meet = group.plan.rendezvous
@@ -74,7 +77,7 @@ def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
 
 
 def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
-    """One line per run."""
+    """Return the table of runs, one line per run."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
     runs = sorted(((r, spec.key) for group, spec, _ in jobs for r in group.runs), key=lambda p: p[0].num)
     common = common_overrides([run for run, _ in runs])
@@ -116,7 +119,7 @@ def _job(adapter: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
 
 
 def _preset(var: EnvVar) -> str:
-    how = {"default": "unless set in your shell", "force": "always", "prepend": "put before what is set"}[var.mode]
+    how = {"default": "unless set in your shell", "force": "always", "prepend": "prepended"}[var.mode]
     when = "".join(f", when {kind} {argument}" for kind, argument in var.when)
     lines = [f"  {var.name}={var.value}   ({how}{when})"]
     about = "; ".join(
@@ -126,7 +129,7 @@ def _preset(var: EnvVar) -> str:
 
 
 def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:
-    """Commands that start each run of a script by hand."""
+    """Return the commands that submit or start each run of a script by hand."""
     if spec.held is not None and isinstance(adapter, JobSteps):
         new = adapter.step_environment({}, spec.plan.tasks, spec.held)
         words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []

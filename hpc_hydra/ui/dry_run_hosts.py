@@ -1,6 +1,6 @@
-"""What a dry run shows of each node: the command that starts its ranks, and what a person can type there instead.
+"""Commands per node in a dry run: the one that starts its ranks, and one to type there instead.
 
-Needs nothing but a plan: no sweep directory, no scheduler. Must not know: how anything is started.
+Needs only a plan, no sweep directory and no scheduler. Must not know: how ranks are started.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _WHICH_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir",
 
 
 def show(adapter: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
-    """The text for one run; empty where a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
+    """Return the text for one run; empty if a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
     if not isinstance(adapter, PerNodeCommands):
         return ""
     commands = adapter.commands_per_node(spec)
-    told = "its ranks and their environment go through standard input"
-    lines = [f"which starts this for each host of run {run.num} ({told}):"]
+    note = "ranks and environment are passed through standard input"
+    lines = [f"which starts this for each host of run {run.num} ({note}):"]
     lines += [f"  {shlex.join(argv)}" for _, argv in commands]
     words = typed(program, run, hydra)
     typable = adapter.typed_per_node(spec, words, is_python=_is_python(program)) if words else []
     if typable:
-        lines += ["", f"run {run.num} by hand, without ssh; on each node, all at once:"]
+        lines += ["", f"run {run.num} by hand, without ssh; on all nodes at the same time:"]
         for host, command in typable:
             lines += [f"  {host}:", *(f"    {line}" for line in _before(spec, program)), f"    {command}"]
     return "\n".join(lines)
@@ -46,9 +46,9 @@ def _is_python(program: Program) -> bool:
 
 
 def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, ...]:
-    """The program and its arguments as one types them; empty where there is no program, or only ranks know them.
+    """Return the program and its arguments to type; empty without a program, or if ranks fill in the arguments.
 
-    The run's directory is the one that it would have in the sweep: the same for all ranks.
+    The run's directory is its directory in the sweep, the same for all ranks.
     """
     if program.kind in ("task", "code") or program.fill:
         return ()
@@ -70,10 +70,10 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
 
 
 def _programs_own(program: Program) -> list[str]:
-    """Words of the command line that the program took out of `sys.argv` for itself."""
-    left = Counter(sys.argv[1:])
-    left.subtract((program.typed or ())[1:])
-    taken = -left
+    """Return the words of the command line that the program has removed from `sys.argv`."""
+    remaining = Counter(sys.argv[1:])
+    remaining.subtract((program.typed or ())[1:])
+    taken = -remaining
     return [word for word in (program.typed or ())[1:] if taken[word] > 0]
 
 

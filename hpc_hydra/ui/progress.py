@@ -1,4 +1,4 @@
-"""What the user sees: a live table in a terminal, one line per change elsewhere, a summary of failures at the end.
+"""Progress of a sweep: a live table in a terminal, one line per change elsewhere, a summary of failures at the end.
 
 Must not know: how runs are submitted or watched.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.watch import Watched
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-LONG = 200  # characters of an override; a longer one is shown in part
-MANY = 20  # more runs than this are shown in groups
-SOON = 10.0  # seconds for which it needs no word that runs wait
+LONG = 200  # characters of an override; longer ones are abbreviated
+MANY = 20  # maximum number of runs listed individually
+SOON = 10.0  # seconds until reasons of pending runs are printed
 _COLOURS = {
     "pending": "yellow",
     "running": "cyan",
@@ -44,14 +44,14 @@ _COLOURS = {
 
 
 def say(text: str, *, to: TextIO | None = None) -> None:
-    """Print a line; a terminal or pipe that has gone does not matter."""
+    """Print a line; ignore a closed terminal or pipe."""
     with streams.spoken():
         print(text, file=to or sys.stdout, flush=True)
 
 
 @contextmanager
 def hushed(quiet: bool) -> Iterator[None]:
-    """Where ``quiet``, nothing is printed on standard output; notes, questions, failures and errors still are seen."""
+    """If ``quiet``, discard standard output; notes, questions, failures and errors go to standard error."""
     if not quiet:
         yield
         return
@@ -66,9 +66,9 @@ def complain(text: str) -> None:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """At the command line, an error of ours is one message on standard error and an exit code, without a traceback.
+    """At the command line, turn `HpcHydraError` into a message on standard error and an exit code, without a traceback.
 
-    Elsewhere (a notebook, a test, another program's call) it is raised as it is.
+    Elsewhere (a notebook, a test, a call from another program) the exception propagates.
     """
     from hydra.errors import CompactHydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -82,15 +82,13 @@ def reported() -> Iterator[None]:
             raise
         complain(f"hpc_hydra: {error}")
         sys.exit(error.exit_code)
-    except (
-        CompactHydraException
-    ) as error:  # overrides that cannot be composed; about the user's groups, in Hydra's words
+    except CompactHydraException as error:  # invalid overrides; about the user's own groups in Hydra's words
         if not _answers():
             raise
-        said = explain(error)
-        if said is not None:
-            complain(f"hpc_hydra: {said}")
-            sys.exit(said.exit_code)
+        explained = explain(error)
+        if explained is not None:
+            complain(f"hpc_hydra: {explained}")
+            sys.exit(explained.exit_code)
         cause = error.__cause__
         complain(str(error) + (f"\n{cause}" if isinstance(cause, OmegaConfBaseException) else ""))
         sys.exit(2)
@@ -105,7 +103,7 @@ def _answers() -> bool:
 
 
 def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
-    """End a sweep whose runs may have failed: exit code 1 at the command line, else the first failure is raised."""
+    """If a run failed, exit with code 1 at the command line, else raise the first failure."""
     from hydra.core.utils import JobStatus
 
     failed = [result for result in results if result.status is not JobStatus.COMPLETED]
@@ -119,12 +117,12 @@ def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """One line without anything that a terminal would obey, or could not encode: such characters as ``\\x1b``."""
+    """Return one line in which control and unencodable characters are escaped: ``\\x1b``."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
-    """The overrides of a run for people, without those that all runs have."""
+    """Return the overrides of a run as text, without those in ``common``."""
     shown = " ".join(_brief(o) for o in overrides if not o.startswith("hydra.") and o not in common)
     return printable(shown) or "(no overrides)"
 
@@ -134,20 +132,20 @@ def _brief(override: str) -> str:
 
 
 def common_overrides(runs: Sequence[Run]) -> frozenset[str]:
-    """What all of several runs have in common."""
+    """Return the overrides that all of several runs share."""
     if len(runs) < 2:
         return frozenset()
     return frozenset(runs[0].told).intersection(*(run.told for run in runs[1:]))
 
 
 class Reporter:
-    """Tells of changes while a launcher waits."""
+    """Reports changes while a launcher waits."""
 
     def __init__(self, total: int, common: Collection[str] = (), stream: TextIO | None = None) -> None:
         self.total, self.common, self.stream = total, common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
-        self._reasons: set[str] = set()  # that were said
+        self._reasons: set[str] = set()  # already printed
 
     @property
     def is_terminal(self) -> bool:
@@ -156,7 +154,7 @@ class Reporter:
         return False
 
     def start(self) -> None:
-        """Begin the live table, in a terminal."""
+        """Start the live table, in a terminal."""
         if self.is_terminal:
             from rich.live import Live
 
@@ -165,14 +163,14 @@ class Reporter:
                 self._live.start()
 
     def stop(self) -> None:
-        """End the live table; what was said stays."""
+        """Stop the live table; printed lines stay."""
         if self._live is not None:
             live, self._live = self._live, None
             with streams.spoken():
                 live.stop()
 
     def changed(self, changed: Sequence[Watched]) -> None:
-        """Say what has changed: one line each, where there is no table, and for failures also where there is one."""
+        """Print one line per change without a live table, and per failure with one."""
         for watched in changed:
             if self._live is None:
                 say(_line(watched, self.common), to=self.stream)
@@ -181,7 +179,7 @@ class Reporter:
                     self._live.console.print(_line(watched, self.common), markup=False, highlight=False)
 
     def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
-        """Draw the table anew; where there is none, say why runs wait, once for each reason."""
+        """Redraw the table; without a table print why runs are pending, once per reason."""
         seconds = time.monotonic() - self._begun
         if self._live is not None:
             with streams.spoken():
@@ -196,7 +194,7 @@ class Reporter:
 def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome, status = watched.outcome, watched.status
-    if outcome is not None:  # of a completed run: what it lost on the way
+    if outcome is not None:  # a completed run may have a note
         reason = ending.reason(outcome, watched.run.plan.request.time_limit)
         text += f", {printable(reason)}" if reason else ""
     elif outcome is None and status.reason and status.reason != "None":
@@ -251,7 +249,7 @@ def _duration(seconds: float) -> str:
 
 
 def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
-    """The failures of a sweep: run, overrides, rank, reason, log and its last lines."""
+    """Return the failures of a sweep as text: run, overrides, rank, reason, log and its last lines."""
     lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
     for run, outcome in failed[:MANY]:
         lines += ["", f"  run {run.num}  {shown_overrides(run.told, common)}"]
@@ -267,5 +265,5 @@ def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collectio
 
 
 def log_hint(sweep: Path) -> str:
-    """How to look at a sweep later."""
+    """Return the commands to query and cancel a sweep."""
     return f"sweep: {sweep}\n  {command('status', sweep)}    {command('cancel', sweep)}"

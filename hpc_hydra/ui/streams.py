@@ -1,7 +1,6 @@
-"""The standard streams of a command: those that were closed (``>&-``) lead nowhere, one that is full is told once.
+"""The standard streams of a command: closed ones (``>&-``) go to /dev/null, a full one is reported once.
 
-A launcher stays with its runs whatever becomes of its output; its exit code tells what was lost. Must not know: what is
-said.
+A launcher continues even if its output is lost; the exit code then is 1. Must not know: what is printed.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from hpc_hydra.processes import speak_any_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # not that a reader has left
-_lost: set[str] = set()  # names of what takes no more
+_LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a closed pipe is not an error
+_lost: set[str] = set()  # names of full streams and files
 
 
 def open_all() -> None:
-    """Give this process every standard stream that it was started without, and let all of them take any text."""
+    """Open missing standard streams on /dev/null, and make all of them accept any text."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:
             continue
@@ -31,25 +30,25 @@ def open_all() -> None:
             os.fstat(number)
         except OSError:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            if nowhere != number:  # the lowest one that is free
+            if nowhere != number:  # open uses the lowest free descriptor
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             os.set_inheritable(number, True)
-        stream = open(os.devnull, mode)  # noqa: SIM115  (as long as the process)
+        stream = open(os.devnull, mode)  # noqa: SIM115  (open until the process ends)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     speak_any_text()
 
 
 def begin_command() -> None:
-    """As `open_all`, for a command that begins: what an earlier one of this process has lost is not its own."""
+    """Like `open_all`, at the start of a command: forget what an earlier command in this process has lost."""
     _lost.clear()
     open_all()
 
 
 @contextmanager
 def spoken() -> Iterator[None]:
-    """What is printed meanwhile may find no reader, or no room, and everything else goes on."""
+    """Ignore failed writes to standard streams in this context; note full ones."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -57,7 +56,7 @@ def spoken() -> Iterator[None]:
 
 
 def note(error: Exception, name: str = "standard output") -> bool:
-    """Whether it says that there is no room for more; that is told once of each, on standard error."""
+    """Whether ``error`` is a failed write for lack of space. Reports it on standard error once per ``name``."""
     if not isinstance(error, OSError) or error.errno not in _LOST or error.filename is not None:
         return False
     if name not in _lost:
@@ -68,7 +67,7 @@ def note(error: Exception, name: str = "standard output") -> bool:
 
 
 def ended(code: int) -> int:
-    """The exit code of a command, 1 in place of 0 where something that it said, or was to write, is lost."""
+    """Flush the standard streams and return the exit code of a command: 1 instead of 0 if output was lost."""
     for number, stream, name in ((1, sys.stdout, "standard output"), (2, sys.stderr, "standard error")):
         try:
             if stream is not None:
@@ -82,7 +81,7 @@ def ended(code: int) -> int:
 
 
 def console(**options: Any) -> Console:
-    """A `rich.console.Console` that raises `BrokenPipeError` where its reader has left; rich's own exits."""
+    """Return a `rich.console.Console` that raises `BrokenPipeError` on a closed pipe instead of exiting."""
     from rich.console import Console
 
     class Ours(Console):
@@ -93,7 +92,7 @@ def console(**options: Any) -> Console:
 
 
 def leave(*numbers: int) -> None:
-    """These standard streams lead nowhere from now on: at its end the interpreter would try them once more."""
+    """Redirect these descriptors to /dev/null, so that the interpreter does not fail to flush them at exit."""
     for number in numbers:
         with suppress(OSError):
             nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""The table at the end of a sweep: what each run was, and what it gave.
+"""The table at the end of a sweep: the overrides, state and returned value of each run.
 
 Must not know: how runs are submitted or watched.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from hpc_hydra.records.batching import Run
     from hpc_hydra.records.types import Outcome
 
-_WIDTH = 160  # columns, where there is no terminal
+_WIDTH = 160  # columns, without a terminal
 
 
 def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows: run, what sets it apart from the others, its ranks, how it ended, seconds, what it returned."""
+    """Return columns and rows: run, distinguishing overrides, world size, state, seconds, returned values."""
     own = [dict(map(_split, overrides)) for overrides in _apart(runs)]
     given = [_values(outcomes[run.num]) for run in runs]
     keys = list(dict.fromkeys(key for one in own for key in one))
@@ -30,20 +30,20 @@ def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[st
     rows = [
         [
             str(run.num),
-            *(mine.get(key, "") for key in keys),
+            *(overrides.get(key, "") for key in keys),
             str(outcomes[run.num].world_size or ""),
             outcomes[run.num].status,
             _seconds(outcomes[run.num]),
             *(values.get(name, "") for name in names),
         ]
-        for run, mine, values in zip(runs, own, given, strict=True)
+        for run, overrides, values in zip(runs, own, given, strict=True)
     ]
     shown = [name if name not in keys else f"result.{name}" for name in names]
     return ["run", *keys, "world size", "state", "seconds", *shown], rows
 
 
 def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
-    """Print the table; of many runs only how they ended, in a line. ``best`` is `launch.best`."""
+    """Print the table; for many runs only a line of counts. ``best`` is `launch.best`."""
     _table(runs, outcomes)
     if best is not None and len(runs) > 1:
         with streams.spoken():
@@ -51,7 +51,7 @@ def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None 
 
 
 def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> str:
-    """Name the run with the smallest or largest value that runs returned: ``min loss``, or ``max`` of one number."""
+    """Return a line that names the best run by ``best``: ``min loss``, or ``max`` of a single number."""
     direction, _, name = best.partition(" ")
     found = []
     for run in runs:
@@ -68,7 +68,7 @@ def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> s
 
 
 def _returned(outcomes: Iterable[Outcome], direction: str) -> str:
-    """What runs returned instead of what `launch.best` names, and what would name it."""
+    """Return what runs returned instead of the value that `launch.best` names, with a corrected key."""
     results = [outcome.result for outcome in outcomes if outcome.status == "completed"]
     columns = [(str(key), value) for result in results if isinstance(result, dict) for key, value in result.items()]
     numbers = list(dict.fromkeys(key for key, value in columns if _is_number(value)))
@@ -84,7 +84,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _apart(runs: Sequence[Run]) -> list[list[str]]:
-    """Of each run the overrides that set it apart from the others; a lone run has none."""
+    """Return for each run the overrides that not all runs share; empty for a single run."""
     if len(runs) < 2:
         return [[] for _ in runs]
     common = common_overrides(runs)
@@ -117,12 +117,12 @@ def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
 
 
 def _needed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width of the whole table, two blanks between its columns."""
+    """Return the width of the table, with two spaces between columns."""
     return sum(max(map(len, column)) + 2 for column in zip(columns, *rows, strict=True)) - 2
 
 
 def _line(columns: Sequence[str], row: Sequence[str]) -> str:
-    """A row of a table that would be too wide: the columns that are filled, each with its name."""
+    """Return a row as text for a table that is too wide: non-empty columns, each with its name."""
     cells = [f"{name} {cell}" for name, cell in zip(columns[1:], row[1:], strict=True) if cell]
     return printable(f"run {row[0]}: " + ", ".join(cells))
 
@@ -137,7 +137,7 @@ def _seconds(outcome: Outcome) -> str:
 
 
 def _values(outcome: Outcome) -> dict[str, str]:
-    """A scalar is `result`, a flat mapping a column for each of its keys."""
+    """Return the value by column: a scalar as `result`, a flat mapping by its keys."""
     if outcome.result_kind == "unserialisable":
         return {"result": "(could not be kept)"}
     found = outcome.columns("(result.pkl)")

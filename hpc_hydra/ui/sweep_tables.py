@@ -1,4 +1,4 @@
-"""Runs as text: the tables of status and results, CSV, JSON.
+"""Runs as text: tables of status and results, CSV, JSON.
 
 Must not know: files, schedulers. rich is imported only to draw.
 """
@@ -33,17 +33,17 @@ COLOURS = {
     "unknown": "yellow",
     "unreadable": "red",
 }
-NARROW = 80  # columns; a narrower terminal is written to as if it had so many
+NARROW = 80  # columns; narrower terminals wrap lines of this width
 _COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
 
 
-MANY = 200  # more runs than this are shown as counts, and those of interest one by one
+MANY = 200  # with more runs, only counts and runs of interest are shown
 _OF_INTEREST = 40
 _QUIET = ("completed", "pending")
 
 
 def of_interest(views: Sequence[RunView]) -> list[RunView]:
-    """Of many runs those that are neither done nor waiting, the failed ones first; all of a few."""
+    """Return all runs, or for many runs those that are neither completed nor pending, failed ones first."""
     if len(views) <= MANY:
         return list(views)
     order = {
@@ -55,7 +55,7 @@ def of_interest(views: Sequence[RunView]) -> list[RunView]:
 
 
 def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> Any:
-    """The table of `hpc-hydra status`, for rich; of many runs only those of interest, unless ``every``."""
+    """Return the table of `hpc-hydra status` for rich; for many runs only those of interest, unless ``every``."""
     whole, views = views, list(views) if every else of_interest(views)
     from rich.console import Group
     from rich.table import Table
@@ -86,7 +86,7 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> 
 
 
 def counts(views: Sequence[RunView]) -> Any:
-    """How many runs are in which state, for rich."""
+    """Return the number of runs in each state, for rich."""
     from rich.text import Text
 
     text = Text(f"{len(views)} run{'s' if len(views) != 1 else ''}: ")
@@ -97,7 +97,7 @@ def counts(views: Sequence[RunView]) -> Any:
 
 
 def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
-    """The same for machines."""
+    """Return the data of `hpc-hydra status --json`."""
     return [
         {
             "run": view.run.num,
@@ -119,7 +119,7 @@ def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows: run, what was overridden differently, state, what was returned."""
+    """Return columns and rows: run, distinguishing overrides, state, returned values."""
     common = common_overrides([view.run for view in views])
     keys: dict[str, None] = {}
     values: dict[str, None] = {}
@@ -140,7 +140,7 @@ def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
 
 
 def notes_on_good_ends(views: Sequence[RunView]) -> list[str]:
-    """What is to be known of runs that ended well, a line for each thing."""
+    """Return notes about completed runs, one line per distinct note."""
     runs: dict[str, list[int]] = {}
     for view in views:
         if view.word == "completed" and view.reason:
@@ -150,7 +150,7 @@ def notes_on_good_ends(views: Sequence[RunView]) -> list[str]:
 
 
 def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
-    """The same for machines, with whole values."""
+    """Return the data of `hpc-hydra results --json`, with complete values."""
     return [
         {
             "run": view.run.num,
@@ -166,7 +166,7 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def _given(overrides: Iterable[str]) -> dict[str, Any]:
-    """Key → value of overrides, as the program got them: without Hydra's quotes and escapes."""
+    """Return the values of overrides by key, as the program received them: without Hydra's quotes and escapes."""
     found: dict[str, Any] = {}
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
@@ -174,7 +174,7 @@ def _given(overrides: Iterable[str]) -> dict[str, Any]:
         if equals:
             from hpc_hydra.records.frozen_config import parse_override
 
-            with suppress(Exception):  # as Hydra cannot read it, it stands as it is
+            with suppress(Exception):  # not readable by Hydra, or not JSON: keep the text
                 found[key] = parse_override(override).value()
                 json.dumps(found[key])
     return found
@@ -185,7 +185,7 @@ def _setting(own: Mapping[str, Any], key: str) -> Any:
 
 
 def _flat(view: RunView) -> dict[str, Any]:
-    """A scalar under "result", a flat dict under its keys, anything else as JSON."""
+    """Return the value by column: a scalar as "result", a flat dict by its keys, anything else as JSON."""
     found = view.outcome.columns(f"(pickle: {view.paths.result})") if view.outcome else {}
     return {key: _cell(value) for key, value in found.items()}
 
@@ -195,7 +195,7 @@ def _cell(value: Any) -> Any:
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """Columns and rows for rich; of very many the text itself, which rich would draw for seconds."""
+    """Return the table for rich, or plain text for many rows, which rich is slow to draw."""
     if len(rows) > MANY:
         return _plain([columns, *rows])
     from rich.table import Table
@@ -216,7 +216,7 @@ def _plain(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns and rows as RFC 4180 has it, with line feeds."""
+    """Return columns and rows as CSV (RFC 4180, with line feeds)."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -228,18 +228,18 @@ def as_json(data: Any) -> str:
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:  # lone surrogates, and what standard output cannot say
+    except UnicodeEncodeError:  # lone surrogates, or a standard output that is not UTF-8
         return json.dumps(data, indent=2)
     return text
 
 
 def duration(seconds: float | None) -> str:
-    """As `ending.duration`; a dash where it is not known."""
+    """Return a duration as text; a dash if unknown."""
     return "-" if seconds is None else ending.duration(seconds)
 
 
 def draw(what: Any) -> None:
-    """Print; in a pipe as wide as it needs, as nothing must be cut to a width that nobody has."""
+    """Print a table; only a terminal limits its width."""
     if isinstance(what, str):
         print(what, flush=True)
         return
@@ -247,7 +247,7 @@ def draw(what: Any) -> None:
     console = streams.console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console = streams.console(highlight=False, width=1000)
-    elif console.width < NARROW:  # the terminal breaks lines; columns without room would be left out
+    elif console.width < NARROW:  # the terminal wraps lines; rich would drop columns
         console = streams.console(highlight=False, width=NARROW)
     with console.capture() as captured:
         console.print(what)

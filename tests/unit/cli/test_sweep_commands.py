@@ -193,7 +193,7 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["status", "nowhere"], "no directory"),
+        (["status", "nowhere"], "neither a directory"),
         (["results", "failde", "."], "'failde' is neither a directory nor a selection of runs; did you mean failed?"),
         (["status", ".", ".."], "'..' is a second directory"),
         (["status", "7"], "runs are 0-3"),

@@ -276,8 +276,8 @@ def test_help_loads_neither_hydra_nor_torch(words: list[str]) -> None:
         ("--nproc-per-node", "-n PROCS"),
         ("--nproc_per_node=4", "-n PROCS"),
         ("--standalone", "--local"),
-        ("--rdzv-endpoint=a:1", "leave it out"),
-        ("--master_port=1", "leave it out"),
+        ("--rdzv-endpoint=a:1", "omit it"),
+        ("--master_port=1", "omit it"),
     ],
 )
 def test_options_of_torchrun_itself_are_told_as_ours(option: str, fix: str) -> None:
