@@ -162,7 +162,7 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "nodes=2", "--", "x"], "Try: resources.nodes"),
         (["run", "lr=1", "--", "x"], "--fill +lr=VALUE"),
         (["run", "--fill", "lr=1", "--", "x"], "Try: +lr=VALUE"),
-        (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is no key"),
+        (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is not a key"),
         (["run", "--fill", "+rank=8", "--", "echo", "{rank}"], "is set by each rank"),
         (["run", "-m", "--fill", "+lr=1,2", "--", "echo"], "{lr} in the command"),
         (["run", "--fill", "+o=${hydra:job.nam}", "--", "echo", "{o}"], "Try: hydra.job.name"),

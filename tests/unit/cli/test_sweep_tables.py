@@ -90,7 +90,7 @@ def test_what_a_run_was_given_is_shown_as_the_program_got_it(override: str, valu
     ("outcome", "reason", "code"),
     [
         (Outcome(0, "cancelled", 1, reason="CANCELLED"), "never started", None),
-        (Outcome(0, "cancelled", 143, "t", reason="CANCELLED"), "nobody says", 143),
+        (Outcome(0, "cancelled", 143, "t", reason="CANCELLED"), "by an unknown user", 143),
         (Outcome(0, "timeout", 143, "t", reason="TIMEOUT"), "time limit 1m reached", 143),
         (Outcome(0, "timeout", 137, "t", reason="TIMEOUT: TimeLimit"), "time limit 1m reached", 137),
         (Outcome(0, "timeout", 1, reason="the time limit was reached"), "time limit 1m reached", None),
