@@ -26,12 +26,13 @@ from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.schedulers import commands, container, generic, registry
+from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, container, registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
@@ -159,7 +160,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     [run] = prepared.runs
     plan = run.plan
     adapter = registry.adapter_for(plan.request.scheduler)
-    generic.check(adapter, plan.tasks)
+    capability_checks.check(adapter, task_request(plan))
     if plan.request.max_requeues:
         raise ConfigError(
             "a run attached to this console cannot be requeued", where="launch.max_requeues", fix="launch.bg=true"
@@ -175,12 +176,12 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     script = SweepPaths(root).script(JOB)
     held = allocation.held(adapter, prepared.settings.launch.inside)
     spec = replace(spec, held=held)
-    env = cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
+    env = cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
     if held is not None and isinstance(adapter, JobSteps):
         from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 
-        StepSubmitter(adapter, held).check(plan.tasks)
-        command, env = ["bash", str(script)], adapter.step_environment(os.environ, plan.tasks, held)
+        StepSubmitter(adapter, held).check(task_request(plan))
+        command, env = ["bash", str(script)], adapter.step_environment(os.environ, task_request(plan), held)
     else:
         if not isinstance(adapter, Attach):
             return None

@@ -21,7 +21,7 @@ from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.records.frozen_config import parse_override
-from hpc_hydra.schedulers import generic, registry
+from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.environment import cleaned
@@ -55,7 +55,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     kept = preparer.root if settings.launch_dir is not None else None
     placed = kept / script.name if kept else script.absolute()
     adapter = registry.adapter_for(plan.request.scheduler)
-    generic.check(adapter, plan.request)
+    capability_checks.check(adapter, plan.request)
     fields, names = typed(overrides)
     request = typed_request(plan.request, fields, names)
     name = plan.request.job_name if "job_name" in fields else None
@@ -84,7 +84,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if settings.setup_only:
         say(f"nothing was submitted; to submit it:\n  {shlex.join(command)}")
         return 0
-    kept_variables = generic.inherited_variables(adapter, request)
+    kept_variables = capability_defaults.inherited_variables(adapter, request)
     env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **adapter.command_env}
     logging, here = plan.logging, Path.cwd()
     streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=adapter.has_queue)

@@ -36,10 +36,11 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts
     from hpc_hydra.launcher.prepare import Preparer
+    from hpc_hydra.planning.tasks import task_request
     from hpc_hydra.planning.types import Rendezvous
     from hpc_hydra.records.batching import Group
     from hpc_hydra.records.files import write_script
-    from hpc_hydra.schedulers import container, generic, registry
+    from hpc_hydra.schedulers import capability_checks, capability_defaults, container, registry
     from hpc_hydra.schedulers.capabilities import InteractiveShell
     from hpc_hydra.schedulers.environment import cleaned, is_in_job
     from hpc_hydra.schedulers.job_script import interactive_script, write_secrets
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     request = replace(plan.request, warning=None, max_requeues=0)  # a warning would end the shell
     plan = replace(plan, request=request)
     adapter = registry.adapter_for(plan.request.scheduler)
-    generic.check(adapter, plan.tasks)
+    capability_checks.check(adapter, task_request(plan))
     root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(adapter.name)
     try:
         group = Group(plan, (replace(prepared.runs[0], plan=plan, dir=root),))
@@ -90,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
         env = (
             dict(os.environ)
             if is_in_job(os.environ)
-            else cleaned(os.environ, keep=generic.inherited_variables(adapter, plan.request))
+            else cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
         )
         return _interactive(command, env, adapter.name)
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import JobSpec, Scheduler, in_queue, is_packed
+from hpc_hydra.schedulers.base import JobSpec, Scheduler, is_packed, queue_id
 from hpc_hydra.schedulers.capabilities import Dependencies, Resubmission
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import is_selection, select
@@ -42,7 +42,7 @@ class Awaited:
     def in_part(self) -> list[RunView]:
         """Active runs that do not end with their job: it carries other runs too, or may be resubmitted."""
         shared = self._shared()
-        return [view for view in self.active if in_queue(view.id) in shared]
+        return [view for view in self.active if queue_id(view.id) in shared]
 
     def jobs_of(self, scheduler: str) -> list[tuple[str, ...]]:
         """Return the ids of the awaited jobs in a scheduler's queue: a tuple per whole submission, else one id each.
@@ -50,11 +50,11 @@ class Awaited:
         Without the jobs in `in_part`, for which only the launcher can wait.
         """
         shared = self._shared()
-        wanted = {in_queue(v.id) for v in self.active if v.scheduler == scheduler} - shared
-        completed = {in_queue(v.id) for v in self.views if v.word == "completed"} - shared
+        wanted = {queue_id(v.id) for v in self.active if v.scheduler == scheduler} - shared
+        completed = {queue_id(v.id) for v in self.views if v.word == "completed"} - shared
         awaited: list[tuple[str, ...]] = []
         for job in self.sweep.state.jobs.values():
-            ids = tuple(dict.fromkeys(map(in_queue, job.ids)))
+            ids = tuple(dict.fromkeys(map(queue_id, job.ids)))
             elements = [id_ for id_ in ids if id_ in wanted]
             if elements:
                 awaited += [ids] if set(ids) <= wanted | completed else [(id_,) for id_ in elements]
@@ -65,14 +65,14 @@ class Awaited:
         """Return the ids of allocations that also carry other runs, and of jobs that may be resubmitted."""
         awaited = {view.id for view in self.views}
         resubmitted = {
-            in_queue(view.id)
+            queue_id(view.id)
             for view in self.views
             if view.scheduler
             and view.run.plan.request.max_requeues
             and isinstance(registry.adapter_for(view.scheduler), Resubmission)
         }
         ids = [id_ for job in self.sweep.state.jobs.values() for id_ in job.ids if is_packed(id_)]
-        return resubmitted | {in_queue(id_) for id_ in ids if id_ not in awaited}
+        return resubmitted | {queue_id(id_) for id_ in ids if id_ not in awaited}
 
 
 def read(text: str, here: Path) -> Awaited:

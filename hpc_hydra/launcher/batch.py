@@ -12,11 +12,12 @@ from pathlib import Path
 
 from hpc_hydra.launcher import scripts
 from hpc_hydra.launcher.adapters import Adapters
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks, capability_defaults
 from hpc_hydra.schedulers.base import JobSpec
 
 Jobs = list[tuple[Group, JobSpec, Path]]
@@ -26,18 +27,18 @@ def groups(runs: Sequence[Run], adapters: Adapters) -> list[Group]:
     """Group runs with equal requests. Raises `HpcHydraError` for a request that its scheduler does not support."""
     equal = group(runs)
     for one in equal:
-        generic.check(adapters[one.plan.request.scheduler], one.plan.tasks)
-    batched = packed(equal, generic.packing_by_launch_args(one.plan.request.scheduler for one in equal))
+        capability_checks.check(adapters[one.plan.request.scheduler], task_request(one.plan))
+    batched = packed(equal, capability_defaults.packing_by_launch_args(one.plan.request.scheduler for one in equal))
     for one in batched:
         if one.pack is not None:
-            generic.check_packing(adapters[one.plan.request.scheduler], one.plan.request)
+            capability_checks.check_packing(adapters[one.plan.request.scheduler], one.plan.request)
     return batched
 
 
 def submittable(groups: Sequence[Group], adapters: Adapters) -> list[Group]:
     """Split groups at the array size limits, which are queried from the schedulers. Raises `HpcHydraError`."""
     for one in groups:
-        adapters.submitter(one.plan.request.scheduler).check(one.plan.tasks)
+        adapters.submitter(one.plan.request.scheduler).check(task_request(one.plan))
     return split(groups, {name: adapters.submitter(name).array_limit() for name in with_arrays(groups)})
 
 

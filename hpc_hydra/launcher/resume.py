@@ -24,6 +24,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured, end
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
@@ -31,7 +32,7 @@ from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers import generic, registry
+from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.recover import recover
@@ -98,7 +99,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         submitters: dict[str, Submitter] = {}
         there = in_queues(views)
         equal = group(runs)
-        groups = packed(equal, generic.packing_by_launch_args(one.plan.request.scheduler for one in equal))
+        groups = packed(equal, capability_defaults.packing_by_launch_args(one.plan.request.scheduler for one in equal))
         jobs = _jobs(sweep, groups, submitters, launch.inside, there)
         _print_notes(jobs, sweep)
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_CONFIRM_FIX)
@@ -269,9 +270,9 @@ def _jobs(
         if scheduler not in submitters:
             held[scheduler] = allocation.held(registry.adapter_for(scheduler), inside)
             submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
-        generic.check(submitters[scheduler].adapter, g.plan.tasks)
+        capability_checks.check(submitters[scheduler].adapter, task_request(g.plan))
         if g.pack is not None:
-            generic.check_packing(submitters[scheduler].adapter, g.plan.request)
+            capability_checks.check_packing(submitters[scheduler].adapter, g.plan.request)
         submitters[scheduler].check(g.plan.request)
     python = _python(sweep)
     jobs = []

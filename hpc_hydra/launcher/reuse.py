@@ -18,7 +18,7 @@ from hpc_hydra.records.frozen_config import read_runs
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import read_manifest
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import State, Submitter, in_queue
+from hpc_hydra.schedulers.base import State, Submitter, queue_id
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui.progress import complain
@@ -148,7 +148,7 @@ def _refuse_active(root: Path, submitter: Callable[[str], Submitter]) -> None:
                 alive = [id_ for id_, status in statuses.items() if status.state in (State.PENDING, State.RUNNING)]
             else:
                 running = processes.local_runs(SweepPaths(root).jobs)
-                alive = [id_ for id_ in ids if in_queue(id_) in running]
+                alive = [id_ for id_ in ids if queue_id(id_) in running]
         except HpcHydraError:
             continue
         if alive:

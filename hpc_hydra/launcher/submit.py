@@ -23,7 +23,7 @@ from hpc_hydra.records.files import GONE, is_gone
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job, Outcome
-from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, queue_id
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
@@ -210,7 +210,7 @@ class Session:
         self.manifest.submitted(job)
         base = job.key.partition(".")[0]
         for key in filter(None, (base, self._parts.get(base))):
-            self._ids.setdefault(key, []).append(tuple(dict.fromkeys(map(in_queue, job.ids))))
+            self._ids.setdefault(key, []).append(tuple(dict.fromkeys(map(queue_id, job.ids))))
         self._submitting = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
@@ -277,11 +277,11 @@ class Session:
         hopeless: dict[tuple[str, str], list[Watched]] = {}
         for watched in self._active:
             if watched.status.never and watched.status.state is State.PENDING:
-                id_ = in_queue(watched.id)
+                id_ = queue_id(watched.id)
                 if id_ not in self._hopeless:
                     hopeless.setdefault((watched.job, watched.status.reason), []).append(watched)
         for (_, reason), several in hopeless.items():
-            self._hopeless |= {in_queue(watched.id) for watched in several}
+            self._hopeless |= {queue_id(watched.id) for watched in several}
             nums = " ".join(str(watched.run.num) for watched in several[:10]) + " …" * (len(several) > 10)
             complain(
                 f"hpc_hydra: this will never start as it is: job {self._shown_ids(several)} "
@@ -422,7 +422,7 @@ class Session:
     def _shown_ids(watched: Sequence[Watched]) -> str:
         """Format ids; of many, only the first and last of each job."""
         by_job: dict[str, list[str]] = {}
-        for job, id_ in dict.fromkeys((w.job, in_queue(w.id)) for w in watched):
+        for job, id_ in dict.fromkeys((w.job, queue_id(w.id)) for w in watched):
             by_job.setdefault(job, []).append(id_)
         if sum(map(len, by_job.values())) <= 20:
             return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"

@@ -27,7 +27,7 @@ from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.capabilities import JobEndQuery
-from hpc_hydra.schedulers.generic import requeue_exit_code
+from hpc_hydra.schedulers.capability_defaults import requeue_exit_code
 from hpc_hydra.schedulers.registry import adapter_for
 
 

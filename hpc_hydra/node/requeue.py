@@ -22,7 +22,7 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import intends, took_over, was_cancelled, withdraws
 from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
 from hpc_hydra.schedulers.capabilities import JobEndQuery, RequeueCommand, RequeueExitCode, Resubmission
 from hpc_hydra.schedulers.environment import cleaned
@@ -132,7 +132,7 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
 
 def _count(attempt: Attempt, record: RunRecord, scheduler: Scheduler) -> int:
     """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
-    known = generic.restarts(scheduler, os.environ)
+    known = capability_defaults.restarts(scheduler, os.environ)
     if known is not None:
         return known
     paths = attempt.paths(record)
@@ -145,7 +145,7 @@ def intend(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
 
     So whoever cancels this one, or finds it ended, knows what to look for (`succession`).
     """
-    name = generic.successor_of(scheduler, os.environ, count)
+    name = capability_defaults.successor_of(scheduler, os.environ, count)
     if name is not None:
         intends(attempt.sweep, attempt.job, attempt.job_id, name)
 
@@ -193,7 +193,7 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
 
 def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
     """``env`` with what makes commands speak to the queue that this job came from."""
-    return {**env, **generic.command_environment(scheduler, os.environ)}
+    return {**env, **capability_defaults.command_environment(scheduler, os.environ)}
 
 
 def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> tuple[str, str | None]:

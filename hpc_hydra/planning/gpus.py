@@ -24,8 +24,8 @@ _PER_RANK = re.compile(r"(?:(?:q|quiet|v|verbose),)?(?:(?:single|per_task):(\d+)
 
 
 @dataclass(frozen=True)
-class Gpus:
-    """What became of the system's ``gpu_request`` and ``gpu_bind``."""
+class GpuOptions:
+    """The options for GPUs, from the system's ``gpu_request`` and ``gpu_bind``."""
 
     request: str | None
     bind: str | None
@@ -33,26 +33,26 @@ class Gpus:
     notes: tuple[str, ...] = ()
 
 
-def gpus(settings: Settings, merged: Merged, sized: Size) -> Gpus:
-    """Decide it. Raises `PlanError` for a binding of the user's own that contradicts the GPUs of a rank."""
+def gpus(settings: Settings, merged: Merged, sized: Size) -> GpuOptions:
+    """Decide how GPUs are requested and bound. Raises `PlanError` if the user's binding contradicts the rank's GPUs."""
     shared = sized.shared_gpus is not None
     bind = settings.system.gpu_bind if sized.gpus_per_proc and not shared else None
     if merged.own_gpu_bind and sized.gpus_per_proc:
         _check_own(merged.own_gpu_bind, bind, sized.gpus_per_proc)
-        return Gpus(gpu_request(settings, merged, shared), bind)
+        return GpuOptions(gpu_request(settings, merged, shared), bind)
     if not sized.gpus_per_proc or settings.rendezvous.gpu_visibility == "own":
         bind, notes = _fitting(bind, sized.gpus_per_proc)
-        return Gpus(gpu_request(settings, merged, shared), bind, None, notes)
+        return GpuOptions(gpu_request(settings, merged, shared), bind, None, notes)
     asked = gpu_request(settings, merged, shared)
     request = gpu_request(settings, merged, True) if asked == "gpus-per-task" else asked
     order = CLOSEST if asked == "gpus-per-task" and bind is None else None
     if bind is not None and _CONFINES.fullmatch(bind):
-        return Gpus(request, None, None if bind == "per-task" else CLOSEST)
+        return GpuOptions(request, None, None if bind == "per-task" else CLOSEST)
     listed = _positions(bind, sized)
     if listed is not None:
-        return Gpus(request, None, listed)
+        return GpuOptions(request, None, listed)
     bind, notes = _fitting(bind, sized.gpus_per_proc)
-    return Gpus(request, bind, order, notes)
+    return GpuOptions(request, bind, order, notes)
 
 
 def _positions(bind: str | None, sized: Size) -> str | None:

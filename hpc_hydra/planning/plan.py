@@ -9,10 +9,10 @@ from hpc_hydra.config.schema import THIS_MACHINE, MonitorConfig, Settings, Syste
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
-from hpc_hydra.planning.gpus import Gpus, gpus
+from hpc_hydra.planning.gpus import GpuOptions, gpus
 from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, pattern, rendezvous
-from hpc_hydra.planning.size import Hardware, Size, size
-from hpc_hydra.planning.types import Monitor, Plan, Request
+from hpc_hydra.planning.size import NodeSize, Size, size
+from hpc_hydra.planning.types import Monitor, Plan, Rendezvous, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
 from hpc_hydra.planning.warning import notes as notes_on_warning
 from hpc_hydra.planning.warning import warning
@@ -20,12 +20,12 @@ from hpc_hydra.planning.warning import warning
 
 @dataclasses.dataclass(frozen=True)
 class SchedulerFacts:
-    """What planning has to know about a scheduler; its adapter tells (`schedulers.planner.facts`).
+    """What planning needs to know about a scheduler, from its adapter (`schedulers.planner.facts`).
 
     Attributes:
-        options: what its commands call the things that our keys stand for.
-        has_queue: jobs outlive the launcher; False: hosts, or this machine, without a scheduler.
-        helper_tasks: tasks on a node beside its ranks, where replica groups are started.
+        options: the options of its commands that our keys stand for.
+        has_queue: jobs outlive the launcher; False for hosts, or this machine, without a scheduler.
+        helper_tasks: tasks on a node beside the ranks of replica groups.
     """
 
     options: options.OptionTable = options.NO_OPTIONS
@@ -37,51 +37,40 @@ def plan(settings: Settings, scheduler: SchedulerFacts) -> Plan:
     """Decide everything about a run's job.
 
     Args:
-        settings: checked (`config.load`), and with `kind: auto` already filled in (`system.detect.resolve`).
-        scheduler: about the settings' scheduler.
+        settings: checked by `config.load`; `system.detect.resolve` has replaced `kind: auto`.
+        scheduler: facts about the settings' scheduler.
 
     Raises:
-        ConfigError: a value or combination that means nothing.
-        PlanError: more than the system or its queue has.
+        ConfigError: an invalid value or combination.
+        PlanError: a request for more than the system or its queue has.
     """
     _resolved(settings)
     settings = dataclasses.replace(settings, system=_without_foreign_scheduler(settings))
     merged = options.merge(settings, scheduler.options)
-    settings = merged.settings
-    queue = queues.choose(settings.system, settings.scheduler.queue)
-    settings = dataclasses.replace(settings, system=queues.with_hardware(settings.system, queue))
-    name, has_queue = settings.scheduler.name, scheduler.has_queue
-    meet = rendezvous(settings.rendezvous, settings.system, name, has_queue=has_queue)
-    notes: tuple[str, ...] = ()
-    if meet.launcher == "mpiexec":
-        notes = _launched_by_mpi(settings, merged)
-    elif meet.by_agents and (settings.system.gpu_bind or settings.system.cpu_bind):
-        notes = (f"rendezvous={meet.name}: agents start the ranks; the system's gpu_bind and cpu_bind are left out",)
-    listed = hosts.hosts(settings.scheduler)
-    notes += hosts.notes(settings.resources, listed)
-    settings = dataclasses.replace(settings, resources=hosts.filled(settings.resources, listed))
+    listed = hosts.hosts(merged.settings.scheduler)
+    queue = queues.choose(merged.settings.system, merged.settings.scheduler.queue)
+    settings = dataclasses.replace(
+        merged.settings,
+        system=queues.with_hardware(merged.settings.system, queue),
+        resources=hosts.filled(merged.settings.resources, listed),
+    )
+    meet = rendezvous(settings.rendezvous, settings.system, settings.scheduler.name, has_queue=scheduler.has_queue)
     if settings.logging.rank_prefix and meet.start_mode == "mpi":
         raise PlanError(
             "MPI's ranks open their logs themselves",
             where="logging.rank_prefix",
             fix="rendezvous=tcp, or logging.out='rank_{rank}.log' for a file each",
         )
-    strange = queues.unknown(settings.system, queue) if _names_a_queue(settings) else None
-    if settings.scheduler.queue is None:
-        strange = queues.check_default(settings.system)
-    if strange is not None:
-        notes += (strange,)
-    if settings.logging.debug:
-        notes += ("debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)",)
     helpers = scheduler.helper_tasks if meet.has_replicas else 0
-    sized = size(settings.resources, _hardware(settings.system, queue), meet.fraction_max_gpu_mem, helpers)
+    sized = size(settings.resources, _node(settings.system, queue), meet.fraction_max_gpu_mem, helpers)
     check_replicas(meet, sized.nodes, sized.procs_per_node)
     check_nodes(meet, sized.nodes)
     packed = packing.wanted(settings)
     if packed.pack is not None:
         sized = packing.slice_of_node(settings, packed, sized)
-    given = gpus(settings, merged, sized)
-    request = _request(settings, merged, queue, sized, given, tuple(host.name for host in listed))
+    gpu_options = gpus(settings, merged, sized)
+    memory, notes_on_memory = _memory(settings, merged, queue)
+    request = _request(settings, merged, queue, sized, gpu_options, memory, tuple(host.name for host in listed))
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     warned = warning(settings, request.time_limit, meet)
     request = dataclasses.replace(
@@ -103,23 +92,64 @@ def plan(settings: Settings, scheduler: SchedulerFacts) -> Plan:
         bind_cores=settings.launch.bind_cores,
         gpus_asked=_gpus_asked(settings),
         exit_timeout=seconds(settings.launch.exit_timeout, "launch.exit_timeout", bare=False),
-        gpu_order=given.order,
-        notes=(*merged.notes, *sized.notes, *given.notes, *notes),
+        gpu_order=gpu_options.order,
         container=container(settings.container, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor, request.job_name),
         secrets=tuple(settings.launch.secrets),
-        poll_interval=_poll_interval(settings, has_queue=has_queue),
+        poll_interval=_poll_interval(settings, has_queue=scheduler.has_queue),
         pack=packed.pack,
         after=_after(settings.launch.after),
         allocations=packed.allocations,
         cores_on_node=packed.cores_on_node,
         mem_on_node=packed.mem_on_node,
     )
-    return dataclasses.replace(done, notes=(*done.notes, *packing.notes(done), *notes_on_warning(done.request)))
+    notes = [
+        *merged.notes,
+        *notes_on_memory,
+        *sized.notes,
+        *gpu_options.notes,
+        *_notes_on_start(settings, merged, meet),
+        *hosts.notes(merged.settings.resources, listed),
+        *_notes_on_queue(settings, queue),
+        *_notes_on_debugging(settings),
+        *packing.notes(done),
+        *notes_on_warning(request),
+    ]
+    return dataclasses.replace(done, notes=tuple(notes))
+
+
+def _notes_on_start(settings: Settings, merged: options.Merged, meet: Rendezvous) -> tuple[str, ...]:
+    """Return notes on options of the launch command that have no effect. Raises as `_launched_by_mpi`."""
+    if meet.launcher == "mpiexec":
+        return _launched_by_mpi(settings, merged)
+    if meet.by_agents and (settings.system.gpu_bind or settings.system.cpu_bind):
+        starter = "agents start the ranks"
+        if meet.start_mode == "fork_server":
+            starter = "with fork_server one process per node starts the ranks"
+        return (f"rendezvous={meet.name}: {starter}; the system's gpu_bind and cpu_bind are ignored",)
+    return ()
+
+
+def _notes_on_queue(settings: Settings, queue: queues.Queue) -> tuple[str, ...]:
+    """Return a note if the system does not know the queue, or if its own default is questionable."""
+    note = None
+    if settings.scheduler.queue is None:
+        note = queues.check_default(settings.system)
+    elif _names_a_queue(settings):
+        note = queues.unknown(settings.system, queue)
+    return () if note is None else (note,)
+
+
+def _notes_on_debugging(settings: Settings) -> tuple[str, ...]:
+    note = "debugging is on: logging.debug, or DEBUG in your shell (logging.debug=false to go without)"
+    return (note,) if settings.logging.debug else ()
 
 
 def _with_helpers(request: Request, helpers: int, cores: int | None) -> tuple[int, int | None] | None:
-    """Ranks and helpers as tasks of a node; None where there are no helpers, or no cores for them."""
+    """Return `Request.allocation`: ranks and helpers as tasks of a node.
+
+    None if there are no helpers, or no cores for them.
+    """
     tasks, cpus = request.procs_per_node + helpers, request.cpus_per_proc
     by_task = request.gpu_request == "gpus-per-task"  # each task would get GPUs
     fits = cpus is None or (cores is not None and tasks * cpus <= cores)
@@ -161,7 +191,7 @@ def _after(value: object) -> tuple[str, ...]:
 
 
 def _launched_by_mpi(settings: Settings, merged: options.Merged) -> tuple[str, ...]:
-    """Refuse what the user says to a launch command that is not used; the system's own options are noted."""
+    """Refuse the user's options of a launch command that is not used; return a note on the system's own options."""
     for key in ("launch_extra", "mpi"):
         if getattr(settings.scheduler, key):
             raise PlanError(
@@ -169,8 +199,8 @@ def _launched_by_mpi(settings: Settings, merged: options.Merged) -> tuple[str, .
                 where=f"scheduler.{key}",
                 fix="rendezvous.launcher=scheduler, or leave it out",
             )
-    left = sorted({name for name, _ in merged.launch_args})
-    return (f"mpiexec starts the ranks: without {', '.join(left)} of the launch command",) if left else ()
+    unused = sorted({name for name, _ in merged.launch_args})
+    return (f"mpiexec starts the ranks: without {', '.join(unused)} of the launch command",) if unused else ()
 
 
 def _gpus_asked(settings: Settings) -> bool:
@@ -212,8 +242,8 @@ def _names_a_queue(settings: Settings) -> bool:
     return settings.scheduler.queue is not None and settings.system.scheduler in (None, settings.scheduler.name)
 
 
-def _hardware(system: SystemConfig, queue: queues.Queue) -> Hardware:
-    return Hardware(
+def _node(system: SystemConfig, queue: queues.Queue) -> NodeSize:
+    return NodeSize(
         system=system.name,
         cores_per_node=system.cores_per_node,
         gpus_per_node=system.gpus_per_node,
@@ -228,7 +258,8 @@ def _request(
     merged: options.Merged,
     queue: queues.Queue,
     sized: Size,
-    given: Gpus,
+    gpu_options: GpuOptions,
+    memory: int | None,
     hosts: tuple[str, ...],
 ) -> Request:
     system, scheduler, profile = settings.system, settings.scheduler, queue.profile
@@ -239,7 +270,7 @@ def _request(
         gpus_per_proc=sized.gpus_per_proc,
         shared_gpus=sized.shared_gpus,
         cpus_per_proc=sized.cpus_per_proc,
-        mem_per_node=_memory(settings, merged, queue),
+        mem_per_node=memory,
         time_limit=seconds(settings.resources.time_limit, "resources.time_limit")
         or seconds(profile.time_limit, f"{queue.key}.time_limit"),
         exclusive=settings.resources.exclusive,
@@ -257,9 +288,9 @@ def _request(
         comment=scheduler.comment,
         array_parallelism=scheduler.array_parallelism,
         mpi=scheduler.mpi,
-        gpu_request=given.request,
+        gpu_request=gpu_options.request,
         gpu_type=_gpu_type(system) if sized.gpus_per_proc else None,
-        gpu_bind=given.bind,
+        gpu_bind=gpu_options.bind,
         cpu_bind=system.cpu_bind,
         project=scheduler.project,
         user_group=scheduler.user_group,
@@ -292,13 +323,13 @@ def _python(value: str | None) -> str | None:
     return value
 
 
-def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> int | None:
-    """Memory of a node in MiB: the user's, else the queue's; none beside another spelling of it."""
+def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> tuple[int | None, tuple[str, ...]]:
+    """Return the memory of a node in MiB, and notes: the user's, else the queue's; None if an option requests it."""
     asked = mebibytes(settings.resources.mem_per_node, "resources.mem_per_node")
     if merged.own_memory:
-        if queue.profile.mem_per_node is not None:
-            merged.notes.append(f"{merged.own_memory} replaces {queue.key}.mem_per_node={queue.profile.mem_per_node}")
-        return None
+        if queue.profile.mem_per_node is None:
+            return None, ()
+        return None, (f"{merged.own_memory} replaces {queue.key}.mem_per_node={queue.profile.mem_per_node}",)
     has = mebibytes(settings.system.mem_per_node, "system.mem_per_node")
     if asked and has and asked > has:
         raise PlanError(
@@ -307,5 +338,5 @@ def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> 
             fix=f"resources.mem_per_node={size_text(has)} or less, or 0 for the whole node",
         )
     if asked is None and "mem" not in merged.removed:
-        return mebibytes(queue.profile.mem_per_node, f"{queue.key}.mem_per_node")
-    return asked
+        return mebibytes(queue.profile.mem_per_node, f"{queue.key}.mem_per_node"), ()
+    return asked, ()

@@ -13,7 +13,7 @@ from hpc_hydra.errors import PlanError
 
 
 @dataclass(frozen=True)
-class Hardware:
+class NodeSize:
     """A node, as far as it is known. None: not known; never guessed."""
 
     system: str
@@ -36,7 +36,7 @@ class Size:
     notes: tuple[str, ...] = ()
 
 
-def size(asked: ResourcesConfig, node: Hardware, fraction_of_gpu_mem: float | None = None, helpers: int = 0) -> Size:
+def size(asked: ResourcesConfig, node: NodeSize, fraction_of_gpu_mem: float | None = None, helpers: int = 0) -> Size:
     """Decide the size of a job.
 
     Args:
@@ -74,7 +74,7 @@ def _exclusions(asked: ResourcesConfig) -> None:
             )
 
 
-def _gpus_per_proc(asked: ResourcesConfig, node: Hardware) -> int:
+def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
     """GPUs of a rank; refuses GPUs on a system that has none, or more than a node has."""
     sized = next((key for key in ("gpus_at_least", "gpumem_at_least") if getattr(asked, key) is not None), None)
     if node.gpus_per_node == 0 and (sized or asked.gpus_per_proc):
@@ -102,7 +102,7 @@ def _gpus_per_proc(asked: ResourcesConfig, node: Hardware) -> int:
     return asked.gpus_per_proc
 
 
-def _unknown(key: str, fact: str, example: int, node: Hardware) -> PlanError:
+def _unknown(key: str, fact: str, example: int, node: NodeSize) -> PlanError:
     return PlanError(
         f"cannot be turned into nodes: system.{fact} of {node.system!r} is not known",
         where=key,
@@ -110,11 +110,11 @@ def _unknown(key: str, fact: str, example: int, node: Hardware) -> PlanError:
     )
 
 
-def _default_procs(gpus_per_proc: int, node: Hardware) -> int:
+def _default_procs(gpus_per_proc: int, node: NodeSize) -> int:
     return node.gpus_per_node // gpus_per_proc if gpus_per_proc and node.gpus_per_node else 1
 
 
-def _by_gpus(asked: ResourcesConfig, node: Hardware, gpus_per_proc: int, fraction: float | None) -> tuple[int, int]:
+def _by_gpus(asked: ResourcesConfig, node: NodeSize, gpus_per_proc: int, fraction: float | None) -> tuple[int, int]:
     """Nodes and ranks on each for at least so many GPUs: as few nodes as can be, ranks spread evenly."""
     assert node.gpus_per_node
     gpus = asked.gpus_at_least or 0
@@ -131,7 +131,7 @@ def _by_gpus(asked: ResourcesConfig, node: Hardware, gpus_per_proc: int, fractio
     return nodes, ceil(ranks / nodes)
 
 
-def _shared_gpus(asked: ResourcesConfig, node: Hardware, procs: int, gpus_per_proc: int) -> int | None:
+def _shared_gpus(asked: ResourcesConfig, node: NodeSize, procs: int, gpus_per_proc: int) -> int | None:
     need = procs * gpus_per_proc
     if node.gpus_per_node is None or need <= node.gpus_per_node:
         return None
@@ -147,7 +147,7 @@ def _shared_gpus(asked: ResourcesConfig, node: Hardware, procs: int, gpus_per_pr
     )
 
 
-def _cpus(asked: ResourcesConfig, node: Hardware, procs: int, helpers: int) -> tuple[int | None, tuple[str, ...]]:
+def _cpus(asked: ResourcesConfig, node: NodeSize, procs: int, helpers: int) -> tuple[int | None, tuple[str, ...]]:
     cores = node.cores_per_node
     if cores is None:
         return asked.cpus_per_proc or node.cpus_per_proc, ()

@@ -254,36 +254,10 @@ class Plan:
         return dataclasses.replace(self, env=env, container=box)
 
     @property
-    def tasks(self) -> Request:
-        """The request as the scheduler sees it: a task a rank, or a task a node with the share of all ranks there."""
-        request = self.request
-        if not self.rendezvous.by_agents:
-            return request
-        procs, cpus = request.procs_per_node, request.cpus_per_proc
-        return dataclasses.replace(
-            request,
-            procs_per_node=1,
-            cpus_per_proc=None if cpus is None else cpus * procs,
-            gpus_per_proc=request.shared_gpus or request.gpus_per_proc * procs,
-            shared_gpus=None,
-            gpu_bind=None,  # meant for ranks
-            cpu_bind=None,
-            no_kill=self.rendezvous.has_replicas or self.is_elastic,
-            step_goes_on=self.is_elastic,
-        )
-
-    @property
     def is_elastic(self) -> bool:
         """Whether the run goes on with fewer nodes than it began with."""
         least = self.rendezvous.min_nodes
         return least is not None and least < self.request.nodes
-
-    @property
-    def step(self) -> Request:
-        """What one launch command starts: `tasks`, or a replica's part of them."""
-        if not self.rendezvous.has_replicas:
-            return self.tasks
-        return dataclasses.replace(self.tasks, nodes=self.rendezvous.nodes_per_replica)
 
     @property
     def replicas(self) -> int:

@@ -20,7 +20,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.records.events import checked_event, read_numbered
 from hpc_hydra.records.files import GONE, append_line, is_gone, on_disk, read_json, write_json, write_json_once
 from hpc_hydra.records.layout import FORMAT, SweepPaths
-from hpc_hydra.records.types import Job, consecutive
+from hpc_hydra.records.types import Job, consecutive, queue_id
 
 
 @dataclass
@@ -131,7 +131,7 @@ def withdraws(sweep: Path, job: str, id_: str) -> None:
 
 def intended(sweep: Path, job: str, id_: str) -> str | None:
     """Return the name of the intended successor of ``id_``, until a decision about it is recorded."""
-    paths, id_ = SweepPaths(sweep), id_.partition("+")[0]
+    paths, id_ = SweepPaths(sweep), queue_id(id_)
     with contextlib.suppress(SweepError):
         noted = read_json(paths.intention(job, id_))
         name = noted.get("name") if isinstance(noted, dict) else None
@@ -153,7 +153,7 @@ def took_over(sweep: Path, job: str, id_: str, new: str | None, *, cancelled: bo
     Returns:
         The recorded decision, which may be that of another process.
     """
-    id_ = id_.partition("+")[0]
+    id_ = queue_id(id_)
     path = SweepPaths(sweep).successor(job, id_)
     decision = {"job": job, "id": id_, "next": new, **({"cancelled": True} if cancelled and new is None else {})}
     return new if write_json_once(path, decision) else _next(path)
@@ -161,14 +161,14 @@ def took_over(sweep: Path, job: str, id_: str, new: str | None, *, cancelled: bo
 
 def is_denied(sweep: Path, job: str, id_: str) -> bool:
     """Whether it is decided that the job has no successor."""
-    path = SweepPaths(sweep).successor(job, id_.partition("+")[0])
+    path = SweepPaths(sweep).successor(job, queue_id(id_))
     return path.exists() and _next(path) is None
 
 
 def was_cancelled(sweep: Path, job: str, id_: str) -> bool:
     """Whether the job has no successor because the run was cancelled."""
     try:
-        decision = read_json(SweepPaths(sweep).successor(job, id_.partition("+")[0]))
+        decision = read_json(SweepPaths(sweep).successor(job, queue_id(id_)))
     except SweepError:
         return False
     return isinstance(decision, dict) and decision.get("cancelled") is True

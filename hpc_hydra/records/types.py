@@ -138,3 +138,13 @@ def consecutive(numbers: Iterable[int]) -> list[list[int]]:
         else:
             pairs.append([number, number])
     return pairs
+
+
+def queue_id(id_: str) -> str:
+    """Return the scheduler's id of the job or array element that carries a run; packed runs have ids ``ID+RUN``."""
+    return id_.partition("+")[0]
+
+
+def is_packed(id_: str) -> bool:
+    """Whether a run shares its job with other runs."""
+    return "+" in id_

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, PlanError
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import commands, registry
 from hpc_hydra.schedulers.base import Allocation, Scheduler
@@ -121,7 +122,7 @@ class StepSubmitter(LocalSubmitter):
         force(self.adapter, group)
 
     def _environment(self, run: Run) -> dict[str, str]:
-        return self.adapter.step_environment(os.environ, run.spec.plan.tasks, self.held)
+        return self.adapter.step_environment(os.environ, task_request(run.spec.plan), self.held)
 
 
 def ask(adapter: Scheduler, group: int) -> None:

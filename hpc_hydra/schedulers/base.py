@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from hpc_hydra.planning.options import NO_OPTIONS, OptionTable
 from hpc_hydra.planning.types import RankInfo, Request
+from hpc_hydra.records.types import is_packed, queue_id
 from hpc_hydra.schedulers.job import (
     Allocation,
     Cause,
@@ -23,8 +24,6 @@ from hpc_hydra.schedulers.job import (
     State,
     SubmitError,
     SubmitErrorKind,
-    in_queue,
-    is_packed,
 )
 from hpc_hydra.schedulers.options import Option
 from hpc_hydra.schedulers.submitter import Submitter
@@ -40,8 +39,8 @@ __all__ = [
     "SubmitError",
     "SubmitErrorKind",
     "Submitter",
-    "in_queue",
     "is_packed",
+    "queue_id",
 ]  # fmt: skip
 
 
@@ -71,7 +70,7 @@ class Scheduler(ABC):
     def check(self, request: Request) -> None:
         """Refuse, naming the key, what this scheduler does not support. Raises `PlanError`.
 
-        What a missing capability excludes is refused by `generic.check`.
+        What a missing capability excludes is refused by `capability_checks.check`.
         """
 
     def notes(self, request: Request) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers import commands, generic
+from hpc_hydra.schedulers import capability_defaults, commands
 from hpc_hydra.schedulers.base import JobSpec, Scheduler, State, SubmitError
 from hpc_hydra.schedulers.capabilities import (
     ArrayCheck,
@@ -148,7 +148,7 @@ class BatchQueue:
 
     def _put(self, spec: JobSpec, script: Path, ids: tuple[str, ...]) -> tuple[str, ...]:
         """Submit ``spec``; returns ``ids``, which are queued, and those of its runs. Raises `SubmitError` with all."""
-        for part, argv in generic.submissions(self.adapter, script, spec):
+        for part, argv in capability_defaults.submissions(self.adapter, script, spec):
             try:
                 ids += part.ids_of_runs(self._submit(part, script, argv))
             except SubmitError as error:
@@ -159,7 +159,9 @@ class BatchQueue:
     def _run(self, spec: JobSpec, script: Path, argv: list[str]) -> commands.Answer:
         return commands.run(
             argv,
-            env=environment(self.adapter, keep=generic.inherited_variables(self.adapter, spec.plan.request)),
+            env=environment(
+                self.adapter, keep=capability_defaults.inherited_variables(self.adapter, spec.plan.request)
+            ),
             timeout=SUBMIT_TIMEOUT,
             cwd=spec.workdir,
             stdin=script if self.adapter.reads_stdin else None,

@@ -1,6 +1,6 @@
 """What only some schedulers can do. An adapter inherits from the capabilities that it has; callers use `isinstance`.
 
-`generic.check` refuses what a missing capability excludes.
+`capability_checks.check` refuses what a missing capability excludes.
 Must not know: any scheduler.
 """
 

@@ -33,8 +33,8 @@ from hpc_hydra.errors import ConfigError, PlanError, RendezvousError, SchedulerE
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.processes import ignore_signals
 from hpc_hydra.records.files import write_bytes
-from hpc_hydra.schedulers import commands, functions, generic
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers import capability_checks, commands, functions
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, SubmitError, Submitter, queue_id
 from hpc_hydra.schedulers.batch_queue import BatchQueue
 from hpc_hydra.schedulers.capabilities import Resubmission, SubmitAdvice
 from hpc_hydra.schedulers.function_succession import Submission, Succession, submit
@@ -202,7 +202,7 @@ class Executor(core.Executor):  # type: ignore[misc]
     def _internal_update_parameters(self, **kwargs: Any) -> None:
         """Raises `ValueError` listing all parameters where one is unknown, `PlanError` for a value that cannot be."""
         wanted = functions.updated(self.parameters, kwargs)
-        generic.check(self.adapter, self._request(wanted))
+        capability_checks.check(self.adapter, self._request(wanted))
         self.parameters = wanted
 
     def _request(self, parameters: dict[str, Any]) -> Request:
@@ -325,7 +325,7 @@ class BatchSubmitter(Submitter):
         self._tried: set[tuple[str, ...]] = set()
 
     def check(self, request: Request) -> None:
-        generic.check(self.adapter, request)
+        capability_checks.check(self.adapter, request)
         if shutil.which(self.adapter.executable) is None:
             raise commands.not_here(self.adapter.executable)
         trials = self.adapter.trial_commands(request) if isinstance(self.adapter, SubmitAdvice) else []
@@ -355,14 +355,14 @@ class BatchSubmitter(Submitter):
         return self.executor.queue.array_limit()
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        said = self.executor.watcher.ask(map(in_queue, ids))
-        return {id_: said[in_queue(id_)] for id_ in ids}
+        said = self.executor.watcher.ask(map(queue_id, ids))
+        return {id_: said[queue_id(id_)] for id_ in ids}
 
     def unanswered(self) -> str | None:
         return self.executor.watcher.silent
 
     def cancel(self, ids: Sequence[str]) -> None:
-        self.executor.queue.cancel(list(dict.fromkeys(map(in_queue, ids))))
+        self.executor.queue.cancel(list(dict.fromkeys(map(queue_id, ids))))
 
     def close(self, *, cancel: bool) -> None:
         """Nothing to do: the scheduler's jobs need no launcher."""

@@ -123,7 +123,7 @@ class JobSpec:
     def ids_of_runs(self, elements: Sequence[str]) -> tuple[str, ...]:
         """An id for each run from those of the things in the queue, of which only the first may be there.
 
-        Runs of one allocation share its id: theirs is ``ID+RUN``, see `in_queue`.
+        Runs of one allocation share its id: theirs is ``ID+RUN``, see `queue_id`.
         """
         if not self.packs:
             return tuple(elements)
@@ -143,13 +143,3 @@ class JobSpec:
     def python(self) -> str:
         """The interpreter outside of a container, where the launch command runs."""
         return (None if self.plan.container else self.plan.python) or sys.executable
-
-
-def in_queue(id_: str) -> str:
-    """The scheduler's own id of the thing in the queue that carries a run."""
-    return id_.partition("+")[0]
-
-
-def is_packed(id_: str) -> bool:
-    """Whether a run shares what is in the queue with others."""
-    return "+" in id_

@@ -60,7 +60,7 @@ def lacking(*fields: str) -> OptionTable:
 
 
 def ids_of(spec: JobSpec) -> tuple[str, ...]:
-    """For each run: its own, or that of the pack that carries it, which its first run names (`in_queue`)."""
+    """For each run: its own, or that of the pack that carries it, which its first run names (`queue_id`)."""
     starts = [sum(spec.packs[:i]) for i in range(len(spec.packs))]
     return spec.ids_of_runs([run_id(spec.key, spec.runs[at]) for at in starts or range(len(spec.runs))])
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.schedulers import commands, generic
+from hpc_hydra.schedulers import capability_defaults, commands
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
 
@@ -28,7 +28,7 @@ UNKNOWN = JobStatus(State.UNKNOWN)
 
 def environment(adapter: Scheduler, keep: Collection[str] = ()) -> dict[str, str]:
     """What a scheduler's commands see of this process's environment."""
-    return {**cleaned(os.environ, keep=keep), **generic.command_environment(adapter, os.environ)}
+    return {**cleaned(os.environ, keep=keep), **capability_defaults.command_environment(adapter, os.environ)}
 
 
 class Watcher:
@@ -54,14 +54,16 @@ class Watcher:
         queue = self._ask_queue(wanted) if wanted else None
         self.silent = self._message if wanted and queue is None else None
         for job in wanted:
-            found[job] = generic.status_of(self.adapter, job, queue or {}) or UNKNOWN
+            found[job] = capability_defaults.status_of(self.adapter, job, queue or {}) or UNKNOWN
         index = self.adapter.status_forms
         while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
             if index >= len(self.adapter.status_commands(missing)):
                 break
             history = self._run(missing, index) or {}
             for job in missing:
-                found[job] = _joined(found[job], generic.status_of(self.adapter, job, history), in_queue=queue is None)
+                found[job] = _joined(
+                    found[job], capability_defaults.status_of(self.adapter, job, history), in_queue=queue is None
+                )
             index += 1
         for job in wanted:
             if job in self.cancelled:
@@ -136,7 +138,7 @@ def _as_cancelled(status: JobStatus, queue_answers: bool) -> JobStatus:
 def _joined(before: JobStatus, now: JobStatus | None, *, in_queue: bool) -> JobStatus:
     """What the queue said, and what accounting says, which lags behind and keeps jobs that are long lost.
 
-    ``in_queue``: a job that accounting takes for waiting or running may be, as the queue could not be asked.
+    ``queue_id``: a job that accounting takes for waiting or running may be, as the queue could not be asked.
     """
     if now is None:
         return before

@@ -15,8 +15,8 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import allocation_queue, generic, registry
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter, in_queue
+from hpc_hydra.schedulers import allocation_queue, capability_checks, registry
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter, queue_id
 from hpc_hydra.schedulers.capabilities import StepSignals
 from hpc_hydra.sweep import processes
 
@@ -36,7 +36,7 @@ class LocalOutside(Submitter):
         self.jobs, self.owners = jobs, owners
 
     def check(self, request: Request) -> None:
-        generic.check(self.adapter, request)
+        capability_checks.check(self.adapter, request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         raise NotImplementedError("cannot submit")
@@ -46,7 +46,7 @@ class LocalOutside(Submitter):
         alive: dict[str, bool | None] = {}
         statuses = {}
         for run_id in ids:
-            id_ = in_queue(run_id)
+            id_ = queue_id(run_id)
             key = id_.rpartition(".")[0]
             owner = self.owners.get(key, {})
             if key not in alive:
@@ -70,7 +70,7 @@ class LocalOutside(Submitter):
     def cancel(self, ids: Sequence[str]) -> None:
         """Stop running runs; their job scripts write the outcomes. Raises `SchedulerError` for runs that wait."""
         running = processes.local_runs(self.jobs)
-        ids = list(dict.fromkeys(map(in_queue, ids)))
+        ids = list(dict.fromkeys(map(queue_id, ids)))
         for id_ in ids:
             if id_ in running:
                 if isinstance(self.adapter, StepSignals):

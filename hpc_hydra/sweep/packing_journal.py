@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpc_hydra.records.collect import latest_attempt
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.schedulers.base import JobStatus, State, in_queue, is_packed
+from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 
 WAITS = "waits in its allocation"
 
@@ -63,7 +63,7 @@ class Journals:
 
     def of(self, job: str, id_: str) -> Journal:
         """Return the journal of the allocation of a packed run. ``job`` is the key of its job."""
-        key = (job.partition(".")[0], in_queue(id_))
+        key = (job.partition(".")[0], queue_id(id_))
         if key not in self._journals:
             self._journals[key] = Journal(self.jobs / f"{key[0]}.{key[1]}.pack.jsonl")
         return self._journals[key]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job
-from hpc_hydra.schedulers import generic, registry
+from hpc_hydra.schedulers import capability_defaults, registry
 from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.sweep import processes
 from hpc_hydra.sweep.store import Sweep
@@ -86,7 +86,7 @@ def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
     ]
     for tag in dict.fromkeys(tags):
         ids: tuple[str, ...] = ()
-        for part, _ in generic.submissions(submitter.adapter, script, replace(sweep.spec(job), tag=tag)):
+        for part, _ in capability_defaults.submissions(submitter.adapter, script, replace(sweep.spec(job), tag=tag)):
             part_ids = submitter.find(part, script)
             if not part_ids:
                 break

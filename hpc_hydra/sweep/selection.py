@@ -15,7 +15,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import in_queue, is_packed
+from hpc_hydra.schedulers.base import is_packed, queue_id
 from hpc_hydra.sweep.status import WORDS, RunView, look
 from hpc_hydra.sweep.store import Sweep
 from hpc_hydra.sweep.succession import late
@@ -127,12 +127,12 @@ def _cancellable_in_queue(sweep: Sweep, views: Sequence[RunView], every: Sequenc
     chosen = {view.id for view in views}
     if every is None and any(is_packed(id_) for id_ in chosen):
         every = look(sweep)
-    kept = {in_queue(v.id) for v in every or () if v.is_active and is_packed(v.id) and v.id not in chosen}
+    kept = {queue_id(v.id) for v in every or () if v.is_active and is_packed(v.id) and v.id not in chosen}
     for view in views:
-        if in_queue(view.id) in kept:
+        if queue_id(view.id) in kept:
             with sweep.paths.cancelled(view.job.partition(".")[0]).open("a") as file:
                 file.write(f"{view.run.num}\n")
-    return [id_ for id_ in chosen if in_queue(id_) not in kept]
+    return [id_ for id_ in chosen if queue_id(id_) not in kept]
 
 
 def _launcher_to_signal(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:

@@ -27,7 +27,7 @@ from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import JobStatus, State, in_queue, is_packed
+from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.store import Sweep
 from hpc_hydra.sweep.succession import left_open, settled, with_why
@@ -122,7 +122,7 @@ def in_queues(views: Iterable[RunView]) -> dict[str, list[str]]:
     ids_of: dict[str, dict[str, None]] = {}
     for view in views:
         if view.is_active and view.id and view.scheduler and registry.has_queue(view.scheduler):
-            ids_of.setdefault(view.scheduler, {})[in_queue(view.id)] = None
+            ids_of.setdefault(view.scheduler, {})[queue_id(view.id)] = None
     return {name: list(ids) for name, ids in ids_of.items()}
 
 
@@ -348,7 +348,7 @@ def _by_status(sweep: Sweep, view: RunView, status: JobStatus, unanswered: str |
         left_open(sweep.root, view.job, view.id, view.paths),
         status=status,
         world_size=view.run.plan.world_size,
-        job_id=in_queue(view.id),
+        job_id=queue_id(view.id),
     )
     if outcome.log is None and outcome.status != "completed":
         log = log_of(sweep.paths.jobs, view.watched())

@@ -17,7 +17,7 @@ from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import current, intended, is_denied, took_over, was_cancelled
 from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.base import Submitter, in_queue
+from hpc_hydra.schedulers.base import Submitter, queue_id
 
 
 def settled(submitter: Submitter, sweep: Path, job: str, id_: str, *, cancelled: bool = False) -> str:
@@ -56,7 +56,7 @@ def left_open(sweep: Path, job: str, id_: str, paths: RunPaths) -> str | None:
     Its outcome is the run's outcome.
     """
     attempt = latest_attempt(paths) if is_denied(sweep, job, id_) else None
-    return attempt if attempt is not None and attempt.endswith(f"-{in_queue(id_)}") else None
+    return attempt if attempt is not None and attempt.endswith(f"-{queue_id(id_)}") else None
 
 
 def with_why(sweep: Path, job: str, id_: str, run: Run, outcome: Outcome) -> Outcome:

@@ -24,7 +24,7 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current, was_cancelled
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.base import JobStatus, State, Submitter, in_queue, is_packed
+from hpc_hydra.schedulers.base import JobStatus, State, Submitter, is_packed, queue_id
 from hpc_hydra.schedulers.capabilities import Resubmission
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.succession import left_open, settled, with_why
@@ -274,7 +274,7 @@ class Watcher:
             left_open(self.jobs.parents[1], watched.job, watched.id, watched.paths),
             status=watched.status,
             world_size=watched.run.plan.world_size,
-            job_id=in_queue(watched.id),
+            job_id=queue_id(watched.id),
         )
         if watched.status.state is State.UNKNOWN and outcome.status == "lost":
             why = f"the scheduler has not known job {watched.id} for {int(LOST_AFTER)} s, and the run left no outcome"
@@ -300,7 +300,7 @@ class Watcher:
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:
     """Return the log of the scheduler and the batch shell for a run; None if there is no such file."""
-    id_ = in_queue(watched.id)
+    id_ = queue_id(watched.id)
     for name in (f"{id_}.log", f"{watched.job}.{id_}.log", f"{watched.job.partition('.')[0]}.{id_}.log"):
         if (sweep_jobs / name).is_file():
             return sweep_jobs / name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.base import Allocation, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, NestedQueue
 from hpc_hydra.system import defaults
@@ -27,7 +27,7 @@ def held(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> 
     """
     probe = probe or here()
     if inside is not None:
-        generic.check_inside(adapter, inside, probe.env)
+        capability_checks.check_inside(adapter, inside, probe.env)
     if inside == "submit":
         return None
     found = probe.once(("allocation", adapter.name), lambda: _ask(adapter, probe))

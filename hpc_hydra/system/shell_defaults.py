@@ -16,7 +16,7 @@ from hpc_hydra.planning import queues
 from hpc_hydra.planning.options import spoken_for
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.capabilities import ShellDefaults
-from hpc_hydra.schedulers.generic import default_variables
+from hpc_hydra.schedulers.capability_defaults import default_variables
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation
 from hpc_hydra.system.probe import Probe

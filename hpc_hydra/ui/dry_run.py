@@ -12,12 +12,13 @@ from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.planning.drawing import replica_groups
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.schedulers import container, generic
+from hpc_hydra.schedulers import capability_defaults, container
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, Packing
 from hpc_hydra.ui import dry_run_hosts
@@ -131,8 +132,8 @@ def _preset(var: EnvVar) -> str:
 def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:
     """Return the commands that submit or start each run of a script by hand."""
     if spec.held is not None and isinstance(adapter, JobSteps):
-        new = adapter.step_environment({}, spec.plan.tasks, spec.held)
+        new = adapter.step_environment({}, task_request(spec.plan), spec.held)
         words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []
         return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
     stdin = f" < {shlex.quote(str(script))}" if adapter.reads_stdin else ""
-    return [shlex.join(argv) + stdin for _, argv in generic.submissions(adapter, script, spec)]
+    return [shlex.join(argv) + stdin for _, argv in capability_defaults.submissions(adapter, script, spec)]

@@ -126,13 +126,13 @@ class Jobs:
 
 IN_PYTHON = (  # one write a line: ranks share a file
     "import json, os, subprocess, sys\n"
-    "from hpc_hydra.schedulers import generic\n"
+    "from hpc_hydra.schedulers import capability_defaults\n"
     "from hpc_hydra.schedulers.registry import adapter_for\n"
     "adapter, env = adapter_for(os.environ['HPC_HYDRA_SCHEDULER']), dict(os.environ)\n"
     "info = adapter.rank_info(env)\n"
     "def tell(said): os.write(1, f'told {json.dumps([info.rank, said])}\\n'.encode())\n"
     "def ask(argv):\n"
-    "    full = {**env, **generic.command_environment(adapter, env)}\n"
+    "    full = {**env, **capability_defaults.command_environment(adapter, env)}\n"
     "    return subprocess.run(argv, env=full, stdout=subprocess.PIPE, text=True, check=True).stdout\n"
 )
 

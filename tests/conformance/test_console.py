@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 
 from hpc_hydra import envvars
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.capabilities import Attach
 from hpc_hydra.schedulers.watcher import environment
 from tests.conformance.driver import Driver, declares
@@ -19,7 +19,7 @@ def test_an_attached_run_has_input_output_and_exit_code(jobs: Jobs, driver: Driv
     spec = jobs.spec('read line; echo "got $line"; echo wrong >&2; exit 7')
     spec = replace(spec, attached=True, environ={**spec.environ, envvars.ATTACHED: "1"})
     argv = jobs.adapter.attach_command(jobs.write(spec), spec, {})
-    env = environment(jobs.adapter, keep=generic.inherited_variables(jobs.adapter, spec.plan.request))
+    env = environment(jobs.adapter, keep=capability_defaults.inherited_variables(jobs.adapter, spec.plan.request))
     done = subprocess.run(argv, env=env, cwd=jobs.root, input="a b\n", capture_output=True, text=True, timeout=120)
     assert done.returncode == 7, done.stderr
     assert ("got a b\n" if driver.gives_input else "got \n") in done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.capabilities import (
     ArrayCheck,
@@ -31,7 +31,7 @@ from tests.conformance.jobs import Jobs
 @declares(JobArrays)
 def test_the_runs_of_a_submission_are_one_array(jobs: Jobs) -> None:
     spec = jobs.spec("true", runs=(0, 1, 2))
-    assert len(generic.submissions(jobs.adapter, jobs.write(spec), spec)) == 1
+    assert len(capability_defaults.submissions(jobs.adapter, jobs.write(spec), spec)) == 1
     limit = jobs.submitter.array_limit()
     assert limit is None or limit > 1
 
@@ -65,7 +65,7 @@ def test_elements_that_are_missing_are_noticed(jobs: Jobs) -> None:
 @declares(BulkSubmission)
 def test_many_runs_take_few_commands(jobs: Jobs) -> None:
     spec = jobs.spec("true", runs=tuple(range(100)))
-    parts = generic.submissions(jobs.adapter, jobs.write(spec), spec)
+    parts = capability_defaults.submissions(jobs.adapter, jobs.write(spec), spec)
     assert len(parts) < 10
     assert [run for part, _ in parts for run in part.runs] == list(spec.runs)
 
@@ -79,7 +79,7 @@ def test_a_job_is_found_again(jobs: Jobs, comment: str | None) -> None:
     ids = jobs.submitter.submit(spec, script)
     jobs.ids += ids
     found = [
-        id_ for part, _ in generic.submissions(jobs.adapter, script, spec)
+        id_ for part, _ in capability_defaults.submissions(jobs.adapter, script, spec)
         for id_ in submitter(jobs.name).find(part, script)
     ]  # fmt: skip
     assert found == list(ids)
@@ -91,7 +91,7 @@ def test_a_lost_answer_makes_no_second_job(jobs: Jobs, tmp_path: Path, monkeypat
     """The submit command takes the job, and prints nothing."""
     spec = jobs.spec("sleep 600")
     script = jobs.write(spec)
-    ((_, argv),) = generic.submissions(jobs.adapter, script, spec)
+    ((_, argv),) = capability_defaults.submissions(jobs.adapter, script, spec)
     program = shutil.which(argv[0])
     folder = tmp_path / "silent"
     folder.mkdir()

@@ -43,7 +43,7 @@ from hpc_hydra.records.collect import first_cause, how, read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
 from hpc_hydra.records.types import RankEnd, Replica, Replicas
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.registry import adapter_for
 
 QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
@@ -77,7 +77,7 @@ def replicas(argv: Sequence[str]) -> int:
 
 def _hosts(context: RankContext) -> tuple[str, ...]:
     asked = context.plan.request.nodes
-    found = generic.hosts(adapter_for(context.attempt.scheduler), os.environ)
+    found = capability_defaults.hosts(adapter_for(context.attempt.scheduler), os.environ)
     if len(found) < asked:
         raise RendezvousError(
             f"the job has {len(found)} nodes ({', '.join(found) or 'nobody names them'}), and asks for {asked}",

@@ -42,7 +42,7 @@ from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.outcome_index import forget_outcome, note_end
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, LostHosts, Packing, StepSignals
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.resource_slice import Host
@@ -94,11 +94,11 @@ class Pack:
         numbers = chosen(data["packs"], values[envvars.PACK])
         adapter = adapter_for(scheduler)
         assert isinstance(adapter, Packing)  # or there would be no such script
-        hosts = generic.hosts(adapter, env)
+        hosts = capability_defaults.hosts(adapter, env)
         room = (data["cpus"], data["gpus"], data["mem"])
         nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
         tasks = tasks_of(paths, job, data, numbers)
-        restarts = generic.restarts(adapter, env)
+        restarts = capability_defaults.restarts(adapter, env)
         plans = [task.plan for task in tasks]
         again = Again.of(sweep, job, job_id, scheduler, plans, restarts)
         pack = cls(
@@ -413,5 +413,5 @@ def _none_started(pack: Pack, code: int) -> int:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())
         pack._write(task.record, outcome)
     return (
-        1 if code == generic.requeue_exit_code(adapter_for(pack.scheduler)) else code
+        1 if code == capability_defaults.requeue_exit_code(adapter_for(pack.scheduler)) else code
     )  # or the scheduler would queue it again

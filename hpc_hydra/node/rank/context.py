@@ -16,6 +16,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.logs import log_files
+from hpc_hydra.planning.tasks import step_request
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
 from hpc_hydra.processes import GRACE, Signals
 from hpc_hydra.records.attempt import Attempt
@@ -127,7 +128,7 @@ def identify(attempt: Attempt, plan: Plan, env: Mapping[str, str], host: str) ->
             where=host,
             fix="start the job script, which starts one process per rank",
         )
-    check_world(info, plan.step, host, info.source or attempt.scheduler)
+    check_world(info, step_request(plan), host, info.source or attempt.scheduler)
     return info
 
 

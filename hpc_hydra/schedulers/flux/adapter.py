@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import (
@@ -184,7 +185,7 @@ class Flux(
         yield "env", f"{NODE}={{{{node.id}}}}"
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
         before = [
             f"unset {_LEFTOVER}",
@@ -213,7 +214,7 @@ class Flux(
 
     def step_script(self, spec: JobSpec) -> str:
         """`flux run` in the allocation's instance, which places the run and confines it to the cores and GPUs asked."""
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         if request.shared_gpus:
             raise PlanError(
                 "Flux gives GPUs of a part of an allocation to one rank each",
@@ -255,13 +256,15 @@ class Flux(
         if env.get("FLUX_ENCLOSING_ID"):
             return ["bash", str(script)]
         name = ("job-name", one_line(spec.plan.request.job_name, "scheduler.job_name"))
-        return self._run_script(spec.plan.tasks, [name], [str(script)])
+        return self._run_script(task_request(spec.plan), [name], [str(script)])
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """`flux alloc` runs the script in a new instance, with this terminal; flux-alloc(1)."""
         if env.get("FLUX_ENCLOSING_ID"):
             return ["bash", str(script)]
-        mine = options_of.for_submit([pair for pair in self.directives(spec.plan.tasks) if pair[0] not in BATCH_ONLY])
+        mine = options_of.for_submit(
+            [pair for pair in self.directives(task_request(spec.plan)) if pair[0] not in BATCH_ONLY]
+        )
         size = {"ntasks": "nslots", "cores-per-task": "cores-per-slot", "gpus-per-task": "gpus-per-slot"}
         return ["flux", "alloc", *(written(size.get(name, name), value) for name, value in mine), "bash", str(script)]
 
@@ -278,7 +281,7 @@ class Flux(
 
     def bulk_submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]] | None:
         """Several runs by one command each thousand, where no text in it would be filled by that."""
-        options = [*self.directives(spec.plan.tasks), *self._for_this_job(spec)]
+        options = [*self.directives(task_request(spec.plan)), *self._for_this_job(spec)]
         name = f"{spec.plan.request.job_name}.{{cc}}.{spec.tag}"
         texts = [str(script), spec.plan.request.job_name, *(v or "" for n, v in options)]
         filled = any(char in text.replace("{{id}}", "") for text in texts for char in "{}")

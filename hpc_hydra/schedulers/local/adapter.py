@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.tasks import step_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
@@ -64,12 +65,12 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
         return (socket.gethostname(),)
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         return job_script(
             spec,
             SchedulerLines(self.name, "$$"),
             launch=self.launch_command(request, spec.python),
-            replica=self.replica_command(spec.plan.step, spec.python),
+            replica=self.replica_command(step_request(spec.plan), spec.python),
             select=named_run(spec),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, in_queue
+from hpc_hydra.schedulers import capability_checks
+from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, SubmitError, Submitter, queue_id
 from hpc_hydra.schedulers.devices import Machine, this_machine
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.local_base import ids_of
@@ -73,15 +73,15 @@ class LocalSubmitter(Submitter):
         self._closed = False
 
     def check(self, request: Request) -> None:
-        generic.check(self.adapter, request)
+        capability_checks.check(self.adapter, request)
         self._share(request)
 
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         self.check(spec.plan.request)
         share = self._share(spec.plan.request)
         ids = ids_of(spec)
-        firsts = {in_queue(id_): num for id_, num in reversed(list(zip(ids, spec.runs, strict=True)))}
-        runs = [Run(id_, spec, script, firsts[id_], share) for id_ in dict.fromkeys(map(in_queue, ids))]
+        firsts = {queue_id(id_): num for id_, num in reversed(list(zip(ids, spec.runs, strict=True)))}
+        runs = [Run(id_, spec, script, firsts[id_], share) for id_ in dict.fromkeys(map(queue_id, ids))]
         with self._changed:
             known = [run.id for run in runs if run.id in self._runs and not self._runs[run.id].status.state.is_finished]
             if known or self._closed:
@@ -95,12 +95,12 @@ class LocalSubmitter(Submitter):
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         with self._changed:
-            runs = {job: self._runs.get(in_queue(job)) for job in ids}
+            runs = {job: self._runs.get(queue_id(job)) for job in ids}
             return {job: run.status if run is not None else JobStatus(State.UNKNOWN) for job, run in runs.items()}
 
     def cancel(self, ids: Sequence[str]) -> None:
         """End these runs, waiting or running, and everything they started; returns when they are gone."""
-        wanted = [self._runs[job] for job in dict.fromkeys(map(in_queue, ids)) if job in self._runs]
+        wanted = [self._runs[job] for job in dict.fromkeys(map(queue_id, ids)) if job in self._runs]
         with self._changed:
             for run in [run for run in self._waiting if run in wanted]:
                 self._waiting.remove(run)

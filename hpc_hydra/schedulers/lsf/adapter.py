@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.errors import PlanError, SchedulerError
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
 from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, SubmitErrorKind
 from hpc_hydra.schedulers.capabilities import (
@@ -135,7 +136,7 @@ class Lsf(
         return [f"--{name}" if value is None else f"--{name}={value}" for name, value in given]
 
     def script(self, spec: JobSpec) -> str:
-        request, plan = spec.plan.tasks, spec.plan
+        request, plan = task_request(spec.plan), spec.plan
         python = (None if plan.container else plan.python) or sys.executable  # the launch command is outside of it
         elsewhere = self._other_nodes(request, python)
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
@@ -159,7 +160,7 @@ class Lsf(
     def step_script(self, spec: JobSpec) -> str:
         """jsrun, which places the run on what is free of the job; or our starter on the hosts, cores and GPUs it is
         told, as blaunch confines nothing."""
-        request, csm = spec.plan.tasks, flavour(spec.plan.tasks) == "csm"
+        request, csm = task_request(spec.plan), flavour(task_request(spec.plan)) == "csm"
         argv = self.launch_command(replace(request, cpus_per_proc=request.cpus_per_proc or 1), spec.python)
         if not csm:
             given = [f"--blaunch=-{name}" for name, _ in options_of.launch(request, "standard")]
@@ -179,7 +180,7 @@ class Lsf(
             yield "trap : INT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them, then say how they ended"
             log = quote(f"{spec.log}/{spec.key}.")
             yield f'[ -z "${{LSB_JOBID-}}" ] || exec >>{log}{_JOB_ID}.log 2>&1  # LSF itself would write it at the end'
-        if flavour(spec.plan.tasks) == "csm":
+        if flavour(task_request(spec.plan)) == "csm":
             yield "unset TMPDIR  # jsrun would not reach its server (OLCF's Summit user guide)"
 
     @staticmethod
@@ -214,7 +215,7 @@ class Lsf(
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """bsub -I runs the script on the job's first host, attached to this console; in a job it runs here."""
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         held = ranks.allocation(env)
         if held is not None:
             if len(held.hosts) < request.nodes:

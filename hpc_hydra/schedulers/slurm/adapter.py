@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.tasks import step_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import Allocation, JobSpec
@@ -122,7 +123,7 @@ class Slurm(
         return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         further = range(
             0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
         )  # nodes that the script itself does not run on
@@ -141,7 +142,7 @@ class Slurm(
             own,
             launch=self.launch_command(request, attached=spec.attached),
             select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
-            replica=self.replica_command(spec.plan.step, spec.python),
+            replica=self.replica_command(step_request(spec.plan), spec.python),
         )
 
     def restarts(self, env: Mapping[str, str]) -> int:
@@ -162,7 +163,7 @@ class Slurm(
 
     def step_script(self, spec: JobSpec) -> str:
         """srun in the allocation, on the hosts that it is told, confined to the cores and GPUs it asks for."""
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         options = [("exact", None), *self._slice(request)]
         given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
         options = laid_over(options, given, request)
@@ -187,7 +188,7 @@ class Slurm(
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """salloc runs the script here, and its srun on the nodes; within an allocation srun is a step of that one."""
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
         if held is not None:
             if held.isdigit() and int(held) < request.nodes:
@@ -202,7 +203,7 @@ class Slurm(
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """An allocation and in it a step with a terminal, which leaves its resources to further steps (--overlap)."""
-        attach, request = self.attach_command(script, spec, env), spec.plan.tasks
+        attach, request = self.attach_command(script, spec, env), task_request(spec.plan)
         step = [("nodes", "1"), ("ntasks", "1"), ("overlap", None), ("pty", None), ("export", "ALL")]
         if request.cpus_per_proc is not None:
             step.append(("cpus-per-task", str(request.cpus_per_proc)))

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import HostList, LostHosts, NodeList, PerNodeCommands
@@ -84,7 +85,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
         return tuple(host for host in env.get(HOSTS, "").split(",") if host)
 
     def script(self, spec: JobSpec) -> str:
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         before = [*_hosts_of_the_run(request)]
         if spec.packs:
             bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
@@ -102,7 +103,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
 
     def step_script(self, spec: JobSpec) -> str:
         """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
-        request = spec.plan.tasks
+        request = task_request(spec.plan)
         before = [*list(_hosts_of_the_run(request))[:-1], f'[ -z "${{3-}}" ] || export {envvars.LIFELINE}=1']
         own = SchedulerLines(self.name, "$$", before=before)
         return step_script(spec, own, launch=self.launch_command(request, spec.python)[:-1], last='"--slices=${4-}" --')

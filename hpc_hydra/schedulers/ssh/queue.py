@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import commands, generic
+from hpc_hydra.schedulers import capability_checks, commands
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
@@ -41,7 +41,7 @@ class SshSubmitter(LocalSubmitter):
 
     def check(self, request: Request) -> None:
         """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
-        generic.check(self.adapter, request)
+        capability_checks.check(self.adapter, request)
         if shutil.which(self.adapter.executable) is None:
             raise commands.not_here(self.adapter.executable)
         words = options(request)

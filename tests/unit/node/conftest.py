@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging, Plan, Rendezvous, Request
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths
@@ -60,7 +61,8 @@ class Frozen:
         }  # fmt: skip
 
     def spawn(self, **env: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", str(self.plan.tasks.world_size), "--"]
+        procs = str(task_request(self.plan).world_size)
+        argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", procs, "--"]
         argv += [sys.executable, "-m", "hpc_hydra.node", "rank"]
         return subprocess.Popen(
             argv, env=self.environ(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -11,6 +11,7 @@ import pytest
 
 from hpc_hydra.node.modes.fork_server import imports_compiler, rank_info
 from hpc_hydra.node.rank.context import RankContext
+from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.frozen_config import read_run
@@ -27,7 +28,7 @@ def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
     info = rank_info(node, 3, plan)
     assert (info.rank, info.local_rank, info.world_size, info.local_world_size) == (7, 3, 8, 4)
     assert (info.node_rank, info.num_nodes, info.master_host, info.job_id) == (1, 2, "n1", "77")
-    assert plan.tasks.procs_per_node == 1 and plan.tasks.world_size == 2
+    assert task_request(plan).procs_per_node == 1 and task_request(plan).world_size == 2
 
 
 SCRIPT = "import hydra\nfrom torch.nn.parallel import DistributedDataParallel\n"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
+from hpc_hydra.planning.tasks import step_request, task_request
 from hpc_hydra.planning.types import EnvVar, Logging, Plan, Rendezvous, from_json, to_json
 from hpc_hydra.schedulers.planner import plan
 
@@ -537,16 +538,16 @@ def test_one_agent_a_node_has_the_share_of_all_ranks_there(name: str) -> None:
     asked = {"nodes": 2, "procs_per_node": 4, "gpus_per_proc": 1, "cpus_per_proc": 8}
     got = make({**BOX, "gpu_bind": "closest"}, resources=asked, rendezvous={"name": name})
     assert got.world_size == 8 and got.request.procs_per_node == 4
-    tasks = got.tasks
+    tasks = task_request(got)
     assert (tasks.nodes, tasks.procs_per_node, tasks.gpus_per_proc, tasks.cpus_per_proc) == (2, 1, 4, 32)
     assert tasks.gpu_bind is None and any("gpu_bind" in note for note in got.notes)
-    assert make(resources=asked).tasks == make(resources=asked).request
+    assert task_request(make(resources=asked)) == make(resources=asked).request
 
 
 def test_agents_of_ranks_that_share_gpus_get_these() -> None:
     asked = {"procs_per_node": 8, "gpus_per_proc": 1, "oversubscribe": True}
     got = make(resources=asked, rendezvous={"name": "torchrun", "max_restarts": 2})
-    assert (got.tasks.gpus_per_proc, got.tasks.shared_gpus) == (4, None)
+    assert (task_request(got).gpus_per_proc, task_request(got).shared_gpus) == (4, None)
     assert got.rendezvous.max_restarts == 2
 
 
@@ -569,10 +570,10 @@ def test_where_cpu_and_gpu_share_memory_a_rank_keeps_to_the_cap() -> None:
 )
 def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas: int, ranks: int, step: int) -> None:
     got = make(resources={"nodes": nodes}, rendezvous={"name": "torchft", **keys})
-    assert (got.replicas, got.procs_per_agent, got.step.nodes) == (replicas, ranks, step)
-    assert got.tasks.no_kill and got.tasks.nodes == nodes and got.tasks.procs_per_node == 1
+    assert (got.replicas, got.procs_per_agent, step_request(got).nodes) == (replicas, ranks, step)
+    assert task_request(got).no_kill and task_request(got).nodes == nodes and task_request(got).procs_per_node == 1
     assert got.rendezvous.max_restarts == 3
-    assert not make(resources={"nodes": nodes}).tasks.no_kill
+    assert not task_request(make(resources={"nodes": nodes})).no_kill
 
 
 @pytest.mark.parametrize(
@@ -587,9 +588,9 @@ def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas:
 def test_lighthouse_is_a_task_beside_the_ranks_where_there_is_room(system: dict, cpus: int | None, want: Any) -> None:
     keys = {"rendezvous": {"name": "torchft", "replicas_per_node": 4}, "resources": {"cpus_per_proc": cpus}}
     got = make({**BOX, **system}, **keys)
-    assert got.tasks.allocation == want
-    assert make({**BOX, **system}, {"name": "flux"}, **keys).tasks.allocation is None
-    assert make({**BOX, **system}, rendezvous={"name": "torchrun"}).tasks.allocation is None
+    assert task_request(got).allocation == want
+    assert task_request(make({**BOX, **system}, {"name": "flux"}, **keys)).allocation is None
+    assert task_request(make({**BOX, **system}, rendezvous={"name": "torchrun"})).allocation is None
 
 
 @pytest.mark.parametrize(
@@ -618,7 +619,7 @@ def test_replica_groups_that_do_not_fill_the_job_are_refused(keys: dict[str, Any
 )
 def test_a_run_may_go_on_with_fewer_nodes(nodes: int, keys: dict[str, Any], elastic: bool) -> None:
     got = make(resources={"nodes": nodes}, rendezvous={"name": "torchrun", **keys})
-    assert (got.is_elastic, got.tasks.no_kill, got.tasks.step_goes_on) == (elastic, elastic, elastic)
+    assert (got.is_elastic, task_request(got).no_kill, task_request(got).step_goes_on) == (elastic, elastic, elastic)
     assert got.rendezvous.max_restarts == (3 if "min_nodes" in keys else 0)
 
 

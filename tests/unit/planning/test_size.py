@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from hpc_hydra.config.schema import ResourcesConfig
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.size import Hardware, Size, size
+from hpc_hydra.planning.size import NodeSize, Size, size
 
-GPU4 = Hardware("four", cores_per_node=64, gpus_per_node=4, mem_per_gpu=80)
-FRONTIER = Hardware("frontier", cores_per_node=56, gpus_per_node=8, mem_per_gpu=64)
-CPU = Hardware("cpus", cores_per_node=48, gpus_per_node=0)
-DARK = Hardware("dark")
-LAPTOP = Hardware("local", cores_per_node=2, gpus_per_node=0, may_crowd=True)
+GPU4 = NodeSize("four", cores_per_node=64, gpus_per_node=4, mem_per_gpu=80)
+FRONTIER = NodeSize("frontier", cores_per_node=56, gpus_per_node=8, mem_per_gpu=64)
+CPU = NodeSize("cpus", cores_per_node=48, gpus_per_node=0)
+DARK = NodeSize("dark")
+LAPTOP = NodeSize("local", cores_per_node=2, gpus_per_node=0, may_crowd=True)
 
 
-def ask(node: Hardware = GPU4, fraction: float | None = None, **keys: Any) -> Size:
+def ask(node: NodeSize = GPU4, fraction: float | None = None, **keys: Any) -> Size:
     return size(ResourcesConfig(**keys), node, fraction)
 
 
@@ -66,7 +66,7 @@ def test_sizes_on_four_gpus_of_80_gb(keys: dict[str, Any], want: tuple[int, int,
 
 
 def test_only_the_part_of_gpu_memory_that_is_used_counts() -> None:
-    apu = Hardware("apu", gpus_per_node=4, mem_per_gpu=128)
+    apu = NodeSize("apu", gpus_per_node=4, mem_per_gpu=128)
     assert layout(apu, gpumem_at_least=512) == (1, 4, 1)
     assert layout(apu, 0.8, gpumem_at_least=512) == (2, 3, 1)
     assert layout(apu, 0.8, gpumem_at_least=409.6) == (1, 4, 1)
@@ -86,7 +86,7 @@ def test_the_same_keys_count_ranks_without_gpus(keys: dict[str, Any], want: tupl
 
 def test_a_helper_beside_the_ranks_has_a_share_of_the_cores_where_there_are_enough() -> None:
     asked = ResourcesConfig(procs_per_node=8, gpus_per_proc=0)
-    sizes = [size(asked, Hardware("x", cores_per_node=cores), helpers=1) for cores in (8, 64, 128)]
+    sizes = [size(asked, NodeSize("x", cores_per_node=cores), helpers=1) for cores in (8, 64, 128)]
     assert [each.cpus_per_proc for each in sizes] == [1, 7, 14]
 
 
@@ -114,13 +114,13 @@ def test_unknown_hardware_takes_what_is_asked_and_assumes_nothing() -> None:
         (CPU, {"gpus_at_least": 8}, "resources.gpus_at_least", "resources.procs_per_node"),
         (CPU, {"gpumem_at_least": 8}, "resources.gpumem_at_least", "resources.procs_per_node"),
         (DARK, {"gpus_at_least": 8}, "resources.gpus_at_least", "system.gpus_per_node=4"),
-        (Hardware("x", gpus_per_node=4), {"gpumem_at_least": 8}, "resources.gpumem_at_least", "system.mem_per_gpu=80"),
+        (NodeSize("x", gpus_per_node=4), {"gpumem_at_least": 8}, "resources.gpumem_at_least", "system.mem_per_gpu=80"),
         (FRONTIER, {"cpus_per_proc": 8}, "resources.cpus_per_proc", "resources.cpus_per_proc=7"),
         (CPU, {"procs_per_node": 49}, "resources.procs_per_node", "resources.procs_per_node=48"),
         (LAPTOP, {"procs_per_node": 2, "cpus_per_proc": 2}, "resources.cpus_per_proc", "resources.cpus_per_proc=1"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(node: Hardware, keys: dict[str, Any], where: str, fix: str) -> None:
+def test_what_cannot_be_is_refused_by_name(node: NodeSize, keys: dict[str, Any], where: str, fix: str) -> None:
     with pytest.raises(PlanError) as error:
         ask(node, **keys)
     assert error.value.where == where and fix in str(error.value.fix)
@@ -139,14 +139,14 @@ def test_ranks_may_share_gpus_when_asked_to() -> None:
         (FRONTIER, {"procs_per_node": 1}, 56),
         (FRONTIER, {"cpus_per_proc": 3}, 3),
         (GPU4, {"gpus_at_least": 5}, 21),
-        (Hardware("x", gpus_per_node=4), {}, None),
-        (Hardware("x", gpus_per_node=4, cpus_per_proc=16), {}, 16),
-        (Hardware("x", cores_per_node=64, gpus_per_node=4, cpus_per_proc=8), {}, 8),
-        (Hardware("x", cores_per_node=64, gpus_per_node=8, cpus_per_proc=32), {}, 8),
-        (Hardware("x", cores_per_node=64, gpus_per_node=4, cpus_per_proc=8), {"cpus_per_proc": 16}, 16),
+        (NodeSize("x", gpus_per_node=4), {}, None),
+        (NodeSize("x", gpus_per_node=4, cpus_per_proc=16), {}, 16),
+        (NodeSize("x", cores_per_node=64, gpus_per_node=4, cpus_per_proc=8), {}, 8),
+        (NodeSize("x", cores_per_node=64, gpus_per_node=8, cpus_per_proc=32), {}, 8),
+        (NodeSize("x", cores_per_node=64, gpus_per_node=4, cpus_per_proc=8), {"cpus_per_proc": 16}, 16),
     ],
 )
-def test_cpus_of_a_rank(node: Hardware, keys: dict[str, Any], want: int | None) -> None:
+def test_cpus_of_a_rank(node: NodeSize, keys: dict[str, Any], want: int | None) -> None:
     assert ask(node, **keys).cpus_per_proc == want
 
 
@@ -156,7 +156,7 @@ def test_a_laptop_may_have_more_ranks_than_cores_and_says_so() -> None:
 
 
 nodes = st.builds(
-    Hardware,
+    NodeSize,
     system=st.just("any"),
     cores_per_node=st.none() | st.integers(1, 288),
     gpus_per_node=st.none() | st.integers(0, 16),
@@ -178,7 +178,7 @@ asked = st.builds(
 
 
 @given(asked, nodes)
-def test_never_fewer_than_asked_and_never_more_than_there_is(want: ResourcesConfig, node: Hardware) -> None:
+def test_never_fewer_than_asked_and_never_more_than_there_is(want: ResourcesConfig, node: NodeSize) -> None:
     try:
         got = size(want, node)
     except PlanError as error:

@@ -9,7 +9,7 @@ import pytest
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.allocation_queue import StepSubmitter
 from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.registry import adapter_for
@@ -81,7 +81,7 @@ def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) ->
         ("launch.max_requeues", {"max_requeues": 1}),
     ):
         with pytest.raises(HpcHydraError) as error:
-            generic.check_capabilities(adapter_for(scheduler), Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
+            capability_checks.check_capabilities(adapter_for(scheduler), Request(scheduler, 1, 1, **fields))  # type: ignore[arg-type]
         assert error.value.where == key
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks, capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, State
 from hpc_hydra.schedulers.flux.adapter import Flux
 from hpc_hydra.schedulers.flux.options import directive, duration
@@ -74,9 +74,9 @@ def test_no_field_of_a_request_is_dropped(field: str) -> None:
     asked = dataclasses.replace(base, **{field: OTHER_VALUES.get(field, f"some-{field}")})
     if field in REFUSED:
         with pytest.raises(PlanError, match=REFUSED[field]):
-            generic.check(FLUX, asked)
+            capability_checks.check(FLUX, asked)
         return
-    generic.check(FLUX, asked)
+    capability_checks.check(FLUX, asked)
     here, there = spec(asked), spec(base)
     said = (FLUX.script(here), FLUX.submit_command(Path("/s"), here))
     assert said != (FLUX.script(there), FLUX.submit_command(Path("/s"), there))
@@ -107,7 +107,7 @@ def test_no_field_of_a_request_is_dropped(field: str) -> None:
 )
 def test_what_flux_cannot_be_told_is_refused_by_name(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as error:
-        generic.check(FLUX, asked_for(**fields))
+        capability_checks.check(FLUX, asked_for(**fields))
     assert error.value.where == key
     assert fields.keys() & {"queue", "comment"} or error.value.fix
 
@@ -115,7 +115,7 @@ def test_what_flux_cannot_be_told_is_refused_by_name(fields: dict[str, Any], key
 def test_an_option_for_both_goes_to_the_command_that_knows_it() -> None:
     both = (("broker-opts", "-v"), ("taskmap", "cyclic"), ("setopt", "mpibind=off"))
     asked = asked_for(submit_args=both, launch_args=both)
-    generic.check(FLUX, asked)
+    capability_checks.check(FLUX, asked)
     assert "taskmap" not in submitted(asked).options
     assert "broker-opts" not in launched(asked).options
     assert "mpibind=off" in submitted(asked).list("setopt")
@@ -163,7 +163,7 @@ requests = st.builds(
 
 @given(requests)
 def test_a_script_read_back_is_the_request(asked: Request) -> None:
-    generic.check(FLUX, asked)
+    capability_checks.check(FLUX, asked)
     found, step = submitted(asked), launched(asked)
     gpus = found.number("gpus-per-slot")
     assert (gpus is not None) == (asked.gpus_per_proc > 0 and asked.gpu_request != "none")
@@ -198,14 +198,14 @@ def test_a_script_read_back_is_the_request(asked: Request) -> None:
 
 def test_runs_are_submitted_together_where_no_text_would_be_filled() -> None:
     runs = (0, 1, 2, 5)
-    ((part, argv),) = generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=runs))
+    ((part, argv),) = capability_defaults.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=runs))
     assert part.runs == runs
     assert argv[:3] == ["flux", "submit", "--cc=0-2,5"]
     assert argv[-5:] == ["flux", "broker", "bash", "/s/job0.sh", "{cc}"]
     for fields in ({"comment": "{}"}, {"job_name": "{cc}"}, {"submit_args": (("conf", "a=b"),)}):
-        assert len(generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(**fields), runs=runs))) == 4
-    assert len(generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=(3, 1)))) == 2
-    many = generic.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=tuple(range(2500))))
+        assert len(capability_defaults.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(**fields), runs=runs))) == 4
+    assert len(capability_defaults.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=(3, 1)))) == 2
+    many = capability_defaults.submissions(FLUX, Path("/s/job0.sh"), spec(asked_for(), runs=tuple(range(2500))))
     assert [len(part.runs) for part, _ in many] == [1000, 1000, 500]
 
 

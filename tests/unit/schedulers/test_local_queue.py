@@ -14,7 +14,7 @@ import pytest
 
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.base import JobStatus, State, SubmitError
 from hpc_hydra.schedulers.devices import Gpus, Machine
 from hpc_hydra.schedulers.local.adapter import Local
@@ -173,7 +173,7 @@ def test_what_the_machine_has_not_is_refused_before_anything_starts(
 
 def test_what_has_no_meaning_here_is_told() -> None:
     asked = request(scheduler="local", queue="batch", account="a", submit_args=(("x", "1"),), gpu_bind="closest")
-    generic.check(ADAPTER, asked)
+    capability_checks.check(ADAPTER, asked)
     (note,) = ADAPTER.notes(asked)
     for word in ("scheduler.queue", "scheduler.account", "submit command", "system.gpu_bind"):
         assert word in note
@@ -195,7 +195,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         asked = request(scheduler="local", **{name: value})
         if not ADAPTER.notes(asked):
             with pytest.raises(PlanError):
-                generic.check(ADAPTER, asked)
+                capability_checks.check(ADAPTER, asked)
 
 
 def test_runs_have_cores_of_their_own(jobs: Queue) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.lsf.adapter import Lsf
 from hpc_hydra.schedulers.lsf.options import dependency, minutes
 from tests.unit.schedulers.specs import request, spec
@@ -75,7 +75,7 @@ def test_no_field_of_a_request_is_dropped(field: str, flavour: str) -> None:
         return  # whole nodes, whose GPUs jsrun deals out: there is nothing to say
     asked = dataclasses.replace(base, **{field: value})
     try:
-        generic.check(LSF, asked)
+        capability_checks.check(LSF, asked)
     except PlanError as error:
         assert error.where and error.where.split(".")[-1] == field, error
         return
@@ -198,7 +198,7 @@ def test_a_dependency_that_lsf_does_not_know_is_refused(given: str) -> None:
 )
 def test_what_lsf_cannot_express_is_refused_by_name(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as error:
-        generic.check(LSF, lsf(**fields))
+        capability_checks.check(LSF, lsf(**fields))
     assert str(error.value.where).endswith(key)
 
 
@@ -211,7 +211,7 @@ def test_a_name_that_no_array_can_have_is_refused_for_arrays_only() -> None:
 def test_an_option_for_both_commands_goes_to_the_one_that_knows_it() -> None:
     given = (("alloc_flags", "gpumps smt1"), ("smpiargs", "-gpu"), ("sla", "x"))
     asked = csm(submit_args=given, launch_args=given)
-    generic.check(LSF, asked)
+    capability_checks.check(LSF, asked)
     found = submitted(asked)
     assert (found["alloc_flags"], found["sla"]) == ("gpumps smt1", "x")
     assert "smpiargs" not in found
@@ -302,7 +302,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 @given(requests(), st.integers(1, 5))
 def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
-    generic.check(LSF, asked)
+    capability_checks.check(LSF, asked)
     found = submitted(asked, runs)
     name = re.fullmatch(r"(.*?)(?:\[1-(\d+)\](?:%(\d+))?)?", found["J"])
     assert name and (name[2] is None) == (runs == 1)
@@ -351,7 +351,7 @@ def test_the_warning_before_the_end_is_told_in_minutes() -> None:
     found = submitted(lsf(time_limit=600, warning="USR1@90"))
     assert (found["wa"], found["wt"]) == ("USR1", "2")
     with pytest.raises(PlanError, match=r"launch\.signal_before_end"):
-        generic.check(LSF, lsf(time_limit=120, warning="USR1@90"))
+        capability_checks.check(LSF, lsf(time_limit=120, warning="USR1@90"))
 
 
 def test_one_exit_code_is_requeued_and_it_is_ours() -> None:
@@ -359,4 +359,4 @@ def test_one_exit_code_is_requeued_and_it_is_ours() -> None:
     assert "Q" not in submitted(lsf())
     for other in ({"submit_args": (("Q", "99"),)}, {"removed_args": ("Q",)}):
         with pytest.raises(PlanError, match=r"scheduler\.submit_extra\.Q"):
-            generic.check(LSF, lsf(max_requeues=1, **other))
+            capability_checks.check(LSF, lsf(max_requeues=1, **other))

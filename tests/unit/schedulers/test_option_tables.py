@@ -10,7 +10,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic, planner
+from hpc_hydra.schedulers import capability_checks, planner
 from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.schedulers.registry import adapter_for, names
 from tests.unit.schedulers.specs import request
@@ -33,8 +33,9 @@ def test_a_table_names_keys_that_there_are(scheduler: str) -> None:
 def test_what_a_scheduler_lacks_is_refused_by_its_key(scheduler: str) -> None:
     adapter = adapter_for(scheduler)
     for field, fix in adapter.options.lacks.items():
+        value = 2 if field == "array_parallelism" else "x"
         with pytest.raises(PlanError) as error:
-            generic.check(adapter, request(scheduler=scheduler, **{field: 2 if field == "array_parallelism" else "x"}))
+            capability_checks.check(adapter, request(scheduler=scheduler, **{field: value}))
         assert (error.value.where, error.value.fix) == (key_of(field), fix)
 
 
@@ -52,7 +53,7 @@ def test_a_refused_option_is_refused_wherever_it_is_written(scheduler: str, sour
                 planner.plan(from_mapping(given))
             assert (error.value.where, error.value.fix) == (f"{source}.{option}", fix)
         with pytest.raises(PlanError, match=option):  # of a request that nobody planned
-            generic.check(adapter, request(scheduler=scheduler, submit_args=((option, "1"),)))
+            capability_checks.check(adapter, request(scheduler=scheduler, submit_args=((option, "1"),)))
 
 
 @pytest.mark.parametrize("scheduler", WITH_COMMANDS)
@@ -62,5 +63,5 @@ def test_the_default_way_to_ask_for_gpus_is_in_the_table(scheduler: str) -> None
     default = request(scheduler=scheduler, gpus_per_proc=1, gpu_request=adapter.options.gpu_requests[0])
     assert [*adapter.directives(asked)] == [*adapter.directives(default)]
     with pytest.raises(PlanError) as error:
-        generic.check(adapter, request(scheduler=scheduler, gpus_per_proc=1, gpu_request="by hand"))
+        capability_checks.check(adapter, request(scheduler=scheduler, gpus_per_proc=1, gpu_request="by hand"))
     assert error.value.fix == " | ".join(adapter.options.gpu_requests)

@@ -9,7 +9,7 @@ import pytest
 
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.types import EnvVar, Logging, Plan
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import Packing
 from hpc_hydra.schedulers.job_script import interactive_script
@@ -98,7 +98,7 @@ def test_a_pack_over_ssh_is_known_by_its_first_run_and_waits_for_what_it_starts(
     made = replace(ssh(setup_lines=("module load x",)), packs=(2, 1))
     assert ids_of(made) == ("job0.4+4", "job0.4+5", "job0.6+6")
     assert ids_of(ssh()) == ("job0.4", "job0.5", "job0.6")
-    assert [argv[2] for _, argv in generic.submissions(SSH, made.sweep / "job0.sh", made)] == ["4", "6"]
+    assert [argv[2] for _, argv in capability_defaults.submissions(SSH, made.sweep / "job0.sh", made)] == ["4", "6"]
     text = SSH.script(made)
     assert "module load" not in text  # each run has its own hosts to set up
     assert 'HPC_HYDRA_PACK="run ${1:-4}"' in text and "exec " not in text

@@ -8,7 +8,7 @@ import pytest
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Plan, Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.registry import adapter_for
 
@@ -48,6 +48,6 @@ def test_on_flux_the_run_that_names_the_pack_is_submitted_again() -> None:
 @pytest.mark.parametrize("scheduler", ["lsf", "ssh"])
 def test_elsewhere_it_is_refused_by_name(scheduler: str) -> None:
     with pytest.raises(PlanError) as error:
-        generic.check_packing(adapter_for(scheduler), Request(scheduler, 1, 1, max_requeues=1))
+        capability_checks.check_packing(adapter_for(scheduler), Request(scheduler, 1, 1, max_requeues=1))
     assert error.value.where == "launch.max_requeues" and "resume" in str(error.value.fix)
-    generic.check_packing(adapter_for(scheduler), Request(scheduler, 1, 1))
+    capability_checks.check_packing(adapter_for(scheduler), Request(scheduler, 1, 1))

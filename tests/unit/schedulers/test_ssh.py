@@ -11,7 +11,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, RendezvousError
 from hpc_hydra.planning.hosts import Host, read
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.schedulers.ssh.adapter import Ssh, explain
 from hpc_hydra.system import hostfile
@@ -96,7 +96,7 @@ def test_other_schedulers_choose_hosts_themselves(name: str) -> None:
 def test_what_hosts_cannot_do_is_refused_by_name() -> None:
     for name in ("queue", "account", "qos", "reservation", "dependency", "constraint", "nodelist", "exclude", "mpi"):
         with pytest.raises(PlanError) as error:
-            generic.check(SSH, asked(**{name: "x"}))
+            capability_checks.check(SSH, asked(**{name: "x"}))
         assert error.value.where == f"scheduler.{name}"
     with pytest.raises(PlanError, match="needs 4 hosts, and there are 3"):
         SSH.check(asked(nodes=4))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hpc_hydra.errors import PlanError, SchedulerError
-from hpc_hydra.schedulers import generic
+from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import detect, index
@@ -419,7 +419,7 @@ def test_csm_machines_know_their_flavour_and_leave_it_to_lsf(name: str, composed
     assert here.flavour is None
     with pytest.raises(PlanError, match=r"scheduler\.flavour: scheduler=slurm does not support it \('csm'\)"):
         asked = plan(detect.resolve(composed("scheduler=slurm", "scheduler.flavour=csm"), probe=machine())).request
-        generic.check(adapter_for("slurm"), asked)
+        capability_checks.check(adapter_for("slurm"), asked)
 
 
 @pytest.mark.parametrize(

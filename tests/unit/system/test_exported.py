@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import generic, registry
+from hpc_hydra.schedulers import capability_defaults, registry
 from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system.detect import notes as notes_of
 from hpc_hydra.system.detect import resolve
@@ -126,5 +126,5 @@ def test_every_key_is_one_of_ours() -> None:
     """And each can be asked for."""
     for name in registry.built_in():
         for attached in (True, False):
-            for key in generic.default_variables(registry.adapter_for(name), attached=attached):
+            for key in capability_defaults.default_variables(registry.adapter_for(name), attached=attached):
                 assert key in Request.__dataclass_fields__

@@ -1,4 +1,4 @@
-"""What follows from the capabilities of a scheduler, for any scheduler: what to refuse, and what to use instead.
+"""What a scheduler does by a capability, and the default for schedulers that lack it.
 
 Must not know: any scheduler.
 """
@@ -9,88 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import options, registry
+from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
 from hpc_hydra.schedulers.capabilities import (
     BulkSubmission,
-    EndWarning,
     JobArrays,
     NestedQueue,
     NodeList,
     Packing,
     Requeue,
     RequeueExitCode,
-    RequeuePacks,
     Resubmission,
     ShellDefaults,
-    SurvivesNodeLoss,
 )
-
-
-def check(scheduler: Scheduler, request: Request) -> None:
-    """Refuse, naming the key, what this scheduler does not support. Raises `PlanError`."""
-    check_capabilities(scheduler, request)
-    options.check_lacks(scheduler.name, scheduler.options, request)
-    scheduler.check(request)
-
-
-def check_capabilities(scheduler: Scheduler, request: Request) -> None:
-    """The part of `check` that goes by capabilities alone."""
-    if request.step_goes_on and not isinstance(scheduler, SurvivesNodeLoss):
-        raise PlanError(
-            f"scheduler={scheduler.name} ends a run whose node is lost",
-            where="rendezvous.min_nodes",
-            fix="rendezvous.min_nodes=null",
-        )
-    if request.warn_signal is not None and not isinstance(scheduler, EndWarning):
-        why = "cannot send a signal before the time limit" if scheduler.has_queue else "enforces no time limit"
-        raise PlanError(
-            f"scheduler={scheduler.name} {why}",
-            where="launch.signal_before_end",
-            fix="launch.signal_before_end=null launch.signal=null",
-        )
-    if request.max_requeues and not isinstance(scheduler, Requeue):
-        raise PlanError(
-            f"scheduler={scheduler.name} cannot requeue a run",
-            where="launch.max_requeues",
-            fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
-        )
-
-
-def check_packing(scheduler: Scheduler, request: Request) -> None:
-    """Refuse packed runs, or their requeueing, where the scheduler does not support it. Raises `PlanError`."""
-    if not isinstance(scheduler, Packing):
-        raise PlanError(
-            f"scheduler={scheduler.name} cannot give each run a part of an allocation",
-            where="launch.pack",
-            fix="launch.pack=null: a job for each run",
-        )
-    if request.max_requeues and not isinstance(scheduler, RequeuePacks):
-        raise PlanError(
-            f"scheduler={scheduler.name} cannot requeue an allocation of packed runs",
-            where="launch.max_requeues",
-            fix="launch.max_requeues=0 (`hpc-hydra resume` packs what is left), or launch.pack=null",
-        )
-
-
-def packing_by_launch_args(names: Iterable[str]) -> frozenset[str]:
-    """Those schedulers whose options of the launch command concern an allocation of packed runs, too."""
-    adapters = {name: registry.adapter_for(name) for name in names}
-    return frozenset(name for name, one in adapters.items() if isinstance(one, Packing) and one.packs_by_launch_args)
-
-
-def check_inside(scheduler: Scheduler, inside: str, env: Mapping[str, str]) -> None:
-    """Refuse a value of ``launch.inside`` that is not possible here. Raises `ConfigError`."""
-    if not scheduler.has_queue:
-        raise ConfigError(
-            f"scheduler={scheduler.name} submits nothing, so it has no allocations",
-            where="launch.inside",
-            fix="launch.inside=null",
-        )
-    if isinstance(scheduler, NestedQueue):
-        scheduler.check_inside(inside, env)
 
 
 def submissions(scheduler: Scheduler, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
@@ -149,3 +81,9 @@ def status_of(scheduler: Scheduler, id_: str, said: Mapping[str, JobStatus]) -> 
 def default_variables(scheduler: Scheduler, *, attached: bool) -> Mapping[str, str]:
     """Key of `scheduler` → the variable of the user's shell with a default for it."""
     return scheduler.default_variables(attached=attached) if isinstance(scheduler, ShellDefaults) else {}
+
+
+def packing_by_launch_args(names: Iterable[str]) -> frozenset[str]:
+    """Those schedulers whose options of the launch command concern an allocation of packed runs, too."""
+    adapters = {name: registry.adapter_for(name) for name in names}
+    return frozenset(name for name, one in adapters.items() if isinstance(one, Packing) and one.packs_by_launch_args)
