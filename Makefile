@@ -1,18 +1,18 @@
-# The whole of what one must remember. `make help` lists it.
+# All targets. `make help` lists them.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
-# of pytest: more than cores, because most tests wait
+# pytest workers: more than cores, because most tests wait
 WORKERS := $(shell echo $$((2 * $$(nproc))))
 ARGS ?=
 GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
-# tests start thousands of processes, and none of them shall compile our modules anew
+# tests start thousands of processes, which must not recompile our modules
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs bench clean cluster-up cluster-down
 
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 	@echo; echo '  PYTHON=/path/to/python3 chooses the interpreter; ARGS="-k name -x" goes to pytest.'
 
@@ -22,9 +22,9 @@ help: ## this list
 .venv14/.ready: $(HOUSE) constraints/hydra13.txt constraints/hydra14.txt
 	@sh scripts/venv.sh .venv14 constraints/hydra13.txt constraints/hydra14.txt
 
-venv: .venv/.ready ## .venv with this project (editable) and its test tools, once
+venv: .venv/.ready ## create .venv with this project (editable) and its test tools
 
-venv14: .venv14/.ready ## the same on Hydra 1.4
+venv14: .venv14/.ready ## create .venv14: the same on Hydra 1.4
 
 test: .venv/.ready ## all that this machine can run; says at its end what it left out and why
 	$(if $(strip $(ARGS)),$(PY) -m pytest $(ARGS),@sh scripts/test.sh $(PY))
