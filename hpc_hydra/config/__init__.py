@@ -1,1 +1,1 @@
-"""Types and checks every configuration group; registers their schemas with Hydra."""
+"""The types and checks of our config groups, and their registration with Hydra."""

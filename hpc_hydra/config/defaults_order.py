@@ -1,7 +1,7 @@
-"""Finds a bundle that stands in the wrong place of a defaults list. Pure.
+"""Detect a bundle in the wrong place of a defaults list. Pure.
 
-``defaults: [_self_, hpc]`` silently puts our defaults over the user's own values, and a bundle that only one choice of
-a group brings along is not there when Hydra picks the launcher.
+``defaults: [_self_, hpc]`` silently overrides the user's values with our defaults, and a bundle in the defaults list of
+a group's option is loaded only after Hydra has chosen the launcher.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hpc_hydra.errors import ConfigError
 
 
 class Entry(Protocol):
-    """What is read of an entry: `hydra.core.default_element.ResultDefault` has these."""
+    """The attributes of `hydra.core.default_element.ResultDefault` that are used here."""
 
     @property
     def config_path(self) -> str | None: ...
@@ -22,16 +22,16 @@ class Entry(Protocol):
 
 
 def check_order(defaults: Iterable[Entry], choices: Mapping[str, str] | None = None, bundle: str = "hpc") -> None:
-    """Refuse a bundle that would reset the user's values, or that hangs on the choice of a group.
+    """Refuse a bundle that would override the user's values, or that depends on a group choice.
 
     Args:
         defaults: ``config_loader.compute_defaults_list(name, overrides, RunMode.RUN).defaults``, in order.
-        choices: ``hydra.runtime.choices``; without it, any config in a folder counts as a choice.
+        choices: ``hydra.runtime.choices``; if None, any config in a folder counts as a choice.
         bundle: name of the bundle.
 
     Raises:
-        ConfigError: naming the config whose defaults list is to be changed. A list without the bundle passes
-            (`config.load.settings` says what is missing then).
+        ConfigError: names the config whose defaults list must be changed. A list without the bundle is accepted here
+            and refused by `config.load.settings`.
     """
     place: dict[str, int] = {}
     parents: dict[str, str | None] = {}
@@ -48,14 +48,14 @@ def check_order(defaults: Iterable[Entry], choices: Mapping[str, str] | None = N
         group, _, choice = name.rpartition("/")
         if group and (choices is None or choices.get(group) == choice):
             raise ConfigError(
-                f"the bundle {bundle!r} stands in a choice of the group {group!r}, where Hydra has already picked "
+                f"the bundle {bundle!r} is in an option of the group {group!r}, which Hydra loads after it has chosen "
                 "another launcher",
                 where=f"defaults list of {name}",
                 fix=f"put `- {bundle}` into the defaults list of the primary config, before `_self_`",
             )
         if place[name] < place[bundle]:
             raise ConfigError(
-                f"the bundle {bundle!r} comes after `_self_`, so that its defaults would replace your own values",
+                f"the bundle {bundle!r} comes after `_self_`, so its defaults would override your values",
                 where=f"defaults list of {name}",
                 fix=f"put it before: `defaults: [{bundle}, _self_]`",
             )

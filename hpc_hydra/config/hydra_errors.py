@@ -41,7 +41,7 @@ _SEVERAL = re.compile(r"Ambiguous value for argument '(?P<key>[^=']+)=(?P<value>
 _MERGED = re.compile(r"Error merging override (?P<key>[^=\s]+)=(?P<value>[^\n]*)")
 _THERE = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
 _ADD = "`- hpc` before `_self_` in the defaults list of the primary configuration: `defaults: [hpc, _self_]`"
-_WORDS = 12  # choices that are listed where none is near
+_WORDS = 12  # number of options to list if none is similar
 
 
 def explain(error: BaseException) -> ConfigError | None:
@@ -62,7 +62,7 @@ def explain(error: BaseException) -> ConfigError | None:
 
 
 def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "") -> ConfigError:
-    """The error for a choice that a group does not have. ``parent`` is the file whose defaults list names it."""
+    """Return the error for an option that a group does not have, named in the defaults list of ``parent``."""
     known = sorted(set(choices))
     near = suggest.nearest(choice, known) or difflib.get_close_matches(choice.lower(), known, n=3, cutoff=0.6)
     words = " or ".join(f"{group}={name}" for name in near)
@@ -75,12 +75,12 @@ def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "")
 
 
 def other_launcher(name: str) -> ConfigError:
-    """The error for submitit's launcher in place of ours."""
+    """Return the error for submitit's launcher in place of ours."""
     scheduler = name.removeprefix("submitit_")
     return ConfigError(
-        "submitit's launcher knows nothing of scheduler, resources and the other groups of hpc_hydra",
+        "submitit's launcher ignores scheduler, resources and the other groups of hpc_hydra",
         where=f"hydra/launcher={name}",
-        fix=f"leave it out, and scheduler={scheduler}; docs/from-submitit-launcher.md has a key for each of its keys",
+        fix=f"leave it out, and set scheduler={scheduler}; docs/from-submitit-launcher.md lists the equivalent keys",
     )
 
 
@@ -89,8 +89,8 @@ def _missing(error: Any) -> ConfigError | None:
         parent = re.match(_FILE, str(error))
         where = f"defaults list of {parent['file']}.yaml" if parent else "defaults list"
         return ConfigError(f"there is no {bundle['name']!r}: the bundle is called hpc", where=where, fix="- hpc")
-    if (theirs := _SUBMITIT.search(str(error))) and "hpc" in (error.options or ()):
-        return other_launcher(theirs["choice"])
+    if (submitit := _SUBMITIT.search(str(error))) and "hpc" in (error.options or ()):
+        return other_launcher(submitit["choice"])
     found = _MISSING.search(str(error))
     if found is None or found["group"] not in GROUPS:
         return None
@@ -105,7 +105,7 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
     if (found := _TWICE.match(text)) and found["group"] in GROUPS:
         group = found["group"]
         return ConfigError(
-            "is in the defaults list twice: the bundle has it already",
+            "is in the defaults list twice: the bundle already contains it",
             where=group,
             fix=f"{group}=CHOICE on the command line, `- override /{group}: CHOICE` in a defaults list; "
             + suggest.clash_cure(group),
@@ -113,18 +113,18 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
     if (found := _NOT_THERE.search(text)) and found["group"] in GROUPS:
         return _no_bundle(found["group"]) if found["choice"] in shipped(found["group"]) else None
     if found := _SEVERAL.match(text) or _MERGED.match(text):
-        said = _collection(found["key"].lstrip("+"), found["value"])
-        if said is not None:
-            return said
+        collection_error = _collection(found["key"].lstrip("+"), found["value"])
+        if collection_error is not None:
+            return collection_error
     if (found := _THERE.match(text)) and found["key"].partition(".")[0] in GROUPS:
         key = found["key"]
         value = re.search(r"Either remove \+ prefix: '[^=]+=([^\n]*)'", text)
         fix = f"{key}={value[1] if value else 'VALUE'}, without the +"
-        return _collection(key, value[1] if value else "") or ConfigError("is there already", where=key, fix=fix)
+        return _collection(key, value[1] if value else "") or ConfigError("exists already", where=key, fix=fix)
     where = re.match(_FILE, text)
     file = where["file"] if where else ""
-    if said := _of_launcher(text, cause, file):
-        return said
+    if launcher_error := _of_launcher(text, cause, file):
+        return launcher_error
     below = f"{cause or ''}\n{text}"
     if (found := _OTHER_TYPE.search(below)) and found["kind"].lower() in GROUPS:
         return _plain(found["kind"].lower(), found["value"].strip(), file)
@@ -160,14 +160,14 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
     key, equals, value = override.partition("=")
     if re.split(r"[.@]", key.lstrip("+~"))[0] not in GROUPS:
         return None
-    if (said := _collection(key.lstrip("+"), value)) and re.fullmatch(r"\w+=[^{}]*", value):
-        return said
+    if (error := _collection(key.lstrip("+"), value)) and re.fullmatch(r"\w+=[^{}]*", value):
+        return error
     why = (text.splitlines() or [""])[0].rstrip(".")
     shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
-    fix = f"Hydra's quotes around the value, within those of the shell: {suggest.quoted(shown)}"
+    fix = f"Hydra's quotes around the value, inside the shell's quotes: {suggest.quoted(shown)}"
     if (hidden := masked(override)) != override:
-        return ConfigError("cannot be read as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
-    return ConfigError(f"cannot be read as a value: {why}", where=override, fix=fix)
+        return ConfigError("cannot be parsed as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
+    return ConfigError(f"cannot be parsed as a value: {why}", where=override, fix=fix)
 
 
 def _key(text: str, cause: BaseException | None) -> str | None:
@@ -195,9 +195,9 @@ def _of_launcher(text: str, cause: BaseException | None, file: str) -> ConfigErr
 
 
 def left_over(name: str, file: str = "") -> ConfigError:
-    """The error for ``hydra.launcher.NAME`` of another launcher than ours."""
+    """Return the error for a key ``hydra.launcher.NAME`` of another launcher."""
     where = f"hydra.launcher.{name} (in {file}.yaml)" if file else f"hydra.launcher.{name}"
-    fix = load.OF_SUBMITIT.get(name) or f"leave it out: what to run where is set in {', '.join(GROUPS)}"
+    fix = load.OF_SUBMITIT.get(name) or f"leave it out, and use keys of {', '.join(GROUPS)}"
     return ConfigError("hpc_hydra's launcher does not have this key", where=where, fix=fix)
 
 
@@ -206,17 +206,17 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
     if group not in GROUPS:
         root = getattr(cause, "parent_node", None) or ()
         near = [f"{name}.{rest}" if rest else name for name in suggest.nearest(group, map(str, root))]
-        return ConfigError("no key of the configuration", where=key, fix=" or ".join(near))
+        return ConfigError("not a key of the configuration", where=key, fix=" or ".join(near))
     name = rest.partition(".")[0]
     if getattr(cause, "full_key", None) == group and not file and name in load._fields(GROUPS[group]):
         return _no_bundle(key)
     if name == group and file.startswith(f"{group}/"):
         return _wrong_package(file, "", group, group)
-    if rest != name or name in load._fields(GROUPS[group]):  # deeper, in a queue or a variable
+    if rest != name or name in load._fields(GROUPS[group]):  # a nested key, of a queue or a variable
         parent = getattr(cause, "parent_node", None)
-        valid = [str(one) for one in parent] if parent is not None and hasattr(parent, "keys") else []
+        valid = [str(name) for name in parent] if parent is not None and hasattr(parent, "keys") else []
         stem, _, last = key.rpartition(".")
-        words = [f"{stem}.{one}" for one in suggest.nearest(last, valid) or valid]
+        words = [f"{stem}.{near}" for near in suggest.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
     error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
     return ConfigError(error.what, where=at, fix=error.fix)
@@ -225,13 +225,13 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
 def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigError:
     if package in (group, "") and path:
         return ConfigError(
-            f"overrides `{group}` without a slash, which is looked for in the folder of the file ({path}{group})",
+            f"overrides `{group}` without a slash, so Hydra looks for it in the folder of the file ({path}{group})",
             where=f"defaults list of {file}.yaml",
             fix=f"- override /{group}: CHOICE",
         )
     return ConfigError(
-        f"its content belongs to `{package.partition('.')[0]}` alone, "
-        f"as the file does not begin with `{load.GLOBAL_PACKAGE}`",
+        f"its content goes into `{package.partition('.')[0]}` alone, "
+        f"because the file does not begin with `{load.GLOBAL_PACKAGE}`",
         where=f"{file}.yaml",
         fix=f"`{load.GLOBAL_PACKAGE}` as its first line, and its own keys below `{file.partition('/')[0]}:`",
     )
@@ -242,12 +242,12 @@ def _plain(group: str, value: str, file: str) -> ConfigError:
     near = [value] if value in shipped(group) else suggest.nearest(value, shipped(group))
     if near:
         return ConfigError(
-            f"`{group}: {value}` puts a text in the place of the group",
+            f"`{group}: {value}` puts a string in the place of the group",
             where=where,
-            fix=f"`- override /{group}: {near[0]}` in the defaults list, behind `- hpc`",
+            fix=f"`- override /{group}: {near[0]}` in the defaults list, after `- hpc`",
         )
     return ConfigError(
-        f"{value!r} stands where hpc_hydra's group is",
+        f"{value!r} is in the place of hpc_hydra's group",
         where=where,
         fix=f"`- override /{group}: CHOICE` in the defaults list, or `{group}: {{key: value}}`; "
         + suggest.clash_cure(group),
@@ -263,9 +263,9 @@ def _endless(trace: TracebackType | None) -> ConfigError | None:
         return None
     ways = " → ".join(circle)
     return ConfigError(
-        f"its defaults list leads back to itself ({ways})",
+        f"its defaults list includes itself ({ways})",
         where=f"{circle[0]}.yaml",
-        fix="give a system of your own another name than the one it starts from: "
+        fix="a name for your system that differs from the one it is based on: "
         "my_frontier.yaml with `defaults: [frontier, _self_]`",
     )
 
@@ -276,7 +276,7 @@ def _number(trace: TracebackType | None) -> ConfigError | None:
         key, value = str(one.key_or_group), one.value()
         if key in GROUPS and not isinstance(value, (str, list)):
             fix = f"{key}.{next(iter(load._fields(GROUPS[key])))}={value}" if key == "resources" else f"{key}=CHOICE"
-            return ConfigError(f"{value!r} is none of its choices", where=key, fix=fix)
+            return ConfigError(f"{value!r} is not one of its options", where=key, fix=fix)
     return None
 
 
@@ -288,4 +288,4 @@ def _unreadable(error: BaseException) -> ConfigError | None:
     parts = str(mark.name).replace("\\", "/").split("/")
     if len(parts) < 2 or parts[-2] not in GROUPS:
         return None
-    return ConfigError(f"is no YAML: {problem}", where=f"{mark.name}, line {mark.line + 1}", fix="see that line")
+    return ConfigError(f"is not valid YAML: {problem}", where=f"{mark.name}, line {mark.line + 1}", fix="see that line")

@@ -1,8 +1,8 @@
-"""Whether an application has the bundle: if it has not, it does not see our groups.
+"""Detect whether an application uses the bundle; otherwise our groups are hidden from it.
 
-Hydra asks every source of configurations which groups there are before it reads the primary configuration. So the files
-that may be primary are looked at first: a defaults list that names ``hpc`` makes our groups visible.
-Light: imported where Hydra scans plugins.
+Hydra asks every config source for its groups before it reads the primary config. Therefore the files that may be the
+primary config are searched first: a defaults list that names ``hpc`` makes our groups visible.
+Light: imported during Hydra's plugin scan.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _NAMED = re.compile(r"""(?m)(?:^\s*-\s*|[\[,]\s*)["']?/?hpc(?:@[\w.]*)?["']?\s*(?:$|[,\]#])""")
-_OURS = ("hydra", "hpc_hydra", "hpc_hydra_own", "schema")  # providers that hold no primary configuration
-_DEPTH, _MOST = 2, 2000  # folders below a configuration folder, and files, that are looked at
+_OURS = ("hydra", "hpc_hydra", "hpc_hydra_own", "schema")  # providers without a primary config
+_DEPTH, _MOST = 2, 2000  # directory levels, and maximum number of files, that are searched
 
 
 def names_the_bundle(text: str) -> bool:
@@ -24,7 +24,7 @@ def names_the_bundle(text: str) -> bool:
 
 
 def has_bundle(search_path: Iterable[Any]) -> bool:
-    """Whether some configuration that may be primary has the bundle.
+    """Whether a config that may be the primary one has the bundle.
 
     Args:
         search_path: elements of Hydra's search path, with ``provider`` and ``path``.
@@ -38,7 +38,7 @@ def has_bundle(search_path: Iterable[Any]) -> bool:
 
 
 def _stored() -> bool:
-    """The same of Hydra's ConfigStore."""
+    """Whether an entry of Hydra's ConfigStore has the bundle."""
     from hydra.core.config_store import ConfigStore
 
     from hpc_hydra.config.lazy import LazyNode
@@ -54,14 +54,14 @@ def _stored() -> bool:
 def _texts(path: str) -> Iterator[str]:
     scheme, _, rest = path.rpartition("://")
     folders = [Path(rest)] if scheme in ("", "file") else _package(rest) if scheme == "pkg" else []
-    left = _MOST
+    remaining = _MOST
     for top in folders:
         for folder, below, files in os.walk(top):
             if len(Path(folder).relative_to(top).parts) >= _DEPTH:
                 below.clear()
             for name in files:
-                left -= 1
-                if left < 0:
+                remaining -= 1
+                if remaining < 0:
                     return
                 if name.endswith((".yaml", ".yml")):
                     try:

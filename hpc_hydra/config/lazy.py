@@ -1,6 +1,6 @@
-"""Entries of Hydra's ConfigStore whose content is made when they are composed, not when Hydra scans its plugins.
+"""Entries of Hydra's ConfigStore whose content is created when it is composed, not during Hydra's plugin scan.
 
-Must not know: what the entries hold.
+Must not know: contents of the entries.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from hydra.core.config_store import ConfigNode, ConfigStore
 
 
 class LazyNode(ConfigNode):
-    """As Hydra's own; ``make`` gives the content. It is kept by reference: a function or class at module level."""
+    """A ConfigNode whose content is created by ``make``, a function or class at module level."""
 
     def __init__(self, name: str, group: str | None, package: str | None, make: Callable[[], Any]) -> None:
         self.name, self.group, self.package, self.provider = f"{name}.yaml", group, package, "hpc_hydra"
         self._make = make
-        self._made: Any = None
+        self._content: Any = None
 
     @property
     def node(self) -> Any:
-        if self._made is None:
+        if self._content is None:
             from omegaconf import DictConfig, OmegaConf
 
-            made = self._make()
-            self._made = made if isinstance(made, DictConfig) else OmegaConf.structured(made)
-        return self._made
+            content = self._make()
+            self._content = content if isinstance(content, DictConfig) else OmegaConf.structured(content)
+        return self._content
 
     @node.setter
     def node(self, value: Any) -> None:
-        self._made = value
+        self._content = value
 
     def __copy__(self) -> ConfigNode:
-        """What `ConfigStore.load` hands out, after it has copied ``node`` in depth."""
+        """Return what `ConfigStore.load` returns after a deep copy of ``node``."""
         content: Any = _Copied(self)
         return ConfigNode(self.name, content, self.group, self.package, self.provider)
 
     @cached_property
     def pickled(self) -> bytes:
-        """The content; a copy of a typed configuration costs a third by way of its pickle."""
+        """The pickled content: unpickling a typed configuration takes a third of the time of copying it."""
         return pickle.dumps(self.node, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 class _Copied:
-    """Stands for an entry's content; its copy is a copy of that."""
+    """A placeholder for an entry's content, whose deep copy is a copy of that content."""
 
     def __init__(self, entry: LazyNode) -> None:
         self._entry = entry
@@ -56,8 +56,8 @@ class _Copied:
 
 
 def store(name: str, make: Callable[[], Any], *, group: str | None = None, package: str | None = None) -> None:
-    """Register an entry; does nothing where one of this name stands already."""
-    place: dict[str, Any] = ConfigStore.instance().repo
+    """Register an entry, unless there is one with this name."""
+    repo: dict[str, Any] = ConfigStore.instance().repo
     for part in group.split("/") if group else ():
-        place = place.setdefault(part, {})
-    place.setdefault(f"{name}.yaml", LazyNode(name, group, package, make))
+        repo = repo.setdefault(part, {})
+    repo.setdefault(f"{name}.yaml", LazyNode(name, group, package, make))

@@ -1,8 +1,8 @@
-"""A composed configuration → `Settings`: typed, checked, and with errors that say what to type.
+"""Turn a composed configuration into typed and checked `Settings`.
 
-Hydra's schema lets a good deal through (``+resources.nodez=2``, ``nodes=-1``, a user's own ``scheduler:`` merged into
-ours), so everything is checked here again. What needs units or the system's facts is checked in planning.
-Must not know: schedulers' command lines, this machine. Not cheap enough to call in a loop over ranks; fine for runs.
+Hydra's schema accepts many mistakes (``+resources.nodez=2``, ``nodes=-1``, a user's own ``scheduler:`` merged into
+ours), so every key is checked here. Units and the system's facts are checked in planning.
+Must not know: schedulers' command lines, this machine. Fast enough to call per run, but not per rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpc_hydra.suggest import clash_cure, nearest
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Lowest and highest value of a number; None: no bound. `system.queues.*` stands for every profile.
+# Minimum and maximum of a number; None: no bound. `system.queues.*` matches every profile.
 RANGES: dict[str, tuple[float | None, float | None]] = {
     "resources.nodes": (1, None),
     "resources.procs_per_node": (1, None),
@@ -87,7 +87,7 @@ OF_COMMANDS = {
     "output": "logging.out",
     "error": "logging.err",
 }
-"""Names that sbatch, srun and submitit give, and our keys for them."""
+"""Option names of sbatch, srun and submitit, and the equivalent keys."""
 OF_SUBMITIT = {
     **OF_COMMANDS,
     "submitit_folder": "hydra.sweep.dir",
@@ -109,23 +109,23 @@ OF_SUBMITIT = {
     "python": "launch.python",
     "stderr_to_stdout": "leave it out: both streams of a rank are one file, unless logging.err names another",
 }
-"""Keys of submitit's launcher in `hydra.launcher`, and ours for them; docs/from-submitit-launcher.md shows the same."""
+"""Keys of submitit's launcher and the equivalent keys; docs/from-submitit-launcher.md has the same table."""
 BEST = re.compile(r"(min|max)( \S.*)?")
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def settings(cfg: DictConfig) -> Settings:
-    """Take our groups out of a composed configuration, resolve and check them.
+    """Extract, resolve and check our groups of a composed configuration.
 
     Raises `ConfigError`, with the full key in ``where``.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    absent = missing_groups(cfg)
-    if absent:
+    missing = missing_groups(cfg)
+    if missing:
         raise ConfigError(
-            f"hpc_hydra's groups are not in the configuration (missing: {', '.join(absent)})",
+            f"hpc_hydra's groups are not in the configuration (missing: {', '.join(missing)})",
             where="defaults list",
             fix="put the bundle `- hpc` before `_self_` in the defaults list of your primary config: "
             "`defaults: [hpc, _self_]`",
@@ -141,18 +141,18 @@ def settings(cfg: DictConfig) -> Settings:
             key = str(getattr(error, "full_key", None) or group)
             key = key if key.partition(".")[0] == group else f"{group}.{key}"
             what = (str(error).splitlines() or [type(error).__name__])[0]
-            fix = "give the key a value that can be resolved on this machine, before the job is submitted"
+            fix = "a value that can be resolved on this machine, before submission"
             raise ConfigError(what, where=key, fix=fix) from error
     return from_mapping(data)
 
 
 def missing_groups(cfg: DictConfig) -> list[str]:
-    """The groups of ours that a composed configuration needs and does not hold."""
+    """Return our required groups that a composed configuration does not contain."""
     return [group for group in GROUPS if group not in cfg and group not in OPTIONAL_GROUPS]
 
 
 def from_mapping(data: Mapping[str, Any]) -> Settings:
-    """Check plain data and give it types. Groups that need no value (resources, logging …) may be left out.
+    """Check and convert plain data. Groups without required keys (resources, logging …) may be missing.
 
     Raises `ConfigError`, with the full key in ``where``.
     """
@@ -161,15 +161,15 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
             near = nearest(group, GROUPS)
             raise ConfigError(f"unknown group {group!r}", where=group, fix=" or ".join(near or GROUPS))
     built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
-    done = Settings(**built)
-    _check_names(done)
-    if done.launch.best is not None and not BEST.fullmatch(done.launch.best):
-        fix = "'launch.best=min loss' where runs return {loss: …}, launch.best=max where they return one number"
-        raise ConfigError(f"{done.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
-    for group, env in (("launch", done.launch.env), ("container", done.container.env)):
+    result = Settings(**built)
+    _check_names(result)
+    if result.launch.best is not None and not BEST.fullmatch(result.launch.best):
+        fix = "'launch.best=min loss' if runs return {loss: …}, launch.best=max if they return one number"
+        raise ConfigError(f"{result.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
+    for group, env in (("launch", result.launch.env), ("container", result.container.env)):
         for name, value in env.items():
             env[name] = _variable(name, value, f"{group}.env.{name}")
-    return done
+    return result
 
 
 def check_value(key: str, value: Any) -> Any:
@@ -179,10 +179,10 @@ def check_value(key: str, value: Any) -> Any:
 
 
 def misspelt_group(name: str, value: Any) -> str | None:
-    """The group of ours that a top-level key was meant to be: almost its name, with its keys or one of its choices."""
+    """Return the group that a top-level key misspells: a similar name, with keys or an option of that group."""
     if name in GROUPS:
         return None
-    import difflib  # only for keys that are not ours
+    import difflib  # imported here: only keys other than ours need it
 
     near = difflib.get_close_matches(name.lower(), GROUPS, n=1, cutoff=0.88)
     if not near:
@@ -192,7 +192,7 @@ def misspelt_group(name: str, value: Any) -> str | None:
 
 
 def misspelt_groups(cfg: DictConfig) -> dict[str, str]:
-    """Top-level keys of a composed configuration that were meant to be groups of ours, as `misspelt_group` tells."""
+    """Return the misspelled groups of a composed configuration: top-level key → group, as `misspelt_group`."""
     nodes = {str(key): composition.node(cfg, str(key)) for key in cfg if key not in GROUPS}
     plain = {
         key: node for key, node in nodes.items() if isinstance(node, Mapping) and not composition.has_no_keys(node)
@@ -221,11 +221,11 @@ def _all_keys() -> dict[str, list[str]]:
 
 def _group(group: str, kind: type[Any], data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{data!r} stands where hpc_hydra's group is", where=group, fix=clash_cure(group))
+        raise ConfigError(f"{data!r} is in the place of hpc_hydra's group", where=group, fix=clash_cure(group))
     unknown = [str(key) for key in data if key not in _fields(kind)]
     if group in unknown and isinstance(data[group], Mapping):
         raise ConfigError(
-            f"holds another `{group}`, as its file does not begin with `{GLOBAL_PACKAGE}`",
+            f"contains another `{group}`, because its file does not begin with `{GLOBAL_PACKAGE}`",
             where=group,
             fix=f"`{GLOBAL_PACKAGE}` as its first line",
         )
@@ -236,11 +236,11 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
 
 
 def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: bool) -> ConfigError:
-    """A slip of the pen, or (``foreign`` for certain) a configuration of the user's own merged into ours."""
+    """Return the error for unknown keys: misspelled, or from a user's own group merged into ours (``foreign``)."""
     key = unknown[0]
-    theirs = OF_COMMANDS.get(key.replace("-", "_"))
-    if theirs is not None and group in ("scheduler", "resources", "launch") and not foreign:
-        return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=theirs)
+    equivalent = OF_COMMANDS.get(key.replace("-", "_"))
+    if equivalent is not None and group in ("scheduler", "resources", "launch") and not foreign:
+        return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=equivalent)
     elsewhere = _all_keys().get(key, [])
     near = [f"{group}.{name}" for name in nearest(key, valid)]
     near = [*elsewhere, *(name for name in near if name not in elsewhere)]
@@ -249,19 +249,19 @@ def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: boo
         return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=" or ".join(near))
     names = ", ".join(unknown)
     return ConfigError(
-        f"{names}: no key{'s' * (len(unknown) > 1)} of hpc_hydra's group {group!r}, which has {', '.join(valid)}",
+        f"{names}: not in hpc_hydra's group {group!r}, whose keys are {', '.join(valid)}",
         where=f"{group}.{(private or unknown)[0]}",
         fix=clash_cure(group),
     )
 
 
-def _check_names(done: Settings) -> None:
+def _check_names(config: Settings) -> None:
     for group, name, kind in (
-        ("scheduler", done.scheduler.name, done.scheduler.kind),
-        ("system", done.system.name, done.system.kind),
-        ("rendezvous", done.rendezvous.name, None),
-        ("container", done.container.name, None),
-        ("monitor", done.monitor.name, None),
+        ("scheduler", config.scheduler.name, config.scheduler.kind),
+        ("system", config.system.name, config.system.kind),
+        ("rendezvous", config.rendezvous.name, None),
+        ("container", config.container.name, None),
+        ("monitor", config.monitor.name, None),
     ):
         if name in (MISSING, ""):
             fix = f"choose with {group}={shipped(group)[0]}"
@@ -271,11 +271,11 @@ def _check_names(done: Settings) -> None:
         if group != "system" and name not in shipped(group) and not _is_plugged(group, name):
             near = nearest(name, shipped(group))
             fix = f"{group}={near[0]}" if near else clash_cure(group)
-            what = f"{name!r} is none of hpc_hydra's ({', '.join(shipped(group))})"
+            what = f"{name!r} is not an option of hpc_hydra's group ({', '.join(shipped(group))})"
             raise ConfigError(what, where=f"{group}.name", fix=fix)
         if kind == "auto" and name != "auto":
             raise ConfigError(
-                f"{name!r} is written over detection ({group}=auto), which would be silently lost",
+                f"{name!r} would silently disable detection ({group}=auto)",
                 where=f"{group}.name",
                 fix=f"choose with {group}={name} (`- override {group}: {name}` in a defaults list); "
                 f"{clash_cure(group)}",
@@ -320,10 +320,10 @@ def _list(value: Any, key: str, item: Any = str) -> list[Any]:
         raise not_a_collection(value, key, list)
     if isinstance(value, (list, tuple)) and item is Any:
         return list(value)
-    texts = isinstance(value, (list, tuple)) and all(type(each) in (str, int) for each in value)
-    if not texts:
-        raise ConfigError(f"{value!r} is not a list of texts", where=key, fix=f"""{key}='["first","second"]'""")
-    return [str(each) for each in value]
+    is_list = isinstance(value, (list, tuple)) and all(type(element) in (str, int) for element in value)
+    if not is_list:
+        raise ConfigError(f"{value!r} is not a list of strings", where=key, fix=f"""{key}='["first","second"]'""")
+    return [str(element) for element in value]
 
 
 def _dict(value: Any, item: Any, key: str) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def _dict(value: Any, item: Any, key: str) -> dict[str, Any]:
         raise not_a_collection(str(value), key, dict)
     for name in value:
         if not isinstance(name, str):
-            raise ConfigError(f"the key {name!r} is not a text", where=key, fix=f'quote it: "{name}"')
+            raise ConfigError(f"the key {name!r} is not a string", where=key, fix=f'quote it: "{name}"')
     return {name: _convert(inner, item, f"{key}.{name}") for name, inner in value.items()}
 
 
@@ -385,18 +385,18 @@ def _str(value: Any, key: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"quote it: {key}='\"{_plain(value)}\"'")
+        raise ConfigError(f"{value!r} is not a string", where=key, fix=f"quote it: {key}='\"{_plain(value)}\"'")
     if "\0" in value:
-        raise ConfigError("holds a zero byte, which no command can take", where=key, fix="leave it out")
+        raise ConfigError("contains a zero byte, which no argument can contain", where=key, fix="remove it")
     choices = CHOICES.get(key)
     if choices:
-        found = next((choice for choice in choices if choice.lower() == value.lower()), None)
-        if found is None:
+        match = next((choice for choice in choices if choice.lower() == value.lower()), None)
+        if match is None:
             quoted = ' (quote it in YAML: "OFF")' if value in ("False", "True") and "OFF" in choices else ""
             raise ConfigError(
-                f"{value!r} is none of {', '.join(choices)}{quoted}", where=key, fix=f"{key}={choices[0]}"
+                f"{value!r} is not one of {', '.join(choices)}{quoted}", where=key, fix=f"{key}={choices[0]}"
             )
-        return found
+        return match
     return value
 
 
@@ -410,19 +410,17 @@ def _plain(value: Any) -> str:
 
 
 def _variable(name: str, value: Any, key: str) -> str:
-    """A value of launch.env or container.env, byte for byte: what Hydra has turned into something else is refused."""
+    """Check a value of launch.env or container.env. Refuses values that Hydra has converted from the text as typed."""
     if not NAME_OF_VARIABLE.fullmatch(name):
         fix = "letters, digits and _ only, no digit first"
-        raise ConfigError(f"{name!r} cannot be the name of a variable", where=key, fix=fix)
+        raise ConfigError(f"{name!r} is not a valid variable name", where=key, fix=fix)
     hidden = is_secret(name)
     if isinstance(value, (Mapping, list, tuple)):
-        raise ConfigError(
-            f"{MASK if hidden else repr(value)} is not a text", where=key, fix=f"{key}='\"...\"' with the text of it"
-        )
+        raise ConfigError(f"{MASK if hidden else repr(value)} is not a string", where=key, fix=f"{key}='\"...\"'")
     if value is None or isinstance(value, (bool, float)):
         plain = MASK if hidden and value is not None else _plain(value)
         raise ConfigError(
-            f"{plain or 'null'} is not a text: the value could reach the ranks changed",
+            f"{plain or 'null'} is not a string: its text could change on the way to the ranks",
             where=key,
             fix=f"quote it: {key}='\"{plain if hidden or not isinstance(value, float) else '1.10'}\"'"
             f' on the command line, "..." in YAML',

@@ -1,11 +1,11 @@
-"""The keys of every config group, typed. A key that is not implemented is not here.
+"""The keys of every config group, typed. Every key listed here is implemented.
 
-Times, memory and similar are kept as the user wrote them (``int | str``); `hpc_hydra.planning` turns them into numbers.
-Must not know: schedulers' command lines, the machine this runs on.
+Times and memory sizes are kept as written (``int | str``); `hpc_hydra.planning` converts them to numbers.
+Must not know: schedulers' command lines, this machine.
 """
 
 # ruff: noqa: UP006, UP035, UP045  (OmegaConf 2.3 reads these spellings)
-# No `from __future__ import annotations`: every start would compile the types of all keys again, from their text.
+# No `from __future__ import annotations`: it would make every start evaluate the types of all keys from text.
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
@@ -15,16 +15,16 @@ MISSING: Any = "???"
 
 @dataclass
 class QueueConfig:
-    """A named queue profile: what `scheduler.queue=<name>` stands for on this system."""
+    """A queue profile: the meaning of `scheduler.queue=<name>` on this system."""
 
-    partition: Optional[str] = None  # what the scheduler is told; the profile's own name where null
+    partition: Optional[str] = None  # the scheduler's name of the queue; null: the profile's name
     account: Optional[str] = None
     qos: Optional[str] = None
     constraint: Optional[str] = None
     mem_per_node: Any = None
     cpus_per_proc: Optional[int] = None
-    time_limit: Any = None  # default for jobs that state none
-    max_time: Any = None  # the queue's own limit
+    time_limit: Any = None  # default for jobs without a time limit
+    max_time: Any = None  # the queue's maximum
     max_nodes: Optional[int] = None
     min_nodes: Optional[int] = None
     time_by_nodes: Dict[str, Any] = field(default_factory=dict)  # "1-91": 2h
@@ -38,7 +38,7 @@ class QueueConfig:
 
 @dataclass
 class SystemConfig:
-    """A machine's facts. Null means not known (never guessed)."""
+    """A machine's facts. Null means unknown (never guessed)."""
 
     name: str = MISSING
     kind: str = "known"  # known | auto (filled in by detection) | local, probed (from the OS, from the scheduler)
@@ -49,7 +49,7 @@ class SystemConfig:
     gpu_vendor: Optional[str] = None  # nvidia | amd | intel
     gpu_arch: Optional[str] = None
     mem_per_gpu: Optional[float] = None  # GB
-    gpu_mem_cap: Optional[float] = None  # most of a GPU's memory that a rank may take, where CPU and GPU share it
+    gpu_mem_cap: Optional[float] = None  # maximum fraction of GPU memory per rank, if CPU and GPU share memory
     mem_per_node: Any = None
     numa_domains: Optional[int] = None
     scheduler: Optional[str] = None
@@ -57,29 +57,29 @@ class SystemConfig:
     site_env: Dict[str, str] = field(default_factory=dict)  # {SYSTEMNAME: juwelsbooster}
     site_file: Dict[str, str] = field(default_factory=dict)  # {/etc/FZJ/systemname: juwelsbooster}
     queues: Dict[str, QueueConfig] = field(default_factory=dict)
-    all_queues: Optional[bool] = None  # whether `queues` names them all, and another name is a mistake
+    all_queues: Optional[bool] = None  # `queues` is complete: any other name is an error
     default_queue: Optional[str] = None
-    gpu_type: Optional[str] = None  # what its scheduler calls them, where jobs have to say so: a100
+    gpu_type: Optional[str] = None  # the scheduler's name of the GPUs, if jobs must give it: a100
     gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
     gpu_bind: Optional[str] = None
     cpu_bind: Optional[str] = None
-    flavour: Optional[str] = None  # of its scheduler; LSF: standard | csm
+    flavour: Optional[str] = None  # variant of the scheduler; LSF: standard | csm
     denied_flags: List[str] = field(default_factory=list)  # options that the site's scheduler rejects
-    replicas_per_node: Optional[int] = None  # of torchft where neither it nor rendezvous.nodes_per_replica is given
-    submit_args: Dict[str, Any] = field(default_factory=dict)  # always on the submit command
-    launch_args: Dict[str, Any] = field(default_factory=dict)  # always on the launch command
+    replicas_per_node: Optional[int] = None  # torchft: default, unless rendezvous.nodes_per_replica is set
+    submit_args: Dict[str, Any] = field(default_factory=dict)  # options of every submit command
+    launch_args: Dict[str, Any] = field(default_factory=dict)  # options of every launch command
     interface: Optional[str] = None  # network interface for rendezvous
-    host_suffix: Optional[str] = None  # put behind a host's short name for its address
+    host_suffix: Optional[str] = None  # appended to a host's short name to form its address
     env: Dict[str, Any] = field(default_factory=dict)  # NAME: {value, why, source, checked, when, mode}
 
 
 THIS_MACHINE = "local"
-"""The scheduler where there is none, and the system of which only the OS tells facts: this machine."""
+"""Name of the scheduler, and of the system, for runs on this machine without a scheduler."""
 
 
 @dataclass
 class SchedulerConfig:
-    """Everything about queueing that is not a size."""
+    """Scheduler options other than the size of a job."""
 
     name: str = MISSING
     kind: str = "known"  # known | auto
@@ -96,23 +96,23 @@ class SchedulerConfig:
     mail_user: Optional[str] = None
     comment: Optional[str] = None
     array_parallelism: Optional[int] = None
-    poll_interval: Any = None  # seconds between two queries; null: as often as things change, 10 s at most
+    poll_interval: Any = None  # seconds between two queries; null: adaptive, at most 10 s
     mpi: Optional[str] = None
     project: Optional[str] = None  # LSF
     user_group: Optional[str] = None  # LSF
     flavour: Optional[str] = None  # LSF: standard | csm; null: the system's
     setup_lines: List[str] = field(default_factory=list)
-    hosts: List[str] = field(default_factory=list)  # where there is no scheduler: "node01" or "node01 slots=4"
-    hostfile: Optional[str] = None  # the same, one a line
+    hosts: List[str] = field(default_factory=list)  # without a scheduler: "node01" or "node01 slots=4"
+    hostfile: Optional[str] = None  # a file with the same entries, one per line
     extra: Dict[str, Any] = field(default_factory=dict)
-    remove: List[str] = field(default_factory=list)  # options taken away; as a key `~name` of `extra`
+    remove: List[str] = field(default_factory=list)  # options to remove; equivalent to a key `~name` of `extra`
     submit_extra: Dict[str, Any] = field(default_factory=dict)
     launch_extra: Dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class ResourcesConfig:
-    """The size of a job. Null lets planning decide from the system's facts."""
+    """The size of a job. Null: planning derives it from the system's facts."""
 
     nodes: Optional[int] = None
     procs_per_node: Optional[int] = None
@@ -142,22 +142,22 @@ class RendezvousConfig:
     fraction_max_gpu_mem: Optional[float] = None
     unswap_rocr_hip_vis_dev: bool = False
     gpu_visibility: str = "all"  # all | own
-    max_restarts: Optional[int] = None  # torchrun: of all ranks, null: never (min_nodes: 3); torchft: of each, null: 3
-    min_nodes: Optional[int] = None  # torchrun: goes on while so many are left; null: all
-    max_nodes: Optional[int] = None  # torchrun: takes in so many; null: those of the job
+    max_restarts: Optional[int] = None  # torchrun: all ranks, null: 0 (min_nodes: 3); torchft: each group, null: 3
+    min_nodes: Optional[int] = None  # torchrun: continues with at least so many nodes; null: all
+    max_nodes: Optional[int] = None  # torchrun: accepts at most so many nodes; null: those of the job
     launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
-    fork_server: Optional[bool] = None  # tcp: one process a node imports torch and forks the ranks; null: no
-    replicas_per_node: Optional[int] = None  # torchft; null: the system's, else 1
+    fork_server: Optional[bool] = None  # tcp: one process per node imports torch and forks the ranks; null: no
+    replicas_per_node: Optional[int] = None  # torchft; null: the system's value, else 1
     nodes_per_replica: Optional[int] = None  # torchft; null: 1
-    min_replicas: Optional[int] = None  # torchft: without which nobody trains on; null: 1
-    join_timeout: Any = None  # torchft: a quorum goes on without replicas that are alive and do not join; null: 60s
-    heartbeat_timeout: Any = None  # torchft: a silent replica counts as dead; null: 5s
-    quorum_timeout: Any = None  # torchft: a rank that waits for a quorum gives up; null: 60s
+    min_replicas: Optional[int] = None  # torchft: training stops below this number; null: 1
+    join_timeout: Any = None  # torchft: a quorum proceeds without live replicas that do not join; null: 60s
+    heartbeat_timeout: Any = None  # torchft: a replica without heartbeats counts as dead; null: 5s
+    quorum_timeout: Any = None  # torchft: how long a rank waits for a quorum; null: 60s
 
 
 @dataclass
 class LoggingConfig:
-    """What is written where, and how much of it."""
+    """Log files and verbosity."""
 
     out: Optional[str] = None
     err: Optional[str] = None
@@ -170,15 +170,15 @@ class LoggingConfig:
     faulthandler: bool = False
     cuda_launch_blocking: bool = False
     cpp_stacktraces: bool = False
-    debug: Optional[bool] = None  # null: what DEBUG says in the shell of the launcher
+    debug: Optional[bool] = None  # null: from the launcher's environment variable DEBUG
     trace: bool = False  # set -x in the job script
-    timestamps: Any = None  # seconds between two stamps in the ranks' logs, or with a unit; null: none
+    timestamps: Any = None  # interval of time stamps in the ranks' logs, seconds or with a unit; null: none
     rank_prefix: bool = False
 
 
 @dataclass
 class ContainerConfig:
-    """The container that the ranks run in. Null leaves it to the runtime."""
+    """The container that the ranks run in. Null: the runtime's default."""
 
     name: str = "none"
     image: Optional[str] = None
@@ -188,23 +188,23 @@ class ContainerConfig:
     remap_root: Optional[bool] = None
     writable: Optional[bool] = None
     env: Dict[str, Any] = field(default_factory=dict)  # variables set inside
-    extra: Dict[str, Any] = field(default_factory=dict)  # options of the runtime, by their own names
-    gpu: Optional[bool] = None  # null: where the ranks have GPUs
+    extra: Dict[str, Any] = field(default_factory=dict)  # options of the runtime, by its names
+    gpu: Optional[bool] = None  # null: if the ranks have GPUs
 
 
 @dataclass
 class MonitorConfig:
-    """What is measured on each node while ranks run there."""
+    """Measurements on each node while ranks run."""
 
     name: str = "none"
     interval: Any = "15s"
-    dmon: bool = True  # also a text as of `nvidia-smi dmon`
-    file: Optional[str] = None  # where that text goes, a pattern with {host}; the table is beside it, as .csv
+    dmon: bool = True  # also write text in the format of `nvidia-smi dmon`
+    file: Optional[str] = None  # path of that text, a pattern with {host}; the table is beside it, as .csv
 
 
 @dataclass
 class LaunchConfig:
-    """What to do with the runs."""
+    """How runs are launched, and what happens to them."""
 
     dry_run: bool = False
     setup_only: bool = False
@@ -212,31 +212,31 @@ class LaunchConfig:
     launch_dir: Optional[str] = None
     batch_script: Optional[str] = None
     bg: bool = False
-    inside: Optional[str] = None  # in an allocation: step (where null), or submit
+    inside: Optional[str] = None  # in an allocation: step | submit; null: step
     debug: bool = False
     python: Optional[str] = None
     env: Dict[str, Any] = field(default_factory=dict)
-    secrets: List[str] = field(default_factory=list)  # names of variables, besides those that look it; `*` is any text
+    secrets: List[str] = field(default_factory=list)  # further variables to mask; `*` matches any text
     seed: Optional[int] = None
-    bind_cores: bool = True  # to each rank those near its GPU, where the scheduler has not bound it
-    signal: Optional[str] = None  # USR1, USR2: warns the ranks before they are ended; null: none, see the next
-    signal_before_end: Any = None  # so long before the time limit; null: a minute, where there is a signal
-    max_requeues: int = 0  # so often, a run that was warned or preempted is queued again
-    exit_timeout: Any = "10m"  # after its function has returned, a program is ended; null: never
+    bind_cores: bool = True  # bind each rank to the cores near its GPU, unless the scheduler binds it
+    signal: Optional[str] = None  # USR1 | USR2: warns the ranks before the time limit
+    signal_before_end: Any = None  # time between that signal and the time limit; null: one minute, if there is a signal
+    max_requeues: int = 0  # maximum requeues of a run that was warned or preempted
+    exit_timeout: Any = "10m"  # time for a program to exit after its function has returned; null: unlimited
     on_interrupt: str = "ask"  # ask | cancel | detach
     on_failure: str = "continue"  # continue | stop
-    best: Optional[str] = None  # "min loss", "max accuracy"; min, max where runs return a number
+    best: Optional[str] = None  # "min loss", "max accuracy"; min, max if runs return a number
     snapshot: str = "none"  # none | copy | git
-    after: Any = None  # DIR or DIR:RUNS of a sweep (or a list of them) that has to end well before these runs begin
+    after: Any = None  # DIR or DIR:RUNS (or a list): sweeps that must complete before these runs start
     quiet: bool = False  # nothing on standard output
-    confirm_above: Optional[float] = None  # node-hours above which it asks before it submits; null: never
-    pack: Any = None  # many runs in one allocation: auto | how many at a time in each; null: a job for each run
-    allocations: Optional[int] = None  # of packed runs; null: as many as let no run wait for another
+    confirm_above: Optional[float] = None  # node-hours above which to ask before submission; null: never
+    pack: Any = None  # several runs per allocation: auto | number of concurrent runs in each; null: one job per run
+    allocations: Optional[int] = None  # number of allocations for packed runs; null: enough that no run waits
 
 
 @dataclass
 class Settings:
-    """All groups of one run: what `plan()` takes."""
+    """All groups of one run: the input of `plan()`."""
 
     system: SystemConfig
     scheduler: SchedulerConfig
@@ -258,4 +258,4 @@ GROUPS: dict[str, type[Any]] = {
     "container": ContainerConfig,
     "monitor": MonitorConfig,
 }
-OPTIONAL_GROUPS = ("container", "monitor")  # a configuration that picks its groups one by one may leave these out
+OPTIONAL_GROUPS = ("container", "monitor")  # may be missing in a defaults list that names groups one by one

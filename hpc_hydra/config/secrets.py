@@ -1,6 +1,6 @@
-"""Which variables hold secrets, told from their names, and overrides without their values. Pure.
+"""Recognise variables that hold secrets by their names, and mask their values in overrides. Pure.
 
-Must not know: where variables are set, or where overrides are shown.
+Must not know: where variables are set, where overrides are shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 PATTERNS = ("*_KEY", "*TOKEN*", "*PASSWORD*", "*SECRET*")
 MASK = "***"
 
-# Where an override sets a variable: behind these, a name follows.
+# Keys under which an override sets variables, followed by a name.
 _SETS = re.compile(
     r"[+~]*(launch\.env|container\.env|system\.env|hydra\.job\.env_set|scheduler\.(?:submit_|launch_)?extra)"
     r"(?:\.(?P<name>\w+)(?P<rest>[^=]*))?=",
@@ -24,31 +24,31 @@ _XARGS_FLAG = re.compile(r"-\w*x|--x\w*")
 
 
 def is_secret(name: str, more: Iterable[str] = ()) -> bool:
-    """Whether a variable of this name holds a secret; ``more`` patterns are `launch.secrets`. Case does not matter."""
+    """Whether a variable of this name holds a secret. ``more``: patterns of `launch.secrets`. Case-insensitive."""
     return any(fnmatchcase(name.upper(), pattern.upper()) for pattern in (*PATTERNS, *more))
 
 
 def masked(override: str, more: Iterable[str] = ()) -> str:
-    """An override as it may be shown: the value of a secret variable is `MASK`."""
-    found = _SETS.match(override)
-    if found is None:
+    """Replace the value of a secret variable in an override by `MASK`."""
+    match = _SETS.match(override)
+    if match is None:
         return override
-    value = override[found.end() :]
-    names = [found["name"]] if found["name"] else _WORD.findall(value)
-    return f"{found[0]}{MASK}" if any(is_secret(name, more) for name in names) else override
+    value = override[match.end() :]
+    names = [match["name"]] if match["name"] else _WORD.findall(value)
+    return f"{match[0]}{MASK}" if any(is_secret(name, more) for name in names) else override
 
 
 def masked_words(words: Iterable[str], more: Iterable[str] = ()) -> list[str]:
-    """A command line as it may be shown; values behind a `-x` of `hpc-hydra torchrun` are hidden by the same names."""
+    """Mask the values of secret variables in a command line, also those of `hpc-hydra torchrun -x NAME=VALUE`."""
     more = tuple(more)
-    done: list[str] = []
-    follows = False  # several words may stand behind one -x
+    result: list[str] = []
+    follows = False  # several pairs may follow one -x
     for word in words:
-        found = _XARGS.match(word)
-        is_pair = found is not None and (follows or word.startswith("-"))
-        if found is not None and is_pair and is_secret(found["name"], more):
-            done.append(f"{found[0]}{MASK}")
+        match = _XARGS.match(word)
+        is_pair = match is not None and (follows or word.startswith("-"))
+        if match is not None and is_pair and is_secret(match["name"], more):
+            result.append(f"{match[0]}{MASK}")
         else:
-            done.append(masked(word, more))
+            result.append(masked(word, more))
         follows = is_pair or _XARGS_FLAG.fullmatch(word) is not None
-    return done
+    return result

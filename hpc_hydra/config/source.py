@@ -1,8 +1,8 @@
-"""Hydra's source of the configuration files that ship with this package: `hpc_hydra://FOLDER`.
+"""Hydra's config source for the files that ship with this package: `hpc_hydra://FOLDER`.
 
-Hydra reads each file several times at every start, and OmegaConf 2.3 parses YAML in pure Python. Here a file is parsed
-once in a process, by libyaml where PyYAML has it. What is composed is the same as from ``file://``.
-Light: imported where Hydra scans plugins.
+Hydra reads each file several times at every start, and OmegaConf 2.3 parses YAML in pure Python. This source parses a
+file once per process, with libyaml if PyYAML has it. The composed result is the same as from ``file://``.
+Light: imported during Hydra's plugin scan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _search_path: Sequence[Any] = ()
 
 
 def follow(search_path: Sequence[Any]) -> None:
-    """Sources made from now on belong to this search path, which may still grow."""
+    """Set the search path of all sources created from now on; it may still grow."""
     global _search_path
     _search_path = search_path
 
@@ -34,7 +34,7 @@ _shown: list[bool] = []
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Within this, an application sees our groups, whatever its configuration has."""
+    """Within this context, an application sees our groups even without the bundle."""
     _shown.append(True)
     try:
         yield
@@ -43,7 +43,7 @@ def shown() -> Iterator[None]:
 
 
 class HpcConfigSource(ConfigSource):
-    """A folder of YAML files, as Hydra's own ``file://``. Applications without the bundle see only the bundle."""
+    """A directory of YAML files, like Hydra's ``file://``. Applications without the bundle see only the bundle."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path if "://" in path else f"{self.scheme()}://{path}")
@@ -61,25 +61,25 @@ class HpcConfigSource(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """What the search path shows before ``://``."""
+        """The scheme of these sources in the search path."""
         return "hpc_hydra"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Raises `ConfigLoadError` where the file is not there, and what PyYAML raises."""
+        """Load a file. Raises `ConfigLoadError` if it does not exist, and PyYAML's errors."""
         path = self._file(config_path)
         try:
-            found = path.stat()
+            info = path.stat()
         except OSError as error:
             raise ConfigLoadError(f"Config not found : {path}") from error
         if config_path in BUNDLES:
             self._in_use = True
-        content, header = _read(path, found.st_mtime_ns, found.st_size)
+        content, header = _read(path, info.st_mtime_ns, info.st_size)
         return ConfigResult(
             config=pickle.loads(content), path=self.full_path(), provider=self.provider, header=dict(header)
         )
 
     def available(self) -> bool:
-        """Whether the folder is there."""
+        """Whether the directory exists."""
         return Path(self.path).is_dir()
 
     def is_group(self, config_path: str) -> bool:
@@ -89,12 +89,12 @@ class HpcConfigSource(ConfigSource):
         return self._file(config_path).is_file() and (config_path in BUNDLES or self.in_use)
 
     def list(self, config_path: str, results_filter: Any) -> List[str]:  # noqa: UP006
-        found: List[str] = []  # noqa: UP006
+        names: List[str] = []  # noqa: UP006
         if not self.in_use:
-            return found
+            return names
         for path in Path(self.path, config_path).iterdir():
-            self._list_add_result(found, str(path.relative_to(self.path)), path.name, results_filter)
-        return sorted(set(found))
+            self._list_add_result(names, str(path.relative_to(self.path)), path.name, results_filter)
+        return sorted(set(names))
 
     def _file(self, config_path: str) -> Path:
         return Path(self.path, self._normalize_file_name(config_path))
@@ -102,7 +102,7 @@ class HpcConfigSource(ConfigSource):
 
 @lru_cache(maxsize=256)
 def _read(path: Path, mtime: int, size: int) -> tuple[bytes, dict[str, str | None]]:
-    """The content of a file, pickled (a copy of a configuration costs more), and its ``@package`` line."""
+    """Return a file's content, pickled because unpickling is faster than copying, and its ``@package`` header."""
     import yaml
     from omegaconf import OmegaConf
 

@@ -1,8 +1,8 @@
-"""Registers the schemas with Hydra, and finds the folder of YAML files that users compose.
+"""Registration of the schemas with Hydra, and the directory of our YAML files.
 
-All groups are typed by one entry, ``hydra/hpc_schema``: the bundle ``conf/hpc.yaml`` puts it under its groups, so no
-file of a group needs to name a base, and ``--help`` shows no extra option.
-Light: Hydra scans plugins at every start of every application, and this module is imported there.
+One entry, ``hydra/hpc_schema``, types all groups. The bundle ``conf/hpc.yaml`` lists it before its groups, so the files
+of a group need no base, and ``--help`` shows no extra option.
+Light: imported during Hydra's plugin scan, at every start of every application.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TYPED = (str, bool, str | None, bool | None)
 
 @lru_cache(maxsize=16)
 def __getattr__(name: str) -> Any:
-    """``ResourcesSchema`` is `ResourcesConfig` as Hydra composes it, and so on; configurations are pickled with it.
+    """Create ``ResourcesSchema``, `ResourcesConfig` as Hydra composes it, and so on. Pickled configs refer to it.
 
-    OmegaConf keeps texts and truth values to their types, and converts them. Numbers, lists and mappings are of any
-    type for it: `load` says what is wrong with them, and what to write instead.
+    OmegaConf checks and converts strings and booleans. Numbers, lists and mappings are untyped for it, because the
+    errors of `load` are better.
     """
     kind = next((kind for kind in GROUPS.values() if kind.__name__.replace("Config", "Schema") == name), None)
     if kind is None:
@@ -43,13 +43,13 @@ def _schema() -> Any:
 
     schemas = {group: __getattr__(kind.__name__.replace("Config", "Schema")) for group, kind in GROUPS.items()}
     root = OmegaConf.create({group: OmegaConf.structured(schema) for group, schema in schemas.items()})
-    for group in schemas:  # unknown keys pass Hydra, and `load` refuses them with what was probably meant
+    for group in schemas:  # Hydra accepts unknown keys, and `load` refuses them with a suggestion
         OmegaConf.set_struct(root[group], False)
     return root
 
 
 def register() -> None:
-    """Register the schemas in Hydra's ConfigStore; does nothing where that is done."""
+    """Register the schemas in Hydra's ConfigStore, once."""
     from hpc_hydra.config import lazy
 
     lazy.store("hpc_schema", _schema, group="hydra", package="_global_")
@@ -57,9 +57,9 @@ def register() -> None:
 
 @lru_cache(maxsize=1)
 def conf_dir() -> Path:
-    """The folder that holds ``hpc.yaml``: inside the package (wheel) or beside it (checkout, editable install).
+    """Return the directory of ``hpc.yaml``: in the package (wheel) or beside it (checkout, editable install).
 
-    Raises `ConfigError` where neither is there.
+    Raises `ConfigError` if neither exists.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "conf", package.parent / "conf"):
@@ -73,17 +73,17 @@ def conf_dir() -> Path:
 
 
 def own_dir(env: Mapping[str, str]) -> Path:
-    """The folder of a person's own files outside every repository: ``~/.config/hpc_hydra``; it may not be there."""
+    """Return the directory of the user's own files, ``~/.config/hpc_hydra``, which may not exist."""
     home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or "~", ".config"))
     return Path(home, "hpc_hydra").expanduser()
 
 
 def plugged() -> dict[str, Any]:
-    """Schedulers of other packages by name: entry points `PLUGGED`, whose values are classes.
+    """Return the schedulers of other packages by name: entry points in the group `PLUGGED`, whose values are classes.
 
-    Looks at every installed distribution: ask only for a name that is not in `shipped`.
+    This reads every installed distribution: call it only for names that are not in `shipped`.
     """
-    from importlib.metadata import entry_points  # slow to import, and rarely needed
+    from importlib.metadata import entry_points  # slow to import, rarely needed
 
     return _found(entry_points)
 
@@ -95,5 +95,5 @@ def _found(entry_points: Callable[..., Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def shipped(group: str) -> tuple[str, ...]:
-    """Names of the options that ship in a group, e.g. ``shipped("scheduler")`` → ``("auto", "local", "slurm")``."""
+    """Return the options that ship in a group, e.g. ``shipped("scheduler")`` → ``("auto", "local", "slurm")``."""
     return tuple(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))

@@ -1,7 +1,7 @@
-"""Finds values that YAML silently reads as something else, while their text is still there. Pure.
+"""Detect unquoted values that YAML reads differently than written. Pure.
 
 ``time_limit: 1:30:00`` without quotes is the number 5400, ``account: 010`` is 8, ``X: 1.10`` is 1.1 and ``X: on`` is
-true. Once composed, none of this can be told from what was meant, so the files themselves are read.
+true. The composed configuration no longer shows what was written, so the files themselves are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES = re.compile(
     r"resources\.time_limit|rendezvous\.timeout|system\.queues\.[^.]+\.(time_limit|max_time|time_by_nodes\..+)"
 )
 _SIZES = re.compile(r"(resources|system|system\.queues\.[^.]+)\.mem_per_node")
-# The text must arrive as written: variables, and options of the scheduler.
+# Values that must be passed on as written: environment variables and scheduler options.
 _EXACT = re.compile(r"(launch\.env|system\.env|system\.site_env)\.[^.]+(\.value)?|.*\.time_by_nodes\..+")
 _OPTIONS = re.compile(r"(scheduler\.(extra|submit_extra|launch_extra)|system\.(submit_args|launch_args))\..+")
 _TEXTS = re.compile(
@@ -33,9 +33,9 @@ _ANY = re.compile(rf"({'|'.join(GROUPS)})\..+")
 
 
 class Source(NamedTuple):
-    """A composed file: what to call it in messages, its text, and the package Hydra puts it in.
+    """A composed file: its path for messages, its text, and its Hydra package.
 
-    ``package`` is ``ResultDefault.package``; None: from its ``@package`` line, else from its folder.
+    ``package`` is ``ResultDefault.package``; None: derived from its ``@package`` line or its directory.
     """
 
     path: str
@@ -45,7 +45,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One value that YAML does not read as it is written."""
+    """A value that YAML reads differently than written."""
 
     path: str
     line: int  # from 1
@@ -67,7 +67,7 @@ class Finding:
 
 
 def scan(sources: Iterable[Sequence[str | None]]) -> list[Finding]:
-    """All such values under our keys, in the order of the files. Files that are not YAML are left to Hydra.
+    """Return all such values under our keys, in the order of the files. Invalid YAML is left to Hydra to report.
 
     Args:
         sources: `Source`s, or plain ``(path, text)`` pairs.
@@ -76,19 +76,19 @@ def scan(sources: Iterable[Sequence[str | None]]) -> list[Finding]:
 
 
 def check(sources: Iterable[Sequence[str | None]]) -> None:
-    """Raise the `ConfigError` of the first finding, naming file, line and cure; further ones are counted."""
-    found = scan(sources)
-    if found:
-        error = found[0].error
-        if len(found) > 1:
-            others = "; ".join(f"{f.path}, line {f.line}: {f.key}" for f in found[1:4])
-            more = f" (and {len(found) - 1} more: {others}{' …' if len(found) > 4 else ''})"
+    """Raise a `ConfigError` for the first finding, with file, line and fix, and the number of further findings."""
+    findings = scan(sources)
+    if findings:
+        error = findings[0].error
+        if len(findings) > 1:
+            others = "; ".join(f"{f.path}, line {f.line}: {f.key}" for f in findings[1:4])
+            more = f" (and {len(findings) - 1} more: {others}{' …' if len(findings) > 4 else ''})"
             error = ConfigError(error.what + more, where=error.where, fix=error.fix)
         raise error
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """Refuse numbers on the command line that Hydra rewrites before they reach a variable: `launch.env.X=1_000`.
+    """Refuse numbers for environment variables that Hydra would rewrite: `launch.env.X=1_000`.
 
     Raises `ConfigError`.
     """
@@ -105,32 +105,32 @@ def check_overrides(overrides: Iterable[str]) -> None:
 
 
 def place(sources: Iterable[Source], key: str) -> str | None:
-    """``FILE, line N`` of what sets a full key last; None: none of these does."""
-    found = None
+    """Return ``FILE, line N`` of the last file that sets a full key; None if none does."""
+    result = None
     for source in sources:
         root, prefix = _composed(source)
         line = _line(root, [*filter(None, prefix.split("."))], key.split("."))
-        found = f"{source.path}, line {line}" if line else found
-    return found
+        result = f"{source.path}, line {line}" if line else result
+    return result
 
 
 def _line(node: Any, prefix: Sequence[str], key: Sequence[str]) -> int | None:
-    """The line, from 1, of a key below a mapping that stands at ``prefix``."""
+    """Return the line, from 1, of a key in a mapping whose own key is ``prefix``."""
     rest = key[len(prefix) :]
     if node is None or list(key[: len(prefix)]) != list(prefix) or not rest:
         return None
-    at = None
+    line = None
     for word in rest:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         name, node = next(((name, value) for name, value in pairs if name.value == word), (None, None))
         if name is None:
             return None
-        at = int(name.start_mark.line) + 1
-    return at
+        line = int(name.start_mark.line) + 1
+    return line
 
 
 def _composed(source: Source) -> tuple[Any, str]:
-    """The nodes of a file that mentions our groups, None of others and of what is no YAML; and where they belong."""
+    """Return a file's YAML nodes and its package; None for invalid YAML and files that do not mention our groups."""
     package = source.package if source.package is not None else _package(source)
     prefix = "" if package in ("", "_global_") else package.removeprefix("_global_.")
     if not any(group in source.text for group in GROUPS) and prefix.partition(".")[0] not in GROUPS:
@@ -172,7 +172,7 @@ def _scalars(node: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _misread(key: str, node: Any) -> str | None:
-    """How YAML reads an unquoted scalar, in words, where that is not what is written; else None."""
+    """Describe how YAML reads an unquoted scalar; None if it reads it as written."""
     kind = node.tag.rpartition(":")[2]
     if kind not in ("int", "float", "bool", "null"):
         return None
@@ -198,7 +198,7 @@ def _misread(key: str, node: Any) -> str | None:
 
 
 def _int(text: str) -> int:
-    """As YAML 1.1 reads it: base 60, octal, hexadecimal, binary, underscores."""
+    """Parse an integer as YAML 1.1 does: base 60, octal, hexadecimal, binary, underscores."""
     text = text.replace("_", "")
     sign, digits = (-1 if text[0] == "-" else 1), text.lstrip("+-")
     if ":" in digits:

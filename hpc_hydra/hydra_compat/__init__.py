@@ -1,1 +1,1 @@
-"""The only code that touches names that Hydra and OmegaConf keep private."""
+"""The only code that uses private names of Hydra and OmegaConf."""

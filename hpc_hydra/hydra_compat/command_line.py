@@ -1,4 +1,4 @@
-"""Whether this process is a command line's: whose answer is an exit code, and which program it runs."""
+"""Detect whether this process was started by a command line, and its ``@hydra.main`` function."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _declared: list[Any] = []
 
 
 def started_by_hydra_main() -> bool:
-    """Whether this call comes from a program that calls its own ``@hydra.main`` function at the command line."""
+    """Whether this is called from a program's ``@hydra.main`` function."""
     return hydra_main_frame() is not None
 
 
 def hydra_main_frame() -> FrameType | None:
-    """The innermost call of Hydra's ``_run_hydra``, whose locals are its arguments."""
+    """Return the innermost frame of Hydra's ``_run_hydra``, whose locals are its arguments."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_run_hydra" and frame.f_globals.get("__name__") == "hydra._internal.utils":
@@ -30,20 +30,20 @@ def hydra_main_frame() -> FrameType | None:
 
 
 def callers_of_hydra_main(function: Callable[..., Any]) -> list[str] | None:
-    """Modules of the frames that called ``_run_hydra`` for ``function``, innermost first; None: nobody did."""
+    """Return the modules that called ``_run_hydra`` for ``function``, innermost frame first; None if none did."""
     frame = hydra_main_frame()
     if frame is None or frame.f_locals.get("task_function") is not function:
         return None
-    found = []
+    modules = []
     while (caller := frame.f_back) is not None:
-        found.append(str(frame.f_globals.get("__name__")))
+        modules.append(str(frame.f_globals.get("__name__")))
         frame = caller
-    return found
+    return modules
 
 
 @contextmanager
 def declare(program: Any) -> Iterator[None]:
-    """Within this context the program is this one: for command lines of our own, which are not what ranks run."""
+    """Set the program that ranks run within this context, for our own command-line tools."""
     _declared.append(program)
     try:
         yield
@@ -52,22 +52,22 @@ def declare(program: Any) -> Iterator[None]:
 
 
 def declared() -> Any:
-    """The program of the innermost `declare`; None outside of one."""
+    """Return the program of the innermost `declare`; None outside of one."""
     return _declared[-1] if _declared else None
 
 
 def at_command_line() -> bool:
-    """Whether this process is a command line's, whose answer is an exit code; not a notebook, a test, a library."""
+    """Whether this process is a command whose result is an exit code, and not a notebook, a test or a library."""
     return bool(_declared) or started_by_hydra_main()
 
 
 def of_hydra_main(task: Callable[..., Any]) -> tuple[Callable[..., Any], str | None, str | None]:
-    """The function inside of ``@hydra.main``, its folder of configurations and the name of the primary one."""
-    found = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
-    if "config_name" not in found or "task_function" not in found:
+    """Return the function inside ``@hydra.main``, its config directory and the name of its primary config."""
+    closure = inspect.getclosurevars(task).nonlocals if hasattr(task, "__wrapped__") else {}
+    if "config_name" not in closure or "task_function" not in closure:
         return task, None, None
-    function = found["task_function"]
-    folder = found.get("config_path")
+    function = closure["task_function"]
+    folder = closure.get("config_path")
     if folder is not None and not os.path.isabs(folder):  # noqa: PTH117
         folder = str((Path(inspect.getfile(function)).parent / folder).resolve())
-    return function, folder, found["config_name"]
+    return function, folder, closure["config_name"]

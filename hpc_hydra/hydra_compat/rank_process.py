@@ -1,4 +1,4 @@
-"""What a rank's own process needs of Hydra's private names: a function of ours in the place of ``_run_hydra``.
+"""Hydra's private names that a rank's process uses, to replace ``_run_hydra`` by a function of ours.
 
 Only a process that runs a rank calls `replace_run_hydra`. Tried on hydra-core 1.3.8 and 1.4.0rc3.
 """
@@ -13,13 +13,13 @@ from typing import Any
 
 PRELOADED = ("hydra", "hydra.main", "hydra.core.utils", "hydra.experimental.callback", "hydra._internal.callbacks",
              "hydra._internal.logging_config")  # fmt: skip
-"""Modules of Hydra that every rank imports."""
+"""Hydra's modules that every rank imports."""
 
 
 def replace_run_hydra(run: Callable[[Callable[..., Any], Any, str | None], None]) -> None:
-    """Call ``run(task_function, args, config_path)`` wherever this process would call ``_run_hydra``.
+    """Make this process call ``run(task_function, args, config_path)`` instead of ``_run_hydra``.
 
-    That is every function decorated with ``@hydra.main``, and every decorator that calls ``_run_hydra`` itself.
+    This covers functions decorated with ``@hydra.main`` and other decorators that call ``_run_hydra``.
     """
     import hydra.main  # noqa: F401  (the package's attribute of that name is the decorator)
     from hydra._internal import utils
@@ -35,16 +35,16 @@ def replace_run_hydra(run: Callable[[Callable[..., Any], Any, str | None], None]
 
 
 def initialise(function: Callable[..., Any], args: Any, config_path: str | None) -> None:
-    """Give `GlobalHydra` what ``_run_hydra`` gives it, so that the task may call ``hydra.compose``.
+    """Initialise `GlobalHydra` as ``_run_hydra`` does, so that the task can call ``hydra.compose``.
 
-    The configuration loader is made when it is first asked for.
+    The config loader is created on first use.
     """
     from hydra._internal.hydra import Hydra
     from hydra.core.global_hydra import GlobalHydra
 
     folder, path = args.config_dir and os.path.abspath(args.config_dir), args.config_path or config_path  # noqa: PTH100
 
-    class Later(Hydra):
+    class LazyHydra(Hydra):
         def __init__(self) -> None:
             pass
 
@@ -55,11 +55,11 @@ def initialise(function: Callable[..., Any], args: Any, config_path: str | None)
             return self.config_loader
 
     GlobalHydra.instance().clear()
-    GlobalHydra.instance().initialize(Later())
+    GlobalHydra.instance().initialize(LazyHydra())
 
 
 def _config_loader(function: Callable[..., Any], config_path: str | None, folder: str | None) -> Any:
-    """The loader that ``_run_hydra`` makes."""
+    """Create the config loader that ``_run_hydra`` would create."""
     from hydra._internal import utils
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.config_search_path import SearchPathQuery
@@ -74,7 +74,7 @@ def _config_loader(function: Callable[..., Any], config_path: str | None, folder
 
 
 def job_context(callbacks: Any) -> Any:
-    """The `HydraContext` for ``run_job``. On Hydra 1.4 it has the whitelist of the ``@hydra.main`` that called us."""
+    """Return the `HydraContext` for ``run_job``. On Hydra 1.4 it has the whitelist of the calling ``@hydra.main``."""
     from hydra.types import HydraContext
 
     try:

@@ -1,4 +1,4 @@
-"""PyYAML's loader that reads scalars as OmegaConf does: `1e3` is a number, dates are text.
+"""PyYAML loaders that read scalars as OmegaConf does: `1e3` is a number, dates are strings.
 
 OmegaConf keeps its loader in a private module: `omegaconf._utils` in 2.3, `omegaconf._yaml` in 2.4.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def omegaconf_loader() -> Any:
-    """OmegaConf's own class; None where this version keeps it elsewhere."""
+    """Return OmegaConf's loader class; None if this version has it elsewhere."""
     for module in ("omegaconf._utils", "omegaconf._yaml"):
         with suppress(ImportError, AttributeError):
             return importlib.import_module(module).get_yaml_loader()
@@ -22,11 +22,11 @@ def omegaconf_loader() -> Any:
 
 @lru_cache(maxsize=1)
 def fast_loader() -> Any:
-    """A loader on libyaml, where PyYAML has it, with OmegaConf's scalars."""
+    """Return a loader with OmegaConf's scalars, based on libyaml if PyYAML has it."""
     import yaml
 
-    fast, its = getattr(yaml, "CSafeLoader", None), omegaconf_loader()
-    if its is None or fast is None or issubclass(its, fast):
-        return its or yaml.SafeLoader
-    same = {name: getattr(its, name) for name in ("yaml_implicit_resolvers", "yaml_constructors")}
+    fast, own = getattr(yaml, "CSafeLoader", None), omegaconf_loader()
+    if own is None or fast is None or issubclass(own, fast):
+        return own or yaml.SafeLoader
+    same = {name: getattr(own, name) for name in ("yaml_implicit_resolvers", "yaml_constructors")}
     return type("Loader", (fast,), same)

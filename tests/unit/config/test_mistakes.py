@@ -179,7 +179,7 @@ def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: st
         ),
         ({"mine": f"{GLOBAL}system: {{core: 4}}\n"}, "system.core", "cores_per_node"),
         ({"mine": f"{GLOBAL}system: {{numa_domains: four}}\n"}, "system.numa_domains", "'four'"),
-        ({"mine": f"{GLOBAL}system: {{name: [\n"}, "system/mine.yaml, line 3", "is no YAML"),
+        ({"mine": f"{GLOBAL}system: {{name: [\n"}, "system/mine.yaml, line 3", "is not valid YAML"),
     ],
 )  # fmt: skip
 def test_a_system_file_that_is_wrong_is_named(composed: Compose, files: dict[str, str], where: str, words: str) -> None:
