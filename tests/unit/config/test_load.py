@@ -65,23 +65,23 @@ def test_an_unknown_key_lists_the_nearest_valid_ones(groups: dict[str, Any], whe
         ("system.mem_per_gpu", 0, "above 0"),
         ("system.queues", {"a": {"max_nodes": 0}}, "at least 1"),
         ("system.queues", {"a": 3}, "not a mapping"),
-        ("system.gpu_vendor", "nvdia", "none of nvidia, amd, intel"),
-        ("system.gpu_request", "gpus", "none of gpus-per-task"),
+        ("system.gpu_vendor", "nvdia", "not one of nvidia, amd, intel"),
+        ("system.gpu_request", "gpus", "not one of gpus-per-task"),
         ("scheduler.array_parallelism", 0, "at least 1"),
-        ("scheduler.account", 1.5, "not a text"),
+        ("scheduler.account", 1.5, "not a string"),
         ("scheduler.account", "a\0b", "zero byte"),
         ("scheduler.setup_lines", "module load x", "not a list"),
         ("scheduler.setup_lines", [1.5], "not a list"),
         ("scheduler.extra", [1], "not a mapping"),
-        ("scheduler.extra", {1: 2}, "not a text"),
+        ("scheduler.extra", {1: 2}, "not a string"),
         ("rendezvous.port", 80, "at least 1024"),
         ("rendezvous.port", 65536, "at most 65535"),
         ("rendezvous.fraction_max_gpu_mem", 0, "above 0"),
         ("rendezvous.fraction_max_gpu_mem", 1.1, "at most 1"),
-        ("rendezvous.init", "both", "none of launcher, script"),
-        ("logging.nccl_debug", "LOUD", "none of VERSION"),
+        ("rendezvous.init", "both", "not one of launcher, script"),
+        ("logging.nccl_debug", "LOUD", "not one of VERSION"),
         ("logging.torch_distributed_debug", "False", "quote it"),
-        ("launch.on_failure", "retry", "none of continue, stop"),
+        ("launch.on_failure", "retry", "not one of continue, stop"),
         ("launch.best", "loss", "`min NAME` or `max NAME`"),
         ("launch.seed", -1, "at least 0"),
     ],
@@ -124,7 +124,7 @@ def test_variables_are_texts_or_whole_numbers() -> None:
         "A": "", "B": "3", "c_d": "x y",
     }  # fmt: skip
     for name in ("1A", "A-B", "A B", ""):
-        with pytest.raises(ConfigError, match="name of a variable"):
+        with pytest.raises(ConfigError, match="valid variable name"):
             from_mapping(mapping(launch={"env": {name: "x"}}))
 
 
