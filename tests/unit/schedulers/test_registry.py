@@ -103,5 +103,5 @@ def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeyp
 def test_a_name_that_no_package_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     assert store.plugged() == {}
-    with pytest.raises(ConfigError, match="none of hpc_hydra's"):
+    with pytest.raises(ConfigError, match="not an option of hpc_hydra's"):
         load.from_mapping({"system": {"name": "x"}, "scheduler": {"name": "yard"}})
