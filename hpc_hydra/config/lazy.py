@@ -19,20 +19,20 @@ class LazyNode(ConfigNode):
     def __init__(self, name: str, group: str | None, package: str | None, make: Callable[[], Any]) -> None:
         self.name, self.group, self.package, self.provider = f"{name}.yaml", group, package, "hpc_hydra"
         self._make = make
-        self._content: Any = None
+        self._node: Any = None
 
     @property
     def node(self) -> Any:
-        if self._content is None:
+        if self._node is None:
             from omegaconf import DictConfig, OmegaConf
 
             content = self._make()
-            self._content = content if isinstance(content, DictConfig) else OmegaConf.structured(content)
-        return self._content
+            self._node = content if isinstance(content, DictConfig) else OmegaConf.structured(content)
+        return self._node
 
     @node.setter
     def node(self, value: Any) -> None:
-        self._content = value
+        self._node = value
 
     def __copy__(self) -> ConfigNode:
         """Return what `ConfigStore.load` returns after a deep copy of ``node``."""
