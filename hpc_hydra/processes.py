@@ -17,7 +17,7 @@ from pathlib import Path
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
 WARN = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # warn the training of a time limit or preemption
-DEAF_TO = ("HUP", "INT", "QUIT", "TERM", "ALRM", "USR1", "USR2", "XCPU", "URG")
+IGNORED_SIGNALS = ("HUP", "INT", "QUIT", "TERM", "ALRM", "USR1", "USR2", "XCPU", "URG")
 """Signals that a scheduler may send to the whole job; processes that record a run's outcome ignore them."""
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL for the processes of a failed run
 
@@ -128,8 +128,8 @@ def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore the signals in `DEAF_TO`, in this process and in its children."""
-    for name in DEAF_TO:
+    """Ignore the signals in `IGNORED_SIGNALS`, in this process and in its children."""
+    for name in IGNORED_SIGNALS:
         signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
 
 
@@ -174,7 +174,7 @@ def signal_group(leader: int, signum: int) -> None:
         os.killpg(leader, signum)
 
 
-def speak_any_text() -> None:
+def escape_unencodable_output() -> None:
     """Escape characters that the encoding of standard output and error cannot represent, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_ascii(stream)):

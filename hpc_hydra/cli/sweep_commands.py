@@ -129,7 +129,7 @@ def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
             elif now != shown:
                 sweep_tables.draw(sweep_tables.status(views, head=head))
             shown = now
-            waiting = any(view.word == "unsubmitted" for view in views) and sweep.launcher_lives
+            waiting = any(view.word == "unsubmitted" for view in views) and sweep.launcher_alive
             if not waiting and not any(view.is_active for view in views):
                 return
             time.sleep(WATCH)

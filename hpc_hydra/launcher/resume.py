@@ -190,7 +190,7 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
         if (wanted.runs and view.word not in OPEN) or view.word == UNREADABLE:
             complain(f"run {view.run.num} is {view.word}: it is not submitted")
     never = [view for view in chosen if view.word == "unsubmitted"]
-    alive = sweep.launcher_lives
+    alive = sweep.launcher_alive
     if never and alive:
         raise SweepError(
             f"process {sweep.launcher['pid']} is still submitting this sweep",
@@ -406,7 +406,7 @@ def _take(path: Path, owner: str) -> None:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             other = _owner(path)
-            if processes.launcher_lives(other) is False if other else _is_old(path):
+            if processes.launcher_alive(other) is False if other else _is_old(path):
                 path.unlink(missing_ok=True)
                 continue
             who = f" (process {other.get('pid')} on {other.get('host')})" if other else ""

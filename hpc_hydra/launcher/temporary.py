@@ -43,7 +43,7 @@ def _is_abandoned(folder: Path) -> bool:
         if info.st_uid != os.getuid() or folder.is_symlink():
             return False
         owner = json.loads((folder / OWNER).read_text())
-        if not isinstance(owner, dict) or processes.launcher_lives(owner) is not False:
+        if not isinstance(owner, dict) or processes.launcher_alive(owner) is not False:
             return False
         newest = max(path.lstat().st_mtime for path in (folder, *folder.iterdir()))
     except (OSError, ValueError, TypeError):

@@ -116,7 +116,7 @@ class _Waiting(Session):
                     self.watchers[view.scheduler].add(view.job, [view.run], [view.id])
             elif view.outcome is not None:
                 self.outcomes[num] = view.outcome
-            elif view.word == "unknown" or self.sweep.launcher_lives:
+            elif view.word == "unknown" or self.sweep.launcher_alive:
                 self._open.add(num)
             else:
                 reason = f"never submitted{f' ({view.reason})' if view.reason else ''}; {command('resume', self.root)}"

@@ -34,9 +34,9 @@ def main(argv: list[str]) -> int:
     what = argv[0] if argv else ""
     if what in ("rank", "worker", "program"):
         return run_rank(what)
-    from hpc_hydra.processes import speak_any_text
+    from hpc_hydra.processes import escape_unencodable_output
 
-    speak_any_text()  # not a program's own streams, above
+    escape_unencodable_output()  # not a program's own streams, above
     named = COMMANDS.get(what)
     if named is None:
         from hpc_hydra.schedulers.node_commands import node_commands

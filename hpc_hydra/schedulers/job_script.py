@@ -16,7 +16,7 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import EnvVar
-from hpc_hydra.processes import DEAF_TO
+from hpc_hydra.processes import IGNORED_SIGNALS
 from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.layout import ATTEMPT_TIME, SweepPaths
 from hpc_hydra.schedulers import container, registry
@@ -27,7 +27,7 @@ _UNSET = " ".join(("unset", *RANK_VARIABLES, "${!TORCHELASTIC_@}", f"${{!{envvar
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH = 100  # columns after which a command goes on in the next line
-_DEAF = f"trap '' {' '.join(DEAF_TO)}  # for all from here on: the end is noted, whatever comes"
+_DEAF = f"trap '' {' '.join(IGNORED_SIGNALS)}  # for all from here on: the end is noted, whatever comes"
 _ATTACHED = (
     "trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended",
     f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C",

@@ -23,7 +23,7 @@ from hpc_hydra.sweep import processes
 GRACE = 30.0  # seconds between SIGTERM and SIGKILL
 
 
-class LocalOutside(Submitter):
+class DetachedLocal(Submitter):
     """Polls and cancels runs through the processes of this machine.
 
     Args:
@@ -50,7 +50,7 @@ class LocalOutside(Submitter):
             key = id_.rpartition(".")[0]
             owner = self.owners.get(key, {})
             if key not in alive:
-                alive[key] = processes.launcher_lives(owner)
+                alive[key] = processes.launcher_alive(owner)
             who = f"the launcher (process {owner.get('pid')} on {owner.get('host')})"
             if id_ in running:
                 statuses[run_id] = JobStatus(State.RUNNING, "RUNNING", start=processes.begun(running[id_]) or None)
@@ -64,7 +64,7 @@ class LocalOutside(Submitter):
 
     def unanswered(self) -> str | None:
         """Return why `poll` may not know a running job; None if it knows all."""
-        hosts = {str(o.get("host")) for o in self.owners.values() if processes.launcher_lives(o) is None}
+        hosts = {str(o.get("host")) for o in self.owners.values() if processes.launcher_alive(o) is None}
         return f"only {', '.join(sorted(hosts))}, the host of the launcher, knows its local runs" if hosts else None
 
     def cancel(self, ids: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 PROC = Path("/proc")
 
 
-def launcher_lives(started: Mapping[str, Any]) -> bool | None:
+def launcher_alive(started: Mapping[str, Any]) -> bool | None:
     """Whether the launcher of a manifest's ``started`` line is still running; None if it ran on another machine.
 
     A process with the same pid that started later is not the launcher.

@@ -30,7 +30,7 @@ def recover(sweep: Sweep, *, patient: bool = False) -> None:
     sweep.unresolved = {}
     for key, job in list(sweep.state.pending.items()):
         owner = sweep.owners.get(key, {})
-        alive = processes.launcher_lives(owner) if owner else False
+        alive = processes.launcher_alive(owner) if owner else False
         if alive:
             sweep.unresolved[key] = f"being submitted by process {owner.get('pid')}"
             continue

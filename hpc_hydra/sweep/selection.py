@@ -138,7 +138,7 @@ def _cancellable_in_queue(sweep: Sweep, views: Sequence[RunView], every: Sequenc
 def _launcher_to_signal(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:
     """Return the launcher's pid if only it can cancel some runs: local runs in its queue, jobs not submitted yet."""
     launcher = sweep.launcher
-    if launcher.get("host") != socket.gethostname() or not sweep.launcher_lives:
+    if launcher.get("host") != socket.gethostname() or not sweep.launcher_alive:
         return None
     unsubmitted = any(view.word == "unsubmitted" for view in look(sweep))
     local = any(not registry.has_queue(name) for name in active)

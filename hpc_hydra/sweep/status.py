@@ -266,7 +266,7 @@ def _not_queued(sweep: Sweep, view: RunView) -> RunView:
         outcome = collect(view.paths, view.run.num, None, status=JobStatus(State.UNKNOWN))
         if outcome.attempt:  # it has started, so it was submitted
             return concluded(view, outcome)
-    alive = sweep.launcher_lives
+    alive = sweep.launcher_alive
     launcher = sweep.launcher
     if alive:
         return replace(view, reason=f"process {launcher.get('pid')} is still submitting")

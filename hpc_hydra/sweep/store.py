@@ -25,7 +25,7 @@ from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.sweep import processes
-from hpc_hydra.sweep.detached_local import LocalOutside
+from hpc_hydra.sweep.detached_local import DetachedLocal
 
 DEPTH = 3  # levels below the current directory that are searched for a sweep: multirun/DATE/TIME
 
@@ -68,12 +68,12 @@ class Sweep:
         return next((event for event in reversed(self.state.events) if event["event"] == "started"), {})
 
     @property
-    def launcher_lives(self) -> bool | None:
+    def launcher_alive(self) -> bool | None:
         """Whether the launcher is still running; None if unknown, because it ran on another machine."""
         launcher = self.launcher
         if not launcher or self.state.finished or self.state.detached:
             return False
-        return processes.launcher_lives(launcher)
+        return processes.launcher_alive(launcher)
 
     def run(self, num: int) -> Run:
         record = self.records[num]
@@ -82,7 +82,7 @@ class Sweep:
     def submitter(self, name: str) -> Submitter:
         """Return a submitter for queries and cancellation. Raises `HpcHydraError` if there is no such scheduler."""
         if not registry.has_queue(name):
-            return LocalOutside(name, self.paths.jobs, self.owners)
+            return DetachedLocal(name, self.paths.jobs, self.owners)
         if name not in self._submitters:
             self._submitters[name] = registry.submitter(name)
         return self._submitters[name]

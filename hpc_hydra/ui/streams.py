@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from hpc_hydra.processes import speak_any_text
+from hpc_hydra.processes import escape_unencodable_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ def open_all() -> None:
         stream = open(os.devnull, mode)  # noqa: SIM115  (open until the process ends)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    speak_any_text()
+    escape_unencodable_output()
 
 
 def begin_command() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.planning.types import EnvVar
-from hpc_hydra.processes import DEAF_TO
+from hpc_hydra.processes import IGNORED_SIGNALS
 from hpc_hydra.records.layout import attempt_began, attempt_name
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.local.adapter import Local
@@ -420,9 +420,8 @@ def test_no_signal_to_the_whole_job_keeps_its_end_from_being_noted(
     node = tmp_path / "python"  # LSF's guard hands the command's exit code on
     node.write_text('#!/bin/bash\nshift 4; exec "$@"\n')
     node.chmod(0o755)
-    finish = (
-        f'for name in {" ".join(DEAF_TO)}; do kill -$name 0; done; sh -c "kill -TERM \\$\\$"; echo $0 >{tmp_path}/end'
-    )
+    send = f"for name in {' '.join(IGNORED_SIGNALS)}; do kill -$name 0; done"
+    finish = f'{send}; sh -c "kill -TERM \\$\\$"; echo $0 >{tmp_path}/end'
     asked = request(scheduler=scheduler, flavour="csm" if scheduler == "lsf" else None)
     made = spec(asked, workdir=tmp_path, log=tmp_path, rank_command=("true",), finish_command=("bash", "-c", finish))
     made = replace(made, plan=replace(made.plan, python=str(node)))
