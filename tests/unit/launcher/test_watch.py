@@ -15,7 +15,8 @@ from hpc_hydra.sweep.watch import LOST_AFTER, SLOWEST, Watcher
 
 from .fakes import Clock, FakeSubmitter, finish, runs
 
-RUNNING, DONE, FAILED = JobStatus(State.RUNNING), JobStatus(State.COMPLETED), JobStatus(State.FAILED, "NODE_FAIL")
+RUNNING, DONE = JobStatus(State.RUNNING), JobStatus(State.COMPLETED)
+FAILED = JobStatus(State.FAILED, "NODE_FAIL", cause="node_lost")
 
 
 class Bench:
