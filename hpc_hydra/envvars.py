@@ -82,7 +82,7 @@ JOB_HOSTS = "HPC_HYDRA_JOB_HOSTS"
 NAMES_SILENT = "HPC_HYDRA_NAMES_SILENT"
 """``1`` if reverse DNS queries time out. Set and read: node/reverse_dns."""
 
-# A rank. Set by node/rank/environment; read by node/rank/start in the user's program, and by users.
+# A rank. Set by node/rank/environment; read by node/rank/identity in the user's program, and by users.
 RANK_PROCESS = "HPC_HYDRA_RANK_PROCESS"
 """``1`` in each rank whose environment a supervisor has set up."""
 REPORT_FD = "HPC_HYDRA_REPORT_FD"
@@ -106,4 +106,4 @@ BACKEND = "HPC_HYDRA_BACKEND"
 FRACTION_MAX_GPU_MEM = "HPC_HYDRA_FRACTION_MAX_GPU_MEM"
 """``rendezvous.fraction_max_gpu_mem``, if set."""
 WARNING = "HPC_HYDRA_WARNING"
-"""Name of the warning signal (``USR1``), if there is one. Read: node/rank/preemption_signal."""
+"""Name of the warning signal (``USR1``), if there is one. Read: node/rank/warning_signal."""

@@ -174,7 +174,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         attached=True,
     )
     script = SweepPaths(root).script(JOB)
-    held = allocation.held(adapter, prepared.settings.launch.inside)
+    held = allocation.current(adapter, prepared.settings.launch.inside)
     spec = replace(spec, held=held)
     env = cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
     if held is not None and isinstance(adapter, JobSteps):

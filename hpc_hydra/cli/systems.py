@@ -200,7 +200,7 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
         print(f"Your defaults: no file {file}")
         return
     print(f"Your defaults ({file}): {', '.join(found)}")
-    unknown = defaults.strange(probe, (*index.names(folders), *index.NOT_MACHINES, detect.UNKNOWN))
+    unknown = defaults.unknown_sections(probe, (*index.names(folders), *index.NOT_MACHINES, detect.UNKNOWN))
     if unknown:
         words = [name + (f" (did you mean {' or '.join(near)}?)" if near else "") for name, near in unknown.items()]
         print(f"  used only with your own system of that name: {', '.join(words)}")

@@ -31,7 +31,7 @@ class Adapters:
 
     def held(self, name: str) -> Allocation | None:
         """Return the allocation in which runs are job steps; None if they become jobs. Raises `ConfigError`."""
-        return allocation.held(self[name], self.inside)
+        return allocation.current(self[name], self.inside)
 
     def submitter(self, name: str) -> Submitter:
         """Return the submitter of jobs, or of job steps in a held allocation."""

@@ -268,7 +268,7 @@ def _jobs(
     for g in groups:
         scheduler = g.plan.request.scheduler
         if scheduler not in submitters:
-            held[scheduler] = allocation.held(registry.adapter_for(scheduler), inside)
+            held[scheduler] = allocation.current(registry.adapter_for(scheduler), inside)
             submitters[scheduler] = registry.submitter(scheduler, held[scheduler])
         capability_checks.check(submitters[scheduler].adapter, task_request(g.plan))
         if g.pack is not None:

@@ -48,7 +48,7 @@ def finish(code: str) -> int:
         attempt = Attempt.read(os.environ)
         record = attempt.record()
         plan = read_plans(attempt.sweep).get(record.plan)
-        outcome = _in_its_words(attempt, gathered(attempt, record, plan, launched))
+        outcome = _with_job_end(attempt, gathered(attempt, record, plan, launched))
         if envvars.INTERRUPTED in os.environ:
             outcome = _interrupted(outcome)
         signum = number_of(plan.request.warn_signal) if plan is not None else None
@@ -70,9 +70,9 @@ def finish(code: str) -> int:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1
     if not attempt.attached:
-        print(in_words(outcome), flush=True)
+        print(summary(outcome), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
-        print(in_words(replace(outcome, log=None)), file=sys.stderr, flush=True)
+        print(summary(replace(outcome, log=None)), file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 
 
@@ -104,7 +104,7 @@ def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
     return outcome if outcome.status != "failed" else replace(outcome, status="cancelled", signal=signum, reason=why)
 
 
-def _in_its_words(attempt: Attempt, outcome: Outcome) -> Outcome:
+def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
     """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
     scheduler = adapter_for(attempt.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
@@ -140,7 +140,7 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
     return outcome
 
 
-def in_words(outcome: Outcome) -> str:
+def summary(outcome: Outcome) -> str:
     """What is said in the job's own log."""
     text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome)}"
     advice = ending.advice(outcome)

@@ -47,7 +47,7 @@ def monitored(context: RankContext) -> Iterator[None]:
     """Have this node measured, where the plan says so and this process is its first; never fails, never waits."""
     pid = None
     wanted = context.plan.monitor
-    if wanted is not None and context.info.local_rank == 0 and context.agent is None and not context.attempt.attached:
+    if wanted is not None and context.info.local_rank == 0 and context.starter is None and not context.attempt.attached:
         with contextlib.suppress(OSError):
             pid = _start(context, wanted)
     try:

@@ -15,7 +15,7 @@ from hpc_hydra.system import defaults
 from hpc_hydra.system.probe import Probe, Unanswered, here
 
 
-def held(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
+def current(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
     """The allocation whose steps runs of ``adapter_for`` are; None: they are jobs of their own.
 
     Args:

@@ -88,7 +88,7 @@ def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
     return settings
 
 
-def strange(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
+def unknown_sections(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
     """Names of sections that are none of the ``known`` machines, and those that each was meant to be, if any is near.
 
     A name made of a machine's (``my_frontier``) is that of a system of one's own.

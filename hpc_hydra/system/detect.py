@@ -130,7 +130,7 @@ def notes(
     known = (*index.names(index.own(probe.env)), *index.NOT_MACHINES, UNKNOWN, resolved.system.name)
     strange = tuple(
         f"{defaults.path(probe.env)}: there is no machine {name!r}; did you mean {' or '.join(near)}?"
-        for name, near in defaults.strange(probe, known).items()
+        for name, near in defaults.unknown_sections(probe, known).items()
         if near
     )
     return (
@@ -170,7 +170,7 @@ def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     if not nodes or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
         return ()
     text = _nodes(adapter, probe)
-    if isinstance(text, Unanswered) or allocation.held(adapter, resolved.launch.inside, probe) is not None:
+    if isinstance(text, Unanswered) or allocation.current(adapter, resolved.launch.inside, probe) is not None:
         return ()
     has = adapter.largest_queue(text, _partition(resolved))
     if has is None or nodes <= has[1]:
@@ -333,7 +333,7 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
             "numa_domains": seen.numa_domains,
         }
     elif isinstance(adapter, NodeFacts):
-        held = allocation.held(adapter, settings.launch.inside, probe)
+        held = allocation.current(adapter, settings.launch.inside, probe)
         text = _nodes(adapter, probe)
         if isinstance(text, Unanswered):
             _without_answer(_says_nothing(adapter, text), settings, is_held=held is not None)

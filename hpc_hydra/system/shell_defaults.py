@@ -82,7 +82,7 @@ def _shown(value: str) -> str:
 
 
 def _is_held(settings: Settings, probe: Probe) -> bool:
-    return allocation.held(adapter_for(settings.scheduler.name), settings.launch.inside, probe) is not None
+    return allocation.current(adapter_for(settings.scheduler.name), settings.launch.inside, probe) is not None
 
 
 def _filled(settings: Settings, values: Mapping[str, str]) -> Settings:

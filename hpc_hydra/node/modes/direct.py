@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node.rank.context import RankContext, identify, meet, prepare_run, record_startup_error
+from hpc_hydra.node.rank.context import RankContext, exchange_endpoint, identify, prepare_run, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.supervisor import ended_early, start
 from hpc_hydra.processes import Signals, Stopped
@@ -21,7 +21,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             info = identify(context.attempt, context.plan, os.environ, context.host)
         context = context.identified(info, os.environ)
         prepare_run(context)
-        with meet(context, signals) as (meeting, held):
+        with exchange_endpoint(context, signals) as (meeting, held):
             return start(context, meeting, held, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(context, error, context.host, signals)

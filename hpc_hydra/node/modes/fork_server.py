@@ -25,10 +25,10 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat import rank_process
 from hpc_hydra.node.rank import environment, gc_tuning, gpu_visibility
 from hpc_hydra.node.rank.context import (
-    Agent,
     RankContext,
+    Starter,
+    exchange_endpoint,
     identify,
-    meet,
     prepare_run,
     record_startup_error,
 )
@@ -73,7 +73,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             node = identify(context.attempt, context.plan, os.environ, context.host)
             server = replace(context, info=node)
             prepare_run(server)
-            with meet(server, signals) as (meeting, held):
+            with exchange_endpoint(server, signals) as (meeting, held):
                 ranks = [rank_info(node, local, context.plan) for local in range(context.plan.request.procs_per_node)]
                 why = prepare(context, ranks[0], meeting)
                 if why is not None and node.rank == 0:
@@ -87,7 +87,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                         die_with_parent(parent, signal.SIGTERM)
                         if held is not None:
                             held.close()
-                        return _become(context, info, meeting, parent, new_image=why is not None)
+                        return _supervise_rank(context, info, meeting, parent, new_image=why is not None)
                     running[pid] = info.rank
                 try:
                     return _watch(running, signals)
@@ -162,12 +162,14 @@ def _warm_up() -> None:
     OmegaConf.create({"a": {"b": "x"}, "c": f"${{a.b}}/${{oc.env:{envvars.RUN},null}}"})["c"]
 
 
-def _become(context: RankContext, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool) -> int | Child:
+def _supervise_rank(
+    context: RankContext, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool
+) -> int | Child:
     """In the fork: a rank's supervisor, and in its child the program."""
     signals = Signals()
     signals.start_with_none_blocked()
     try:
-        context = replace(context.identified(info, os.environ), agent=Agent(server, server))
+        context = replace(context.identified(info, os.environ), starter=Starter(server, server))
         return start(context, meeting, None, signals, new_image=new_image)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(context, error, context.host, signals)

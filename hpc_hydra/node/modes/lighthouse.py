@@ -83,7 +83,7 @@ def _keep(
     while True:
         begun = time.monotonic()
         child, reader = _start(meeting, settings, held, signals)
-        said = Sayings(reader, log, folder / "quorum.json")
+        said = LogFilter(reader, log, folder / "quorum.json")
         said.start()
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if signals.wait(None) in STOP or os.getppid() != parent:
@@ -144,7 +144,7 @@ def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
     return None
 
 
-class Sayings(threading.Thread):
+class LogFilter(threading.Thread):
     """Keeps of what a lighthouse says what is new: it says ten lines a step.
 
     Each change of the quorum is a line of its log, and replaces ``quorum.json``.

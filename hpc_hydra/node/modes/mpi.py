@@ -44,11 +44,11 @@ class Channel:
         self.connection = connection
         self._read = b""
 
-    def say(self, what: Mapping[str, Any]) -> None:
+    def send(self, what: Mapping[str, Any]) -> None:
         """Send. Raises `OSError` where the other end is gone."""
         self.connection.sendall(json.dumps(what).encode() + b"\n")
 
-    def hear(self) -> dict[str, Any] | None:
+    def receive(self) -> dict[str, Any] | None:
         """What was said; None where the other end is gone. Blocks, unless the connection has a time-out."""
         while b"\n" not in self._read:
             block = self.connection.recv(65_536)
@@ -69,15 +69,15 @@ def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
     """
     world = _world()
     info = _identity(world, os.environ)
-    channel.say({"info": to_json(info)})
+    channel.send({"info": to_json(info)})
     meeting: Any = None
     if info.rank == 0:
-        answer = channel.hear()
+        answer = channel.receive()
         meeting = answer and answer["meeting"]
     meeting = world.bcast(meeting, root=0)
     if meeting is None:
         raise HpcHydraError("the supervisor of rank 0 is gone")
-    channel.say({"meeting": meeting})
+    channel.send({"meeting": meeting})
     found = from_json(Endpoint, meeting)
     assert isinstance(found, Endpoint)
     return info, found
@@ -105,14 +105,14 @@ def _identity(world: Any, env: Mapping[str, str]) -> RankInfo:
     check_size(world.size, env, library)
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     leader = node.bcast(world.rank, root=0)
-    info = layout(
+    info = rank_info(
         world.rank, node.rank, node.size, world.allgather((leader, socket.gethostname())), source=f"MPI ({library})"
     )
     node.Free()
     return info
 
 
-def layout(
+def rank_info(
     rank: int, local_rank: int, local_world_size: int, leaders: Sequence[tuple[int, str]], *, source: str
 ) -> RankInfo:
     """Who a rank is. Nodes are counted in the order of their first rank.
@@ -162,7 +162,7 @@ def check_size(size: int, env: Mapping[str, str], library: str) -> None:
             )
 
 
-def play_well(code: int) -> int:
+def note_exit_code(code: int) -> int:
     """Note how the program ended; returns the exit code as it is."""
     global _well
     _well = code == 0

@@ -20,9 +20,9 @@ from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.modes import mpi
 from hpc_hydra.node.modes.mpi import Channel
 from hpc_hydra.node.rank import rendezvous
-from hpc_hydra.node.rank.context import RankContext, announce, check_world, prepare_run, record_startup_error
-from hpc_hydra.node.rank.exec_program import Child, become, play
-from hpc_hydra.node.rank.supervisor import ended_early, environment_of, held_for, open_logs, outlive
+from hpc_hydra.node.rank.context import RankContext, check_world, prepare_run, publish_endpoint, record_startup_error
+from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
+from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, ended_early, open_logs, wait_for_program
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of
 
@@ -37,35 +37,35 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore(held_for(context.record.program, context.plan))
+        signals.restore(blocked_warning(context.record.program, context.plan))
         ours.close()
         os.close(reader)
         return _program(context, Channel(theirs), writer)
     theirs.close()
     os.close(writer)
     signals.hand_on(child)
-    talk = _Talk(Channel(ours), child, signals, context)
+    conversation = _Conversation(Channel(ours), child, signals, context)
     with contextlib.ExitStack() as stack:
         try:
             if signals.stop is not None:
                 raise Stopped(signals.stop)
             with record_startup_error(context):
-                info = _with_job(context, from_json(RankInfo, talk.hear("info")))
+                info = _with_job(context, from_json(RankInfo, conversation.receive("info")))
                 check_world(info, context.plan.request, context.host, info.source)
             context = context.identified(info, os.environ)
             prepare_run(context)
             if info.rank == 0:
                 held = stack.enter_context(rendezvous.hold(context.plan.rendezvous))
-                talk.channel.say({"meeting": to_json(announce(context, held))})
-            meeting = from_json(rendezvous.Endpoint, talk.hear("meeting"))
+                conversation.channel.send({"meeting": to_json(publish_endpoint(context, held))})
+            meeting = from_json(rendezvous.Endpoint, conversation.receive("meeting"))
             rendezvous.check(meeting, info, context.attempt.name)
         except (Stopped, HpcHydraError, OSError) as error:
-            talk.end()
+            conversation.end()
             return ended_early(context, error, context.host, signals)
-        return outlive(context, child, reader, signals)
+        return wait_for_program(context, child, reader, signals)
 
 
-class _Talk:
+class _Conversation:
     """What the supervisor hears from the program that it forked."""
 
     def __init__(self, channel: Channel, child: int, signals: Signals, context: RankContext) -> None:
@@ -74,7 +74,7 @@ class _Talk:
         self._end = time.monotonic() + self._timeout
         self._gone = False
 
-    def hear(self, name: str) -> Any:
+    def receive(self, name: str) -> Any:
         """Raises `RendezvousError` with what the program says, or that it says nothing; `Stopped`."""
         while not select.select([self.channel.connection], [], [], 0)[0]:
             self._signals.pause(_PAUSE)
@@ -85,7 +85,7 @@ class _Talk:
                     fix="rendezvous.timeout=30m waits longer; rendezvous.launcher=mpiexec starts the ranks by the MPI "
                     "of mpi4py itself; of torchrun: -x mpi=pmi2, or -r tcp",
                 )
-        said = self.channel.hear()
+        said = self.channel.receive()
         if said is None:
             _, status = os.waitpid(self._child, 0)
             self._gone = True
@@ -117,25 +117,25 @@ def _program(context: RankContext, channel: Channel, writer: int) -> Child:
     try:
         info, meeting = mpi.introduce(channel)
         context = context.identified(_with_job(context, info), os.environ)
-        env, notes = environment_of(context, meeting)
+        env, notes = build_environment(context, meeting)
         out, err = open_logs(context, notes)
-        return become(context, env, out, err, writer, perform=_perform, before_new_image=mpi.finalize)
+        return prepare_program(context, env, out, err, writer, run=_run_in_mpi, before_new_image=mpi.finalize)
     except HpcHydraError as error:
         with contextlib.suppress(OSError):
-            channel.say({"error": error.what, "where": error.where, "fix": error.fix})
+            channel.send({"error": error.what, "where": error.where, "fix": error.fix})
         os._exit(error.exit_code)
     except OSError:  # the supervisor is gone
         os._exit(1)
 
 
-def _perform(context: RankContext) -> int:
+def _run_in_mpi(context: RankContext) -> int:
     """Run the program within MPI; a command that is no Python program has to start without it."""
     try:
-        code = _command(context) if context.record.program.kind == "command" else play(context)
+        code = _command(context) if context.record.program.kind == "command" else run_program(context)
     except SystemExit as leaving:
-        mpi.play_well(0 if leaving.code in (None, 0) else 1)
+        mpi.note_exit_code(0 if leaving.code in (None, 0) else 1)
         raise
-    return mpi.play_well(code)
+    return mpi.note_exit_code(code)
 
 
 def _command(context: RankContext) -> int:

@@ -68,7 +68,7 @@ def replicas(argv: Sequence[str]) -> int:
     with record_startup_error(context):
         if not options.contained:
             check_installed()
-        job = Job(context, command, options.words, options.contained, _hosts(context), signals)
+        job = ReplicaJob(context, command, options.words, options.contained, _hosts(context), signals)
     try:
         return job.run()
     finally:
@@ -87,20 +87,20 @@ def _hosts(context: RankContext) -> tuple[str, ...]:
     return found[:asked]
 
 
-def layout(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
+def group_nodes(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
     """The nodes of each replica group, in order."""
-    meet = plan.rendezvous
-    span = meet.nodes_per_replica
+    settings = plan.rendezvous
+    span = settings.nodes_per_replica
     spans = [tuple(hosts[at : at + span]) for at in range(0, plan.request.nodes, span)]
-    return [nodes for nodes in spans for _ in range(meet.replicas_per_node)]
+    return [nodes for nodes in spans for _ in range(settings.replicas_per_node)]
 
 
-def fill(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
+def launch_command(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
     """The launch command of a group on these nodes."""
     return [word.replace("{nodes}", str(len(hosts))).replace("{hosts}", ",".join(hosts)) for word in command]
 
 
-def environment(
+def group_environment(
     base: Mapping[str, str], plan: Plan, number: int, again: int, hosts: Sequence[str], lighthouse: str, job_id: str
 ) -> dict[str, str]:
     """What the processes of a group see beside what every rank does."""
@@ -119,7 +119,7 @@ def environment(
 
 
 @dataclass
-class Group:
+class ReplicaGroup:
     """A replica group as this process sees it."""
 
     state: Replica
@@ -129,7 +129,7 @@ class Group:
 
 
 @dataclass
-class Job:
+class ReplicaJob:
     """All groups, and the lighthouse."""
 
     context: RankContext
@@ -138,15 +138,16 @@ class Job:
     contained: bool  # which enters a container
     hosts: tuple[str, ...]
     signals: Signals
-    groups: list[Group] = field(default_factory=list)
+    groups: list[ReplicaGroup] = field(default_factory=list)
     lighthouse: int | None = None  # pid of what keeps it
     meeting: Endpoint | None = None
-    lit: int = 0
+    lighthouse_starts: int = 0
     ending: bool = False  # too few replicas are left
 
     def __post_init__(self) -> None:
         self.groups = [
-            Group(Replica(number, hosts, state="waiting")) for number, hosts in enumerate(layout(self.plan, self.hosts))
+            ReplicaGroup(Replica(number, hosts, state="waiting"))
+            for number, hosts in enumerate(group_nodes(self.plan, self.hosts))
         ]
 
     @property
@@ -161,7 +162,7 @@ class Job:
         forget_outcome(self.context.attempt.sweep, self.context.record.num, self.attempt, self.context.paths)
         if self.plan.logging.save_hostlist:
             self.context.paths.hostlist.write_text("".join(f"{name}\n" for name in self.hosts))
-        self._light()
+        self._start_lighthouse()
         kill_at: float | None = None
         while any(group.state.state in ("running", "waiting") for group in self.groups):
             if self.signals.stop is None and kill_at is None:
@@ -199,7 +200,7 @@ class Job:
 
     # groups
 
-    def _start(self, group: Group) -> None:
+    def _start(self, group: ReplicaGroup) -> None:
         assert self.meeting is not None
         state = group.state
         number, again = state.replica, state.restarts + (state.exit_code is not None)
@@ -207,10 +208,10 @@ class Job:
         if again:  # how its ranks ended the last time is in `replicas.json`
             for path in [*place.glob("*.end.json"), place / "store.json"]:
                 path.unlink(missing_ok=True)
-        env = environment(
+        env = group_environment(
             os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.context.attempt.job_id
         )
-        group.pid = self._fork(fill(self.command, state.hosts), env)
+        group.pid = self._fork(launch_command(self.command, state.hosts), env)
         group.state = replace(state, state="running", restarts=again)
         self._write("running")
 
@@ -238,11 +239,11 @@ class Job:
                     self._ended(group, exit_code(status)[0])
         if self.lighthouse is not None and os.waitpid(self.lighthouse, os.WNOHANG)[0]:
             self.lighthouse = None
-            if self.signals.stop is None and self.lit <= _LIGHTHOUSES:
+            if self.signals.stop is None and self.lighthouse_starts <= _LIGHTHOUSES:
                 self._say("what keeps the lighthouse has gone: it is started again on its port")
-                self._light()
+                self._start_lighthouse()
 
-    def _ended(self, group: Group, code: int) -> None:
+    def _ended(self, group: ReplicaGroup, code: int) -> None:
         number = group.state.replica
         ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
         cause = first_cause(ends)
@@ -258,7 +259,7 @@ class Job:
             return
         if cause is not None:
             code = cause.exit_code
-        why = in_words(cause, told, code)
+        why = describe_end(cause, told, code)
         if missing and cause is None:
             why = f"{self._size(group) - len(ends)} of its ranks left no record of their end: was a node lost?"
         if group.dropped:
@@ -279,10 +280,10 @@ class Job:
         self._say(text)
         self._write("running")
 
-    def _size(self, group: Group) -> int:
+    def _size(self, group: ReplicaGroup) -> int:
         return self.plan.procs_per_agent * len(group.state.hosts)
 
-    def _ends(self, group: Group, patience: float) -> list[RankEnd]:
+    def _ends(self, group: ReplicaGroup, patience: float) -> list[RankEnd]:
         """How its ranks ended. What another node wrote may be seen late."""
         end = time.monotonic() + patience
         while True:
@@ -330,16 +331,21 @@ class Job:
 
     # the lighthouse
 
-    def _light(self) -> None:
+    def _start_lighthouse(self) -> None:
         """Start what keeps the lighthouse, on the first node, and wait until it says where it is."""
         published = self.context.paths.rendezvous(self.attempt)
         port = [] if self.meeting is None else ["--port", str(self.meeting.port)]
         first = self.hosts[0]
         if self.contained or socket.gethostname().split(".")[0] != first.split(".")[0]:
-            argv = [*fill(self.command[: self.words], [first]), *self.command[self.words : -1], "lighthouse", *port]
+            argv = [
+                *launch_command(self.command[: self.words], [first]),
+                *self.command[self.words : -1],
+                "lighthouse",
+                *port,
+            ]
         else:
             argv = [sys.executable, "-m", "hpc_hydra.node", "lighthouse", *port]
-        self.lit += 1
+        self.lighthouse_starts += 1
         self.lighthouse = self._fork(argv, {**os.environ, envvars.JOB_HOSTS: ",".join(self.hosts)})
         end = time.monotonic() + self.plan.rendezvous.timeout
         while self.meeting is None:
@@ -381,7 +387,7 @@ class Job:
         return code
 
 
-def in_words(cause: RankEnd | None, told: bool, code: int) -> str:
+def describe_end(cause: RankEnd | None, told: bool, code: int) -> str:
     """How a group ended."""
     if cause is not None:
         text = how(cause)

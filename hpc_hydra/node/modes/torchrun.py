@@ -25,7 +25,7 @@ from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.modes.replica_resources import take_share
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.rank import gc_tuning, rendezvous
-from hpc_hydra.node.rank.context import RankContext, identify, meet, prepare_run, record_startup_error
+from hpc_hydra.node.rank.context import RankContext, exchange_endpoint, identify, prepare_run, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.logs import open_log
 from hpc_hydra.node.rank.supervisor import ended_early
@@ -77,10 +77,10 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             log = context.paths.attempt(context.attempt.place) / f"torchrun_{info.rank}.log"
             out = None if context.attempt.attached else log
             if context.attempt.replica is not None:
-                info = among(info, os.environ)
-            context = dataclasses.replace(context, plan=settled(context.plan), info=info, out=out, err=out)
+                info = with_job_hosts(info, os.environ)
+            context = dataclasses.replace(context, plan=agent_plan(context.plan), info=info, out=out, err=out)
             prepare_run(context)
-            with meet(context, signals) as (meeting, held):
+            with exchange_endpoint(context, signals) as (meeting, held):
                 node = _node(context, meeting)
                 supervisor = os.getpid()
                 agent = os.fork()
@@ -88,23 +88,23 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                     die_with_parent(supervisor)
                     if held is not None:
                         held.close()
-                    return _become(context, node, supervisor)
+                    return _run_agent_process(context, node, supervisor)
                 with monitored(context):
-                    return _outlive(context, agent, signals)
+                    return _wait_for_agent(context, agent, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(None, error, context.host, signals)
 
 
-def settled(plan: Plan) -> Plan:
+def agent_plan(plan: Plan) -> Plan:
     """The plan of one agent: of replica groups, each has an address and a port of its own, and is restarted as one."""
-    meet = plan.rendezvous
-    if not meet.has_replicas:
+    settings = plan.rendezvous
+    if not settings.has_replicas:
         return plan
-    meet = dataclasses.replace(meet, port=None, master_addr=None, max_restarts=0)
-    return dataclasses.replace(plan, rendezvous=meet)
+    settings = dataclasses.replace(settings, port=None, master_addr=None, max_restarts=0)
+    return dataclasses.replace(plan, rendezvous=settings)
 
 
-def among(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
+def with_job_hosts(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
     """An agent of a replica group has to be reached from all nodes of the job, not of its step only."""
     hosts = tuple(host for host in env.get(envvars.JOB_HOSTS, "").split(",") if host) or info.hosts
     return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
@@ -137,7 +137,7 @@ def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
     )
 
 
-def _become(context: RankContext, node: Node, supervisor: int) -> Child:
+def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Child:
     """In the child, which keeps all signals blocked: the agent."""
     gc_tuning.resume()
     if context.out is not None:
@@ -160,7 +160,7 @@ def _become(context: RankContext, node: Node, supervisor: int) -> Child:
     return run
 
 
-def _outlive(context: RankContext, agent: int, signals: Signals) -> int:
+def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
     """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
     guardian = os.getppid()
     told = False
@@ -171,10 +171,10 @@ def _outlive(context: RankContext, agent: int, signals: Signals) -> int:
             break
         is_warned = any(signum in WARN for signum in signals.seen)
         if is_warned:
-            hand_on_warnings(signals, _workers(agent), warned)
+            forward_warnings(signals, _workers(agent), warned)
         waits = is_warned and len(warned) < context.plan.procs_per_agent
         signum = signals.wait(_LOOK if context.plan.is_elastic or waits else None)
-        if context.plan.is_elastic and not told and is_in_vain(context):
+        if context.plan.is_elastic and not told and cannot_succeed(context):
             os.kill(agent, STOP_BY + signal.SIGTERM)
             told = True
         if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
@@ -203,7 +203,7 @@ def _outlive(context: RankContext, agent: int, signals: Signals) -> int:
     return code
 
 
-def hand_on_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
+def forward_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
     """Give each worker once each warning that came, also to one that was started after it came."""
     for signum in dict.fromkeys(signals.seen):
         for worker in workers if signum in WARN else ():
@@ -213,7 +213,7 @@ def hand_on_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[
                     os.kill(worker, signum)
 
 
-def is_in_vain(context: RankContext) -> bool:
+def cannot_succeed(context: RankContext) -> bool:
     """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
 
     An agent that ended by itself has used up its restarts; and those that were killed may have been too many.

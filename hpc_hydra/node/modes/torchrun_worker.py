@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.node.rank.context import Agent, RankContext, read_context
+from hpc_hydra.node.rank.context import RankContext, Starter, read_context
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.node.rank.supervisor import ended_early, start
@@ -29,12 +29,12 @@ def supervise_worker(signals: Signals) -> int | Child:
     host = socket.gethostname()
     context: RankContext | None = None
     try:
-        agent = Agent(_number(os.environ, envvars.AGENT_PID), _number(os.environ, envvars.AGENT_SUPERVISOR_PID))
-        die_with_parent(agent.pid, signal.SIGTERM)
+        starter = Starter(_number(os.environ, envvars.AGENT_PID), _number(os.environ, envvars.AGENT_SUPERVISOR_PID))
+        die_with_parent(starter.pid, signal.SIGTERM)
         context = read_context(os.environ, host)
         info = dataclasses.replace(worker_info(os.environ), job_id=context.attempt.job_id)
         context = context.identified(info, os.environ)
-        context = dataclasses.replace(context, agent=agent, round=_number(os.environ, envvars.ROUND))
+        context = dataclasses.replace(context, starter=starter, round=_number(os.environ, envvars.ROUND))
         if context.attempt.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
             store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
             write_json(context.paths.attempt(context.attempt.place) / "store.json", store)

@@ -20,7 +20,7 @@ def has_ended(stream: int) -> bool:
     return bool(select.select([stream], [], [], 0)[0]) and not os.read(stream, 64)
 
 
-def become(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> None:
+def exec_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> None:
     """In the child: a process group of its own, its output into a file, nothing on standard input."""
     try:
         os.setpgid(0, 0)
@@ -39,7 +39,7 @@ def become(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) 
         os._exit(127)
 
 
-def spawned(argv: Sequence[str]) -> int:
+def spawn_helper(argv: Sequence[str]) -> int:
     """The pid of a helper that `dead_children` will tell of; `subprocess` could reap it before."""
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=nothing, setsigmask=())

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
-from hpc_hydra.node.finalize import gathered, in_words, write
+from hpc_hydra.node.finalize import gathered, summary, write
 from hpc_hydra.node.packing.manifest import Task, chosen, tasks_of
-from hpc_hydra.node.packing.process_group import become, dead_children, has_ended, signal_all, spawned
+from hpc_hydra.node.packing.process_group import dead_children, exec_in_group, has_ended, signal_all, spawn_helper
 from hpc_hydra.node.packing.requeue import AGAIN, Again
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.processes import (
@@ -212,7 +212,7 @@ class Pack:
         log, stdin = task.paths.step_log(task.attempt), self._ends_with_us
         pid = os.fork()
         if pid == 0:
-            become(argv, log, signals, stdin)
+            exec_in_group(argv, log, signals, stdin)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self.running[pid] = task
@@ -303,7 +303,7 @@ class Pack:
         except OSError as error:
             print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
         self.again.note("ended", record.num)
-        print(in_words(outcome), flush=True)
+        print(summary(outcome), flush=True)
 
     # ending
 
@@ -355,7 +355,7 @@ class Pack:
             return
         task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
         argv = [sys.executable, "-m", "hpc_hydra.node", "ask_ranks", self.scheduler, str(pid)]
-        self.asking[spawned(argv)] = pid
+        self.asking[spawn_helper(argv)] = pid
 
     def _asked(self, pid: int, *, reached: bool) -> None:
         task = self.running.get(pid)

@@ -28,7 +28,7 @@ from hpc_hydra.schedulers import registry
 
 
 @dataclass(frozen=True)
-class Agent:
+class Starter:
     """Who started a rank and may signal it: torchrun's agent, and the supervisor of that."""
 
     pid: int
@@ -64,7 +64,7 @@ class RankContext:
     info: RankInfo = UNKNOWN
     out: Path | None = None  # log files; None: the streams stay as they are, attached to a console
     err: Path | None = None
-    agent: Agent | None = None  # torchrun's, where that started this rank
+    starter: Starter | None = None  # torchrun's, where that started this rank
     round: int = 0  # how often torchrun had started the ranks before
     report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the program ended
 
@@ -175,7 +175,9 @@ def prepare_run(context: RankContext) -> None:
 
 
 @contextlib.contextmanager
-def meet(context: RankContext, signals: Signals) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
+def exchange_endpoint(
+    context: RankContext, signals: Signals
+) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
     """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
     info, settings, attempt = context.info, context.plan.rendezvous, context.attempt
     path = attempt.meeting(context.paths)
@@ -189,11 +191,11 @@ def meet(context: RankContext, signals: Signals) -> Iterator[tuple[rendezvous.En
         )  # fmt: skip
         return
     with rendezvous.hold(settings) as held:
-        meeting = announce(context, held)
+        meeting = publish_endpoint(context, held)
         yield meeting, held
 
 
-def announce(context: RankContext, held: socket.socket) -> rendezvous.Endpoint:
+def publish_endpoint(context: RankContext, held: socket.socket) -> rendezvous.Endpoint:
     """Publish where rank 0, which this is, can be reached."""
     info, attempt = context.info, context.attempt
     meeting = rendezvous.Endpoint(

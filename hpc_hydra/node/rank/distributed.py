@@ -9,6 +9,7 @@ Works under ``-m``, as tasks of a scheduler, under torchrun, and alone. Must not
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.rank import gc_tuning, preemption_signal, rendezvous
+from hpc_hydra.node.rank import gc_tuning, rendezvous, warning_signal
 from hpc_hydra.node.rank.environment import device_index, identity_variables
-from hpc_hydra.node.rank.start import Start, meeting_place, run_directory, start_of
+from hpc_hydra.node.rank.identity import Identity, identity_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
 
@@ -68,7 +69,7 @@ class Dist:
 
         Ranks hear of it at times of their own: agree on it, as by the sum of their flags, before all leave a loop.
         """
-        return preemption_signal.warned()
+        return warning_signal.warned()
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -97,62 +98,81 @@ def distributed(
         HpcHydraError: the configuration asks for several processes, and this is one, started plainly.
     """
     global _count
-    start = start_of(os.environ, cfg)
-    preemption_signal.listen()
+    identity = identity_of(os.environ, cfg)
+    warning_signal.listen()
     with gc_tuning.resting("torch"):
         import torch.distributed as group
 
-    device = _device(start)
-    chosen = backend or start.wishes.rendezvous.backend or _backend(device)
-    _check_backend(start, chosen)
-    _check_device(start, device, backend or start.wishes.rendezvous.backend)
+    device = _device(identity)
+    chosen = backend or identity.request.rendezvous.backend or _backend(device)
+    _check_backend(identity, chosen)
+    _check_device(identity, device, backend or identity.request.rendezvous.backend)
     if device.type != "cpu":
-        _take(device, start.wishes.rendezvous.fraction_max_gpu_mem)
+        _take(device, identity.request.rendezvous.fraction_max_gpu_mem)
     if group.is_initialized():
-        yield _dist(start, device, str(group.get_backend()), group.get_rank(), group.get_world_size())
+        yield _dist(identity, device, str(group.get_backend()), group.get_rank(), group.get_world_size())
         return
     _count += 1
-    seconds = timeout or start.wishes.rendezvous.timeout
+    seconds = timeout or identity.request.rendezvous.timeout
     with contextlib.ExitStack() as stack:
-        store, start = _store(start, seconds, _count, stack)
+        store, identity = _store(identity, seconds, _count, stack)
         begun = time.monotonic()
         try:
-            _agree(store, start, seconds)
+            _agree(store, identity, seconds)
             group.init_process_group(
-                chosen, store=_prefixed("group", store), rank=start.info.rank, world_size=start.info.world_size
+                chosen, store=_prefixed("group", store), rank=identity.info.rank, world_size=identity.info.world_size
             )
         except HpcHydraError:
             raise
         except Exception as error:
             if time.monotonic() - begun < seconds:  # not a matter of waiting
-                raise _broken(start, chosen, error) from error
-            raise _unreachable(start, seconds, error) from error
+                raise _broken(identity, chosen, error) from error
+            raise _unreachable(identity, seconds, error) from error
         try:
-            yield _dist(start, device, chosen, start.info.rank, start.info.world_size)
+            yield _dist(identity, device, chosen, identity.info.rank, identity.info.world_size)
         except SystemExit as leaving:
-            _leave(store, start, seconds, well=leaving.code in (None, 0))
+            _leave(store, identity, seconds, well=leaving.code in (None, 0))
             raise
         except BaseException:
-            _leave(store, start, seconds, well=False)
+            _leave(store, identity, seconds, well=False)
             raise
-        _leave(store, start, seconds, well=True)
+        _leave(store, identity, seconds, well=True)
 
 
-def _dist(start: Start, device: torch.device, backend: str, rank: int, world_size: int) -> Dist:
-    info = start.info
+def _dist(identity: Identity, device: torch.device, backend: str, rank: int, world_size: int) -> Dist:
+    info = identity.info
     return Dist(
         rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
-        start.wishes.seed, start.master_host or info.master_host, run_directory(), start.replica, start.num_replicas,
+        identity.request.seed, identity.master_host or info.master_host, _run_directory(), identity.replica,
+        identity.num_replicas,
     )  # fmt: skip
 
 
-def _device(start: Start) -> torch.device:
+def _run_directory() -> Path | None:
+    """Hydra's output directory of the run."""
+    module: Any = sys.modules.get("hydra.core.hydra_config")
+    if module is None or not module.HydraConfig.initialized():
+        return None
+    found = module.HydraConfig.get().runtime.output_dir
+    return Path(str(found)) if found else None
+
+
+def _meeting_file(identity: Identity, count: int) -> Path:
+    """Where tasks that were started without our node entry publish rank 0: below their launch directory."""
+    module: Any = sys.modules.get("hydra.core.hydra_config")
+    cwd = Path.cwd()
+    if module is not None and module.HydraConfig.initialized():
+        cwd = Path(str(module.HydraConfig.get().runtime.cwd))
+    return cwd / ".hpc_hydra_rendezvous" / f"{identity.token}.{count}.json"
+
+
+def _device(identity: Identity) -> torch.device:
     import torch
 
     for kind in ("cuda", "xpu"):
         module: Any = getattr(torch, kind, None)
         if module is not None and module.is_available():
-            index = device_index(start.info.local_rank, module.device_count(), start.wishes.gpus_per_proc)
+            index = device_index(identity.info.local_rank, module.device_count(), identity.request.gpus_per_proc)
             return torch.device(kind, index)
     return torch.device("cpu")
 
@@ -161,7 +181,7 @@ def _backend(device: torch.device) -> str:
     return {"cuda": "nccl", "xpu": "xccl"}.get(device.type, "gloo")
 
 
-def _check_backend(start: Start, chosen: str) -> None:
+def _check_backend(identity: Identity, chosen: str) -> None:
     """Refuse at once, on every rank, what torch does not know: others would wait for this one until the time-out."""
     import torch
     import torch.distributed as group
@@ -175,27 +195,27 @@ def _check_backend(start: Start, chosen: str) -> None:
         what = "was built without it" if name in known else "knows no such backend"
         raise RendezvousError(
             f"{name!r}: torch {torch.__version__} on {socket.gethostname()} {what}; it has {', '.join(there)}",
-            where="rendezvous.backend" if start.wishes.rendezvous.backend else "backend",
+            where="rendezvous.backend" if identity.request.rendezvous.backend else "backend",
             fix="rendezvous.backend=null chooses by device; a backend of its own package must be imported before",
         )
 
 
-def _check_device(start: Start, device: torch.device, backend: str | None) -> None:
+def _check_device(identity: Identity, device: torch.device, backend: str | None) -> None:
     """GPUs that were asked for and are not found are an error; GPUs that the job merely has are a warning."""
-    if device.type != "cpu" or not start.wishes.gpus_per_proc or backend is not None:
+    if device.type != "cpu" or not identity.request.gpus_per_proc or backend is not None:
         return
     import torch
 
-    who = f"rank {start.info.rank} on {socket.gethostname()}"
-    if start.wishes.gpus_asked:
+    who = f"rank {identity.info.rank} on {socket.gethostname()}"
+    if identity.request.requires_gpus:
         raise RendezvousError(
-            f"{who} asked for {start.wishes.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
+            f"{who} asked for {identity.request.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
             where="resources.gpus_per_proc",
             fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",
         )
-    if start.info.rank == 0:
+    if identity.info.rank == 0:
         print(
-            f"hpc_hydra: warning: the job has {start.wishes.gpus_per_proc} GPU(s) a rank, and torch "
+            f"hpc_hydra: warning: the job has {identity.request.gpus_per_proc} GPU(s) a rank, and torch "
             f"{torch.__version__} finds none: training on CPUs (resources.gpus_per_proc=0 asks for no GPUs)",
             file=sys.stderr,
             flush=True,
@@ -216,40 +236,42 @@ def cap_memory() -> None:
     with gc_tuning.resting("torch"):
         import torch
 
-    start = start_of(os.environ, None)
-    device, fraction = _device(start), start.wishes.rendezvous.fraction_max_gpu_mem
+    identity = identity_of(os.environ, None)
+    device, fraction = _device(identity), identity.request.rendezvous.fraction_max_gpu_mem
     if fraction is not None and device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(float(fraction), device)
 
 
-def _store(start: Start, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, Start]:
-    """The store in which all ranks meet, and the start with the address that was found."""
+def _store(identity: Identity, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, Identity]:
+    """The store in which all ranks meet, and the identity with the address that was found."""
     from torch.distributed import HashStore
 
-    if start.how == "alone":
-        return HashStore(), start
-    if start.how == "environment":
-        serves = start.info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        store = _tcp_store(start, start.address, start.port, serves, seconds)
+    if identity.how == "alone":
+        return HashStore(), identity
+    if identity.how == "environment":
+        serves = identity.info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        store = _tcp_store(identity, identity.address, identity.port, serves, seconds)
         again = os.environ.get(envvars.ROUND) or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         name = f"hpc_hydra/{again}/{count}"
-        return _prefixed(name, store), start
-    store, meeting = _meet(start, seconds, count, stack)
-    stack.enter_context(_variables(identity_variables(start.info, meeting.address, meeting.port)))
-    found = Start(start.how, start.info, start.token, meeting.host, meeting.address, meeting.port, start.wishes)
-    return _prefixed("hpc_hydra", store), found
+        return _prefixed(name, store), identity
+    store, meeting = _meet(identity, seconds, count, stack)
+    stack.enter_context(_variables(identity_variables(identity.info, meeting.address, meeting.port)))
+    endpoint_known = dataclasses.replace(identity, master_host=meeting.host, address=meeting.address, port=meeting.port)
+    return _prefixed("hpc_hydra", store), endpoint_known
 
 
-def _meet(start: Start, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, rendezvous.Endpoint]:
+def _meet(
+    identity: Identity, seconds: float, count: int, stack: contextlib.ExitStack
+) -> tuple[Any, rendezvous.Endpoint]:
     """Tasks of a scheduler without our node entry: rank 0 publishes its port in the directory they were started in."""
-    info, path = start.info, meeting_place(start, count)
+    info, path = identity.info, _meeting_file(identity, count)
     if info.rank != 0:
-        meeting = rendezvous.join(path, info, start.token, timeout=seconds, pause=time.sleep)
-        return _tcp_store(start, meeting.address, meeting.port, False, seconds), meeting
-    address = rendezvous.address_of(start.wishes.rendezvous, info)
-    store = _tcp_store(start, address, start.wishes.rendezvous.port or 0, True, seconds)
+        meeting = rendezvous.join(path, info, identity.token, timeout=seconds, pause=time.sleep)
+        return _tcp_store(identity, meeting.address, meeting.port, False, seconds), meeting
+    address = rendezvous.address_of(identity.request.rendezvous, info)
+    store = _tcp_store(identity, address, identity.request.rendezvous.port or 0, True, seconds)
     meeting = rendezvous.Endpoint(
-        info.master_host, address, store.port, start.token, info.job_id, info.world_size, time.time()
+        info.master_host, address, store.port, identity.token, info.job_id, info.world_size, time.time()
     )
     rendezvous.publish(path, meeting)
     stack.callback(_forget, path)
@@ -262,7 +284,7 @@ def _forget(path: Path) -> None:
         path.parent.rmdir()  # fails while another job needs it
 
 
-def _tcp_store(start: Start, address: str, port: int, serves: bool, seconds: float) -> Any:
+def _tcp_store(identity: Identity, address: str, port: int, serves: bool, seconds: float) -> Any:
     from torch.distributed import TCPStore
 
     reverse_dns.spare_torch(address)
@@ -272,7 +294,7 @@ def _tcp_store(start: Start, address: str, port: int, serves: bool, seconds: flo
             multi_tenant=True,
         )  # fmt: skip
     except Exception as error:
-        raise _unreachable(start, seconds, error, endpoint(address, port)) from error
+        raise _unreachable(identity, seconds, error, endpoint(address, port)) from error
     if serves:
         _served.append(store)
     return store
@@ -284,27 +306,27 @@ def _prefixed(name: str, store: Any) -> Any:
     return PrefixStore(name, store)
 
 
-def _agree(store: Any, start: Start, seconds: float) -> None:
+def _agree(store: Any, identity: Identity, seconds: float) -> None:
     """Wait until every rank is here, once, and make sure that all are of the same run and count the same world.
 
     What one rank finds wrong, all are told at once.
     """
-    info = start.info
+    info = identity.info
     if info.world_size == 1:
         return
     me = f"rank {info.rank} on {socket.gethostname()}"
     wrong = None
     if store.add(f"here/{info.rank}", 1) != 1:
         wrong = f"two processes say that they are rank {info.rank}, one of them on {socket.gethostname()}"
-    mine = {"world_size": info.world_size, "token": start.token}
+    mine = {"world_size": info.world_size, "token": identity.token}
     if info.rank == 0:
         store.set("world", json.dumps(mine))
     else:
         theirs = json.loads(store.get("world"))
         if theirs != mine:
             wrong = (
-                f"{me} is of a world of {info.world_size} ({start.token or 'no attempt'}), rank 0 on "
-                f"{start.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})"
+                f"{me} is of a world of {info.world_size} ({identity.token or 'no attempt'}), rank 0 on "
+                f"{identity.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})"
             )
     if wrong is not None:
         store.set("complete", wrong)
@@ -316,46 +338,46 @@ def _agree(store: Any, start: Start, seconds: float) -> None:
         missing = [str(r) for r in range(info.world_size) if not store.check([f"here/{r}"])]
         raise RendezvousError(
             f"{me} waited {seconds:g} s for rank {', '.join(missing[:10])} of {info.world_size}",
-            where=endpoint(start.address, start.port),
+            where=endpoint(identity.address, identity.port),
             fix="look into the logs of these ranks; rendezvous.timeout=30m waits longer",
         ) from error
     found = wrong or store.get("complete").decode()
     if found:
-        raise RendezvousError(found, where=info.source or None, fix="start all ranks by one command")
+        raise RendezvousError(found, where=info.source or None, fix="identity all ranks by one command")
 
 
-def _unreachable(start: Start, seconds: float, error: Exception, where: str | None = None) -> RendezvousError:
-    info: RankInfo = start.info
+def _unreachable(identity: Identity, seconds: float, error: Exception, where: str | None = None) -> RendezvousError:
+    info: RankInfo = identity.info
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return RendezvousError(
         f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not join the process group of rank 0 "
-        f"on {start.master_host} within {seconds:g} s: {first}",
-        where=where or endpoint(start.address, start.port),
+        f"on {identity.master_host} within {seconds:g} s: {first}",
+        where=where or endpoint(identity.address, identity.port),
         fix="rendezvous.interface=NAME names the network between the nodes, rendezvous.port_range ports that are open",
     )
 
 
-def _broken(start: Start, backend: str, error: Exception) -> RendezvousError:
-    info: RankInfo = start.info
+def _broken(identity: Identity, backend: str, error: Exception) -> RendezvousError:
+    info: RankInfo = identity.info
     first = (str(error).splitlines() or [type(error).__name__])[0]
     return RendezvousError(
         f"rank {info.rank} of {info.world_size} on {socket.gethostname()} could not make its process group "
         f"({backend}): {first}",
-        where=endpoint(start.address, start.port),
+        where=endpoint(identity.address, identity.port),
         fix="rendezvous.interface=NAME names the network between the nodes; logging.torch_distributed_debug=DETAIL",
     )
 
 
-def _leave(store: Any, start: Start, seconds: float, *, well: bool) -> None:
+def _leave(store: Any, identity: Identity, seconds: float, *, well: bool) -> None:
     """Destroy the group. Rank 0, whose process holds the store, waits for the others; nobody waits after a failure."""
     if well:
-        _farewell(store, start.info, seconds)
+        _farewell(store, identity.info, seconds)
         _destroy()
         return
 
     def hurry() -> None:
         with contextlib.suppress(Exception):
-            _farewell(store, start.info, 0)
+            _farewell(store, identity.info, 0)
             _destroy()
 
     last = threading.Thread(target=hurry, daemon=True)  # a group whose ranks are gone may never answer

@@ -24,21 +24,21 @@ from hpc_hydra.records.attempt import Attempt
 Child = Callable[[], int]
 
 
-def become(
+def prepare_program(
     context: RankContext,
     env: dict[str, str],
     out: int,
     err: int,
     writer: int,
     *,
-    perform: Callable[[RankContext], int] | None = None,
+    run: Callable[[RankContext], int] | None = None,
     before_new_image: Callable[[], None] = lambda: None,
     new_image: bool = False,
 ) -> Child:
     """In the child: take environment, directory and streams of the program; returns what runs it.
 
     Args:
-        perform: runs it in this process; None: `play`.
+        run: runs it in this process; None: `run_program`.
         before_new_image: called where this process starts again as a new interpreter.
     """
     os.dup2(out, 1)
@@ -59,15 +59,15 @@ def become(
     elif fresh:
         before_new_image()
         return lambda: _start_again(writer)
-    return lambda: (perform or play)(context)
+    return lambda: (run or run_program)(context)
 
 
-def play(context: RankContext) -> int:
+def run_program(context: RankContext) -> int:
     """Run the program in this process, with streams that lose nothing in a crash."""
-    from hpc_hydra.node.rank import preemption_signal, program
+    from hpc_hydra.node.rank import program, warning_signal
 
     if context.record.program.kind != "command":
-        preemption_signal.begin()
+        warning_signal.begin()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -90,7 +90,7 @@ def resume() -> int:
     record = attempt.record()
     info, host = environment.rank_info(os.environ), socket.gethostname()
     context = RankContext(attempt, record, plan_of(attempt, record), host, info)
-    return play(context if report is None else replace(context, report=report))
+    return run_program(context if report is None else replace(context, report=report))
 
 
 def reporter(writer: int) -> Callable[[dict[str, str]], None]:

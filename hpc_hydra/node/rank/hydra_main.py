@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import SweepError
 from hpc_hydra.hydra_compat import composition, rank_process
 from hpc_hydra.node.rank.context import UNKNOWN, RankContext
-from hpc_hydra.node.rank.program_error import tell
+from hpc_hydra.node.rank.program_error import report_error
 from hpc_hydra.records.files import is_private, keep_private
 from hpc_hydra.records.frozen_config import identity, thaw
 from hpc_hydra.records.layout import SweepPaths
@@ -44,7 +44,7 @@ class HydraMain:
     def _called(self, function: TaskFunction, args: Any, config_path: str | None) -> None:
         if self._is_launched(function):
             rank_process.initialise(function, args, config_path)
-            self.play(function)
+            self.call(function)
             sys.exit(self.code)  # what follows is for the process that launched
 
     def _is_launched(self, function: TaskFunction) -> bool:
@@ -82,7 +82,7 @@ class HydraMain:
             fix="call it at the end of the program, also when a rank starts it",
         )
 
-    def play(self, function: TaskFunction) -> None:
+    def call(self, function: TaskFunction) -> None:
         """Run the task function, and keep what it returns. `SystemExit` passes through."""
         context = self.context
         result = self._run(function)
@@ -95,7 +95,7 @@ class HydraMain:
                 from hpc_hydra.node.rank.return_value import keep_failure
 
                 keep_failure(result, context.paths.result)
-            self.code = tell(context, error)
+            self.code = report_error(context, error)
             return
         if context.info.rank == 0:
             from hpc_hydra.node.rank.return_value import keep

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from hpc_hydra.errors import SweepError
 from hpc_hydra.node.rank.context import RankContext
 from hpc_hydra.node.rank.hydra_main import HydraMain
-from hpc_hydra.node.rank.program_error import tell
+from hpc_hydra.node.rank.program_error import report_error
 from hpc_hydra.records.frozen_config import Program, load_task
 
 
@@ -39,12 +39,12 @@ def run(context: RankContext) -> int:
         try:
             execute(ready(context.attempt.sweep, context.record, job_id=context.job_id))
         except Exception as error:
-            return tell(context, error)
+            return report_error(context, error)
     main = HydraMain(context)
     try:
         _set_path(program.sys_path0)
         if program.kind == "task":
-            main.play(load_task(context.attempt.sweep))
+            main.call(load_task(context.attempt.sweep))
         else:
             main.install()
             sys.argv = [program.target, *context.record.overrides] if program.typed is None else list(program.typed)
@@ -58,7 +58,7 @@ def run(context: RankContext) -> int:
             raise
     except Exception as error:
         if main.code is None:
-            return tell(context if os.getpid() == starter else replace(context, report=lambda _: None), error)
+            return report_error(context if os.getpid() == starter else replace(context, report=lambda _: None), error)
         traceback.print_exception(error)
         print("hpc_hydra: this came after the end of the task function, with which the run ended", file=sys.stderr)
     return main.code

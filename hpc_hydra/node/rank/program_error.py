@@ -17,7 +17,7 @@ from hpc_hydra.node.rank.context import RankContext
 LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
 
 
-def tell(context: RankContext, error: Exception) -> int:
+def report_error(context: RankContext, error: Exception) -> int:
     """Print the traceback as Python does, without our own frames, and report it. Returns the exit code."""
     error.__traceback__ = _users_frames(error.__traceback__)
     sys.stdout.flush()

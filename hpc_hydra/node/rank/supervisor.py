@@ -25,11 +25,11 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import binding, environment, rendezvous, trackers
 from hpc_hydra.node.rank.context import UNKNOWN, RankContext
-from hpc_hydra.node.rank.exec_program import Child, become
-from hpc_hydra.node.rank.kill_escalation import Overdue
+from hpc_hydra.node.rank.exec_program import Child, prepare_program
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
+from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
@@ -64,9 +64,9 @@ def start(
 
     ``new_image``: the program needs an interpreter of its own.
     """
-    env, notes = environment_of(context, meeting)
+    env, notes = build_environment(context, meeting)
     out, err = open_logs(context, notes)
-    carried = prefixed(context, out, err)
+    prefixers = prefixed_streams(context, out, err)
     reader, writer = os.pipe()
     if signals.stop is None:  # notes what came until now
         while signals.wait(0) is not None:
@@ -77,33 +77,33 @@ def start(
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
-        signals.restore(held_for(context.record.program, context.plan))
+        signals.restore(blocked_warning(context.record.program, context.plan))
         os.close(reader)
         if held is not None:
             held.close()
-        if context.agent is not None:
+        if context.starter is not None:
             os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
         binding.bind(context.plan, context.info, env)
-        if carried:
-            out, err = (lines.writer for lines in carried)
-        return become(context, env, out, err, writer, new_image=new_image)
+        if prefixers:
+            out, err = (lines.writer for lines in prefixers)
+        return prepare_program(context, env, out, err, writer, new_image=new_image)
     signals.hand_on(child)
-    for descriptor in {writer} if carried else {out, err, writer}:
+    for descriptor in {writer} if prefixers else {out, err, writer}:
         os.close(descriptor)
-    for lines in dict.fromkeys(carried):
+    for lines in dict.fromkeys(prefixers):
         lines.begin()
-    code = outlive(context, child, reader, signals)
-    for lines in carried:
+    code = wait_for_program(context, child, reader, signals)
+    for lines in prefixers:
         lines.end()
     return code
 
 
-def held_for(program: Program, plan: Plan) -> int | None:
+def blocked_warning(program: Program, plan: Plan) -> int | None:
     """The warning signal that stays blocked until the program listens (`warning_signal.begin`); None for a command."""
     return None if program.kind == "command" else number_of(plan.request.warn_signal)
 
 
-def prefixed(context: RankContext, out: int, err: int) -> list[Lines]:
+def prefixed_streams(context: RankContext, out: int, err: int) -> list[Lines]:
     """What carries the program's streams on, each line with its rank; empty: they go to the logs by themselves."""
     if not context.plan.logging.rank_prefix:
         return []
@@ -112,7 +112,7 @@ def prefixed(context: RankContext, out: int, err: int) -> list[Lines]:
     return [first, first if err == out else Lines(err, prefix)]
 
 
-def environment_of(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
+def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
     """The rank's whole environment, and notes about it."""
     env, notes = environment.rank_environment(
         os.environ, context.plan, context.info, host=context.host, address=meeting.address, port=meeting.port,
@@ -134,10 +134,10 @@ def environment_of(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[
     return env, notes
 
 
-def outlive(context: RankContext, child: int, reader: int, signals: Signals) -> int:
+def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals) -> int:
     """Wait for the program's end and write down how it ended; returns its exit code."""
-    guardian = context.agent.pid if context.agent else os.getppid() if envvars.SPAWN_RANK in os.environ else None
-    relay = context.agent.relay(child) if context.agent else _relay_to(child, context)
+    guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
+    relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
     overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
     report, left = Report(reader), ""
 
@@ -187,7 +187,7 @@ def outlive(context: RankContext, child: int, reader: int, signals: Signals) -> 
             host=context.host,
             exit_code=code,
             signal=signum,
-            told_to_stop=not done and (overdue.told or (not failed_before and stopped)),
+            told_to_stop=not done and (overdue.signalled or (not failed_before and stopped)),
             ended=time.time(),
             error=error,
             traceback=report.found.get("traceback"),
@@ -198,7 +198,7 @@ def outlive(context: RankContext, child: int, reader: int, signals: Signals) -> 
             left=(left or "its function had returned, its process was stopped") if done else None,
         ),
     )
-    if warned and (code == TIME_IS_UP or overdue.told) and context.attempt.replica is None:
+    if warned and (code == TIME_IS_UP or overdue.signalled) and context.attempt.replica is None:
         return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
     if not written and code in (0, 1):  # neither says more
         return IO_ERROR

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.torchrun import Node, is_in_vain
+from hpc_hydra.node.modes.torchrun import Node, cannot_succeed
 from hpc_hydra.node.modes.torchrun_agent import arguments
 from hpc_hydra.node.modes.torchrun_worker import worker_info
-from hpc_hydra.node.rank.context import Agent
+from hpc_hydra.node.rank.context import Starter
 from hpc_hydra.planning.types import Plan, Rendezvous, Request, to_json
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
@@ -70,7 +70,7 @@ def test_agents_go_on_as_long_as_enough_are_left(
     for rank, signum in ends:
         end = RankEnd(-1, f"n{rank}", 137 if signum else 1, signum)
         write_json(RunPaths(tmp_path).attempt("a") / f"torchrun_{rank}.end.json", to_json(end))
-    assert is_in_vain(context) is vain
+    assert cannot_succeed(context) is vain
 
 
 def test_static_agents_are_told_their_rank() -> None:
@@ -95,7 +95,7 @@ def test_a_program_gets_each_signal_once(monkeypatch: pytest.MonkeyPatch) -> Non
     """A scheduler may signal every process of a step, or the first one only."""
     got: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "killpg", lambda pid, signum: got.append((pid, signum)))
-    relay = Agent(pid=10, supervisor=11).relay(99)
+    relay = Starter(pid=10, supervisor=11).relay(99)
     relay(signal.SIGUSR1, 11)  # from our own side only: handed on
     assert got == [(99, signal.SIGUSR1)]
     relay(signal.SIGTERM, 5)  # by the scheduler, to all: the program has it already

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.node.modes import torchrun
-from hpc_hydra.node.rank.kill_escalation import Overdue
+from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.processes import GRACE, Signals
 from hpc_hydra.records.frozen_config import Program
 
@@ -23,7 +23,7 @@ Freeze = Any
 def test_a_warning_before_the_fork_and_one_while_the_program_is_imported_reach_dist_warned(freeze: Freeze) -> None:
     """Rank 1 waits for rank 0 when the first comes; the program never asks for anything before its task function."""
     frozen = freeze("Path(f'warned.{RANK}').write_text(str(warned.warned()))", procs=2, warning="USR1@60",
-                    outside="from hpc_hydra.node.rank import preemption_signal as warned\n"
+                    outside="from hpc_hydra.node.rank import warning_signal as warned\n"
                             "if RANK == 0: os.kill(os.getpid(), 10)\n")  # fmt: skip
     with frozen.rank(1, 2) as last:
         await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=60)
@@ -79,7 +79,7 @@ def test_workers_that_start_after_a_warning_are_given_it_once(monkeypatch: Any, 
     signals.seen += [signal.SIGUSR1, signal.SIGTERM]
     given: set[tuple[int, int]] = set()
     for workers in ([], [1, 2], [1, 2], [2, 3]):
-        torchrun.hand_on_warnings(signals, workers, given)
+        torchrun.forward_warnings(signals, workers, given)
     assert sent == [(1, 10), (2, 10), (3, 10)]
 
 
@@ -98,16 +98,16 @@ def test_a_warned_rank_that_hangs_is_ended_once_another_has_saved() -> None:
     saved[0] = True
     assert until(100) == [] and overdue.left() is None  # nobody has warned
     is_warned[0], saved[0] = True, False
-    assert until(300) == [] and not overdue.told  # it may take what it needs
+    assert until(300) == [] and not overdue.signalled  # it may take what it needs
     saved[0] = True
     assert [number for _, number in until(390)] == [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL]
-    assert 360 <= sent[0][0] <= 366 and sent[1][0] - sent[0][0] == GRACE and overdue.told
+    assert 360 <= sent[0][0] <= 366 and sent[1][0] - sent[0][0] == GRACE and overdue.signalled
 
 
 def test_the_end_of_a_rank_that_hangs_is_recorded_and_not_the_cause(freeze: Freeze) -> None:
     """With a program that does not end, as a supervisor that is not told to stop sees it."""
     body = "Path('here').touch()\nsignal.signal(signal.SIGTERM, signal.SIG_DFL)\ntime.sleep(600)"
-    quick = "import hpc_hydra.node.rank.kill_escalation as o; o.PATIENCE = o._LOOK = 0.1"
+    quick = "import hpc_hydra.node.rank.overdue as o; o.PATIENCE = o._LOOK = 0.1"
     frozen = freeze(body, procs=2, warning="USR1@60")
     with frozen.rank(0, 2, code=quick) as rank:
         await_true((frozen.root.parent / "here").exists, timeout=60)

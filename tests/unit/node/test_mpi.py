@@ -13,7 +13,7 @@ import pytest
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.mpi import check_size, layout
+from hpc_hydra.node.modes.mpi import check_size, rank_info
 from hpc_hydra.node.modes.mpiexec import arguments, find, needs_no_ssh, prepare
 from hpc_hydra.planning.types import Rendezvous
 
@@ -34,7 +34,7 @@ MPI = Rendezvous(name="mpi", timeout=30)
 def test_nodes_are_counted_in_the_order_of_their_first_rank(
     leaders: list[tuple[int, str]], rank: int, local: int, node: int, hosts: tuple[str, ...]
 ) -> None:
-    info = layout(rank, local, 2, leaders, source="MPI")
+    info = rank_info(rank, local, 2, leaders, source="MPI")
     assert (info.rank, info.local_rank, info.node_rank, info.hosts) == (rank, local, node, hosts)
     assert (info.world_size, info.num_nodes, info.master_host) == (len(leaders), len(hosts), hosts[0])
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.modes.lighthouse import Sayings, bind_addresses, members_of, url
-from hpc_hydra.node.modes.torchft import environment, fill, layout
+from hpc_hydra.node.modes.lighthouse import LogFilter, bind_addresses, members_of, url
+from hpc_hydra.node.modes.torchft import group_environment, group_nodes, launch_command
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
 
@@ -34,18 +34,18 @@ def plan(nodes: int = 4, procs: int = 4, **keys: Any) -> Plan:
 
 
 def test_groups_on_a_node_and_groups_over_nodes() -> None:
-    assert layout(plan(replicas_per_node=2), HOSTS) == [(h,) for h in HOSTS for _ in range(2)]
-    assert layout(plan(nodes_per_replica=2), HOSTS) == [("n1", "n2"), ("n3", "n4")]
+    assert group_nodes(plan(replicas_per_node=2), HOSTS) == [(h,) for h in HOSTS for _ in range(2)]
+    assert group_nodes(plan(nodes_per_replica=2), HOSTS) == [("n1", "n2"), ("n3", "n4")]
 
 
 def test_a_launch_command_is_told_nodes_and_hosts() -> None:
     words = ["srun", "--nodes={nodes}", "--nodelist={hosts}", "--comment={other}"]
-    assert fill(words, ("n3", "n4")) == ["srun", "--nodes=2", "--nodelist=n3,n4", "--comment={other}"]
+    assert launch_command(words, ("n3", "n4")) == ["srun", "--nodes=2", "--nodelist=n3,n4", "--comment={other}"]
 
 
 def test_what_a_group_sees() -> None:
     base = {"TORCHFT_QUORUM_RETRIES": "7", "REPLICA_GROUP_ID": "left over"}
-    got = environment(base, plan(nodes_per_replica=2, quorum_timeout=90), 1, 2, HOSTS, "http://n1:29", "77")
+    got = group_environment(base, plan(nodes_per_replica=2, quorum_timeout=90), 1, 2, HOSTS, "http://n1:29", "77")
     assert got == {
         "TORCHFT_QUORUM_RETRIES": "7", "TORCHFT_QUORUM_TIMEOUT_SEC": "90", "JOB_ID": "77", "REPLICA_GROUP_ID": "1",
         "NUM_REPLICA_GROUPS": "2", "TORCHFT_LIGHTHOUSE": "http://n1:29", "HPC_HYDRA_REPLICA": "1",
@@ -69,7 +69,7 @@ def test_only_what_is_new_is_kept_of_what_a_lighthouse_says(tmp_path: Path) -> N
     often = "[INFO] [torchft::lighthouse] - Quorum status: New quorum not ready\n"
     os.write(writer, (often + QUORUM + often + QUORUM + "[WARN] - something\n").encode())
     os.close(writer)
-    Sayings(reader, tmp_path / "log", tmp_path / "quorum.json").run()
+    LogFilter(reader, tmp_path / "log", tmp_path / "quorum.json").run()
     assert (tmp_path / "log").read_text() == QUORUM + "[WARN] - something\n"
     assert len(json.loads((tmp_path / "quorum.json").read_text())["members"]) == 2
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpc_hydra.envvars import WARNING
 from hpc_hydra.node import finalize, requeue
-from hpc_hydra.node.rank import preemption_signal
+from hpc_hydra.node.rank import warning_signal
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.attempt import Attempt
@@ -119,17 +119,17 @@ def test_an_error_of_its_own_is_an_error(bench: Bench) -> None:
 def test_the_warning_is_noted_and_the_programs_own_handler_called(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
-    monkeypatch.setattr(preemption_signal, "_came", False)
+    monkeypatch.setattr(warning_signal, "_came", False)
     try:
         monkeypatch.delenv(WARNING, raising=False)
-        preemption_signal.listen()
+        warning_signal.listen()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert got == [signal.SIGUSR2] and not preemption_signal.warned()  # nobody asked for a warning
+        assert got == [signal.SIGUSR2] and not warning_signal.warned()  # nobody asked for a warning
         monkeypatch.setenv(WARNING, "USR2")
-        preemption_signal.listen()
-        preemption_signal.listen()
+        warning_signal.listen()
+        warning_signal.listen()
         os.kill(os.getpid(), signal.SIGUSR2)
-        assert got == [signal.SIGUSR2] * 2 and preemption_signal.warned()
+        assert got == [signal.SIGUSR2] * 2 and warning_signal.warned()
     finally:
         signal.signal(signal.SIGUSR2, before)
 

@@ -34,7 +34,7 @@ class Overdue:
         self._is_warned, self._another_saved, self._clock = is_warned, another_saved, clock
         self._next: float | None = None  # when to look, or to send
         self._waits = False  # another one has saved
-        self.told = False
+        self.signalled = False
 
     def left(self) -> float | None:
         """Seconds until there is something to do; None: never, as nobody has warned."""
@@ -53,5 +53,5 @@ class Overdue:
             self._next = self._clock() + (PATIENCE if self._waits else _LOOK)
             return None
         self._next = self._clock() + GRACE
-        first, self.told = not self.told, True
+        first, self.signalled = not self.signalled, True
         return signal.SIGTERM if first else signal.SIGKILL

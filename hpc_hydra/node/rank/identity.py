@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, PlanError, RendezvousError
@@ -38,12 +36,12 @@ class GroupRequest:
 
     rendezvous: Rendezvous = dataclasses.field(default_factory=Rendezvous)
     gpus_per_proc: int = 0
-    gpus_asked: bool = True  # training on CPUs instead would not be what was asked for
+    requires_gpus: bool = True  # training on CPUs instead would not be what was asked for
     seed: int = 0
 
 
 @dataclass(frozen=True)
-class Start:
+class Identity:
     """Who this process is, and how it knows."""
 
     how: How
@@ -52,12 +50,12 @@ class Start:
     master_host: str = ""
     address: str = ""  # of rank 0's store; empty where it is still to be published
     port: int = 0
-    wishes: GroupRequest = dataclasses.field(default_factory=GroupRequest)
+    request: GroupRequest = dataclasses.field(default_factory=GroupRequest)
     replica: int = 0
     num_replicas: int = 1
 
 
-def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
+def identity_of(env: Mapping[str, str], cfg: DictConfig | None) -> Identity:
     """Read the table above.
 
     Raises `RendezvousError` naming the variable, `HpcHydraError` for a plain start of several.
@@ -67,8 +65,8 @@ def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
     tasks = _task_of_a_scheduler(env)
     if tasks is not None:
         token = ".".join(filter(None, (tasks.job_id, tasks.step)))
-        return Start("tasks", tasks, token or "tasks", tasks.master_host, wishes=wishes_of(cfg))
-    asked = processes_asked(cfg)
+        return Identity("tasks", tasks, token or "tasks", tasks.master_host, request=requested(cfg))
+    asked = requested_processes(cfg)
     if asked > 1:
         raise HpcHydraError(
             f"the configuration asks for {asked} processes, and this is one, started plainly",
@@ -77,10 +75,10 @@ def start_of(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
             "resources.nodes=1 resources.procs_per_node=1 trains in this process",
         )
     host = socket.gethostname()
-    return Start("alone", RankInfo(0, 0, 1, 1, 0, 1, host, (host,)), master_host=host, wishes=wishes_of(cfg))
+    return Identity("alone", RankInfo(0, 0, 1, 1, 0, 1, host, (host,)), master_host=host, request=requested(cfg))
 
 
-def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
+def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Identity:
     rank, size = _number(env, "RANK"), _number(env, "WORLD_SIZE")
     if size < 1 or rank >= size:
         raise RendezvousError(f"is {rank}, not below WORLD_SIZE={size}", where="RANK")
@@ -95,7 +93,7 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
     )
     info = RankInfo(rank, local, size, local_size, node, nodes, host, source=read)
     if envvars.RANK_PROCESS in env:
-        wishes = GroupRequest(
+        request = GroupRequest(
             Rendezvous(
                 timeout=_first_number(env, envvars.TIMEOUT, default=Rendezvous.timeout),
                 backend=env.get(envvars.BACKEND),
@@ -107,10 +105,10 @@ def _by_environment(env: Mapping[str, str], cfg: DictConfig | None) -> Start:
         )
         token = env.get(envvars.ATTEMPT, "")
     else:
-        wishes = wishes_of(cfg)
+        request = requested(cfg)
         token = env.get("TORCHELASTIC_RUN_ID", "")
     replica, replicas = (_number(env, name) if name in env else None for name in REPLICA_VARIABLES)
-    return Start("environment", info, token, host, address, port, wishes, replica or 0, replicas or 1)
+    return Identity("environment", info, token, host, address, port, request, replica or 0, replicas or 1)
 
 
 def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
@@ -123,7 +121,7 @@ def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
     return None
 
 
-def wishes_of(cfg: DictConfig | None) -> GroupRequest:
+def requested(cfg: DictConfig | None) -> GroupRequest:
     """What a configuration says; nothing where our groups are not in it."""
     if not _has_groups(cfg):
         return GroupRequest()
@@ -136,7 +134,7 @@ def wishes_of(cfg: DictConfig | None) -> GroupRequest:
     )
 
 
-def processes_asked(cfg: DictConfig | None) -> int:
+def requested_processes(cfg: DictConfig | None) -> int:
     """How many processes a configuration asks for; 1 where our groups are not in it."""
     if not _has_groups(cfg):
         return 1
@@ -162,24 +160,6 @@ def _has_groups(cfg: DictConfig | None) -> bool:
     from hpc_hydra.config.load import missing_groups
 
     return cfg is not None and not missing_groups(cfg)
-
-
-def run_directory() -> Path | None:
-    """The output directory of the run: Hydra's."""
-    module: Any = sys.modules.get("hydra.core.hydra_config")
-    if module is None or not module.HydraConfig.initialized():
-        return None
-    found = module.HydraConfig.get().runtime.output_dir
-    return Path(str(found)) if found else None
-
-
-def meeting_place(start: Start, count: int) -> Path:
-    """Where tasks of a scheduler that nobody prepared publish rank 0: a file in the directory they were started in."""
-    module: Any = sys.modules.get("hydra.core.hydra_config")
-    cwd = Path.cwd()
-    if module is not None and module.HydraConfig.initialized():
-        cwd = Path(str(module.HydraConfig.get().runtime.cwd))
-    return cwd / ".hpc_hydra_rendezvous" / f"{start.token}.{count}.json"
 
 
 def _value(env: Mapping[str, str], name: str) -> str:

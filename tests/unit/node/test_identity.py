@@ -1,4 +1,4 @@
-"""What the start of a program means: the table of `hpc_hydra.node.rank.start`, a row a test."""
+"""What the start of a program means: the table of `hpc_hydra.node.rank.identity`, a row a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.rank.start import processes_asked, start_of
+from hpc_hydra.node.rank.identity import identity_of, requested_processes
 
 pytestmark = pytest.mark.hydra
 
@@ -42,32 +42,33 @@ def config(**groups: dict[str, Any]) -> Any:
 
 
 def test_by_torchrun() -> None:
-    start = start_of(TORCHRUN, None)
-    info = start.info
+    identity = identity_of(TORCHRUN, None)
+    info = identity.info
     assert (info.rank, info.world_size, info.local_rank, info.local_world_size) == (3, 4, 1, 2)
-    assert (info.node_rank, info.num_nodes, start.address, start.port, start.token) == (1, 2, "n01", 29500, "abc")
+    assert (info.node_rank, info.num_nodes) == (1, 2)
+    assert (identity.address, identity.port, identity.token) == ("n01", 29500, "abc")
 
 
 def test_by_our_node_entry() -> None:
-    start = start_of(ENTRY, None)
-    assert (start.info.rank, start.info.num_nodes, start.info.node_rank) == (3, 2, 1)
-    assert (start.token, start.master_host, start.address) == ("20260101-1", "node01", "n01")
-    wishes = start.wishes
-    assert (wishes.seed, wishes.gpus_per_proc, wishes.rendezvous.timeout) == (7, 2, 90)
-    assert (wishes.rendezvous.backend, wishes.rendezvous.fraction_max_gpu_mem) == ("gloo", 0.5)
+    identity = identity_of(ENTRY, None)
+    assert (identity.info.rank, identity.info.num_nodes, identity.info.node_rank) == (3, 2, 1)
+    assert (identity.token, identity.master_host, identity.address) == ("20260101-1", "node01", "n01")
+    request = identity.request
+    assert (request.seed, request.gpus_per_proc, request.rendezvous.timeout) == (7, 2, 90)
+    assert (request.rendezvous.backend, request.rendezvous.fraction_max_gpu_mem) == ("gloo", 0.5)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"])
 def test_a_missing_variable_is_named_with_the_host(name: str) -> None:
     env = {k: v for k, v in TORCHRUN.items() if k != name}
     with pytest.raises(RendezvousError, match=rf"^{name}: is not set on {socket.gethostname()}"):
-        start_of(env, None)
+        identity_of(env, None)
 
 
 @pytest.mark.parametrize(("name", "value"), [("RANK", "x"), ("RANK", "4"), ("WORLD_SIZE", "-1"), ("MASTER_PORT", "")])
 def test_a_malformed_variable_is_named(name: str, value: str) -> None:
     with pytest.raises(RendezvousError, match=f"^{name}: "):
-        start_of({**TORCHRUN, name: value}, None)
+        identity_of({**TORCHRUN, name: value}, None)
 
 
 NUMBERS_OF_TORCHRUN = ("WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT")
@@ -83,23 +84,24 @@ NUMBERS_OF_ENTRY = ("NODE_RANK", *(f"HPC_HYDRA_{name}" for name in (
 @pytest.mark.parametrize("value", ["two", "2x", "\u0665\u00b2"])
 def test_each_number_that_is_none_is_named(env: dict[str, str], name: str, value: str) -> None:
     with pytest.raises(RendezvousError, match=f"^{name}: .* is not a number"):
-        start_of({**env, name: value}, None)
+        identity_of({**env, name: value}, None)
 
 
 def test_our_entry_without_its_variables_is_no_world_of_one() -> None:
     with pytest.raises(RendezvousError, match="RANK"):
-        start_of({"HPC_HYDRA_RANK_PROCESS": "1"}, None)
+        identity_of({"HPC_HYDRA_RANK_PROCESS": "1"}, None)
 
 
 def test_as_one_of_several_tasks() -> None:
-    start = start_of(SLURM, config(rendezvous={"timeout": "3m", "port": 4000}))
-    assert start.how == "tasks" and (start.info.rank, start.info.world_size, start.info.node_rank) == (1, 2, 1)
-    assert (start.master_host, start.token) == ("n01", "77.2")
-    assert (start.wishes.rendezvous.timeout, start.wishes.rendezvous.port) == (180, 4000)
+    identity = identity_of(SLURM, config(rendezvous={"timeout": "3m", "port": 4000}))
+    info = identity.info
+    assert identity.how == "tasks" and (info.rank, info.world_size, info.node_rank) == (1, 2, 1)
+    assert (identity.master_host, identity.token) == ("n01", "77.2")
+    assert (identity.request.rendezvous.timeout, identity.request.rendezvous.port) == (180, 4000)
 
 
 def test_ranks_of_torchrun_in_a_scheduler_task_are_torchruns() -> None:
-    assert start_of({**SLURM, **TORCHRUN}, None).info.rank == 3
+    assert identity_of({**SLURM, **TORCHRUN}, None).info.rank == 3
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,8 @@ def test_ranks_of_torchrun_in_a_scheduler_task_are_torchruns() -> None:
 )
 def test_alone(env: dict[str, str]) -> None:
     for cfg in (None, config()):
-        start = start_of(env, cfg)
-        assert start.how == "alone" and (start.info.rank, start.info.world_size) == (0, 1)
+        identity = identity_of(env, cfg)
+        assert identity.how == "alone" and (identity.info.rank, identity.info.world_size) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -118,19 +120,19 @@ def test_alone(env: dict[str, str]) -> None:
 def test_plainly_although_several_are_asked_for(resources: dict[str, Any], system: dict[str, Any]) -> None:
     cfg = config(resources=resources, system=system, scheduler={"name": "slurm"})
     with pytest.raises(HpcHydraError, match=r"asks for \d processes.*\n.*add -m"):
-        start_of({}, cfg)
+        identity_of({}, cfg)
 
 
 def test_debugging_is_one_process_whatever_is_asked_for() -> None:
-    assert start_of({}, config(resources={"procs_per_node": 4}, launch={"debug": True})).info.world_size == 1
+    assert identity_of({}, config(resources={"procs_per_node": 4}, launch={"debug": True})).info.world_size == 1
 
 
 def test_a_configuration_without_our_groups_asks_for_one() -> None:
     from omegaconf import OmegaConf
 
-    assert processes_asked(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
+    assert requested_processes(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
 
 
 def test_the_systems_own_size_counts() -> None:
     cfg = config(system={"kind": "known", "gpus_per_node": 4, "cores_per_node": 64}, resources={"gpus_at_least": 8})
-    assert processes_asked(cfg) == 8
+    assert requested_processes(cfg) == 8
