@@ -18,20 +18,20 @@ _SLOTS = re.compile(r"slots=(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Host:
+class ListedHost:
     """One host, and how many ranks it takes at once; None: nobody said."""
 
     name: str
     slots: int | None = None
 
 
-def read(lines: Iterable[str], where: str) -> tuple[Host, ...]:
+def read(lines: Iterable[str], where: str) -> tuple[ListedHost, ...]:
     """Hosts in their order, from lines such as ``node01 slots=4  # rack 2``; empty lines are left out.
 
     Raises:
         ConfigError: a line is no host, or names one for the second time.
     """
-    found: dict[str, Host] = {}
+    found: dict[str, ListedHost] = {}
     for line in lines:
         words = line.partition("#")[0].split()
         if not words:
@@ -42,7 +42,7 @@ def read(lines: Iterable[str], where: str) -> tuple[Host, ...]:
             raise ConfigError(f"{line.strip()!r} is no host", where=where, fix="node01, or node01 slots=4; one a line")
         if name in found:
             raise ConfigError(f"{name} stands there twice", where=where, fix=f"{name} slots=2 for two ranks on it")
-        found[name] = Host(name, int(slots[1]) if slots else None)
+        found[name] = ListedHost(name, int(slots[1]) if slots else None)
     return tuple(found.values())
 
 
@@ -53,7 +53,7 @@ def given(scheduler: SchedulerConfig) -> str | None:
     return None if scheduler.hostfile is None else "scheduler.hostfile"
 
 
-def hosts(scheduler: SchedulerConfig) -> tuple[Host, ...]:
+def hosts(scheduler: SchedulerConfig) -> tuple[ListedHost, ...]:
     """The hosts of a configuration whose host file has been read. Raises `ConfigError`."""
     key = given(scheduler)
     if key is None:
@@ -64,17 +64,17 @@ def hosts(scheduler: SchedulerConfig) -> tuple[Host, ...]:
     return found
 
 
-def notes(asked: ResourcesConfig, hosts: Iterable[Host]) -> tuple[str, ...]:
+def notes(asked: ResourcesConfig, hosts: Iterable[ListedHost]) -> tuple[str, ...]:
     """What is said of slots that differ, where they are what decides the ranks of a node."""
     slots = {host.name: host.slots for host in hosts if host.slots is not None}
-    if len(set(slots.values())) < 2 or filled(asked, [Host("", min(slots.values()))]) == asked:
+    if len(set(slots.values())) < 2 or filled(asked, [ListedHost("", min(slots.values()))]) == asked:
         return ()
     least, idle = min(slots.values()), sum(slots.values()) - min(slots.values()) * len(slots)
     words = ", ".join(f"{name} {count}" for name, count in slots.items())
     return (f"slots differ ({words}): every host of a run takes {least} ranks; {idle} slots are not used",)
 
 
-def filled(asked: ResourcesConfig, hosts: Iterable[Host]) -> ResourcesConfig:
+def filled(asked: ResourcesConfig, hosts: Iterable[ListedHost]) -> ResourcesConfig:
     """``resources`` with as many ranks a node as its hosts have slots, where the user says nothing.
 
     Raises `PlanError` for more ranks than slots, unless the ranks may share (``resources.oversubscribe``).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackSettings:
     """What the user wants of packing, and what is known of a node then."""
 
     pack: int | str | None = None
@@ -46,7 +46,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class PackAllocation:
     """What is asked of the scheduler for several runs together. All allocations of a pack are alike."""
 
     request: Request
@@ -56,7 +56,7 @@ class Allocation:
     mem: int  # MiB; 0: not counted
 
 
-def wanted(settings: Settings) -> Packing:
+def wanted(settings: Settings) -> PackSettings:
     """``launch.pack`` and ``launch.allocations``, checked. Raises `ConfigError`."""
     pack = settings.launch.pack
     if isinstance(pack, str) and pack.strip().isdigit():
@@ -66,7 +66,7 @@ def wanted(settings: Settings) -> Packing:
             raise ConfigError(
                 "is for packed runs, and these are not packed", where="launch.allocations", fix="launch.pack=auto"
             )
-        return Packing()
+        return PackSettings()
     if isinstance(pack, str) and pack.lower() == "auto":
         pack = "auto"
     elif isinstance(pack, bool) or not isinstance(pack, int) or pack < 1:
@@ -88,7 +88,7 @@ def wanted(settings: Settings) -> Packing:
             fix="launch.pack=null, or rendezvous=torchrun",
         )
     system = settings.system
-    return Packing(
+    return PackSettings(
         pack=pack,
         allocations=settings.launch.allocations,
         cores_on_node=system.cores_per_node,
@@ -96,7 +96,7 @@ def wanted(settings: Settings) -> Packing:
     )
 
 
-def slice_of_node(settings: Settings, packing: Packing, sized: Size) -> Size:
+def slice_of_node(settings: Settings, packing: PackSettings, sized: Size) -> Size:
     """Cores of a rank where nobody states them: its part of the node, not all cores that are there.
 
     With GPUs the part that its GPUs are of the node's; without, that of one of so many runs at a time; else one core.
@@ -162,7 +162,7 @@ def together(plan: Plan, *, by_launch_args: bool = False) -> Request:
     )  # fmt: skip
 
 
-def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args: bool = False) -> Allocation:
+def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args: bool = False) -> PackAllocation:
     """The allocation that runs of these plans share: room for the largest of them, as often as `launch.pack` says.
 
     Args:
@@ -206,7 +206,7 @@ def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args
         launch_args=first.request.launch_args if by_launch_args else (),
         gpu_request="gpus-per-node" if first.request.gpu_request == "gpus-per-task" else first.request.gpu_request,
     )  # fmt: skip
-    return Allocation(request, at_a_time, cpus, taken, memory)
+    return PackAllocation(request, at_a_time, cpus, taken, memory)
 
 
 def _fit(one: Share, cores: int | None, gpus: int | None, mem: int | None) -> int:
@@ -215,7 +215,7 @@ def _fit(one: Share, cores: int | None, gpus: int | None, mem: int | None) -> in
     return max(1, min(limits, default=2**31))
 
 
-def spread(plans: Sequence[Plan], room: Allocation, count: int | None = None) -> list[list[int]]:
+def spread(plans: Sequence[Plan], room: PackAllocation, count: int | None = None) -> list[list[int]]:
     """Which of the runs (by their plans, in order) go into which allocation: equal loads, each in its order.
 
     Args:
@@ -235,7 +235,7 @@ def spread(plans: Sequence[Plan], room: Allocation, count: int | None = None) ->
     return [sorted(part) for part in parts]
 
 
-def _load(one: Share, room: Allocation) -> Fraction:
+def _load(one: Share, room: PackAllocation) -> Fraction:
     """The part of an allocation that a run takes."""
     from fractions import Fraction
 

@@ -14,7 +14,7 @@ from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import packing
-from hpc_hydra.planning.packing import Allocation
+from hpc_hydra.planning.packing import PackAllocation
 from hpc_hydra.planning.types import Plan
 
 
@@ -39,7 +39,7 @@ class Run:
 class Pack:
     """Allocations shared by the runs of a group: the n-th allocation carries the next ``sizes[n]`` runs."""
 
-    room: Allocation
+    room: PackAllocation
     sizes: tuple[int, ...]
 
 
@@ -168,7 +168,7 @@ def _packs(members: Sequence[Group], *, by_launch_args: bool) -> list[Group]:
     return [_pack(plans, alike, room(max(map(len, alike)))) for alike in by_nodes.values()]
 
 
-def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]], room: Allocation) -> Group:
+def _pack(plans: Sequence[Plan], parts: Sequence[Sequence[Run]], room: PackAllocation) -> Group:
     first = plans[0]
     outer = Plan(system=first.system, request=room.request, python=first.python, after=first.after)
     runs = tuple(run for part in parts for run in part)

@@ -20,7 +20,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import commands, registry
 from hpc_hydra.schedulers.base import Allocation, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, StepSignals
-from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
+from hpc_hydra.schedulers.local.queue import LocalRun, LocalShare, LocalSubmitter
 from hpc_hydra.schedulers.registry import STEP
 
 _ASK = 20.0  # seconds for a command of the scheduler's
@@ -68,10 +68,10 @@ class StepSubmitter(LocalSubmitter):
     def outlives_launcher(self) -> bool:
         return False
 
-    def _share(self, request: Request) -> Share:
+    def _share(self, request: Request) -> LocalShare:
         """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
         alone = request.exclusive or not self.adapter.steps_share_nodes
-        share = Share(gpus_of(request), cores_of(request), alone=alone)
+        share = LocalShare(gpus_of(request), cores_of(request), alone=alone)
         for key, needed, there, what in (
             ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
             ("resources.cpus_per_proc", share.cpus, min(self.held.slots), "cores of a node"),
@@ -85,7 +85,7 @@ class StepSubmitter(LocalSubmitter):
                 )
         return share
 
-    def _room(self, run: Run) -> list[int]:
+    def _room(self, run: LocalRun) -> list[int]:
         share = run.share
         if share.alone:
             return [i for i in range(len(self.held.hosts)) if self._is_free(i)]
@@ -95,21 +95,21 @@ class StepSubmitter(LocalSubmitter):
     def _is_free(self, node: int) -> bool:
         return all(node not in nodes for nodes in self._nodes.values())
 
-    def _fits(self, run: Run) -> bool:
+    def _fits(self, run: LocalRun) -> bool:
         if any(other.share.alone for other in self._running) and not self.adapter.steps_share_nodes:
             return False
         return len(self._room(run)) >= run.spec.plan.request.nodes
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: LocalRun) -> None:
         chosen = self._room(run)[: run.spec.plan.request.nodes]
         self._nodes[run.id] = tuple(chosen)
         self._add(run, -1)
 
-    def _give_back(self, run: Run) -> None:
+    def _give_back(self, run: LocalRun) -> None:
         self._add(run, 1)
         del self._nodes[run.id]
 
-    def _add(self, run: Run, sign: int) -> None:
+    def _add(self, run: LocalRun, sign: int) -> None:
         gpus = self.held.gpus or (0,) * len(self.held.hosts)
         for i in self._nodes[run.id]:
             self._slots[i] += sign * (self.held.slots[i] if run.share.alone else run.share.cpus)
@@ -121,7 +121,7 @@ class StepSubmitter(LocalSubmitter):
     def _force(self, group: int) -> None:
         force(self.adapter, group)
 
-    def _environment(self, run: Run) -> dict[str, str]:
+    def _environment(self, run: LocalRun) -> dict[str, str]:
         return self.adapter.step_environment(os.environ, task_request(run.spec.plan), self.held)
 
 

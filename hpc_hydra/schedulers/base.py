@@ -1,6 +1,6 @@
-"""The interface of every scheduler. It runs no command: a request becomes a script and commands, output becomes states.
+"""The interface of every scheduler. It turns requests into scripts and commands, and output into states.
 
-What only some schedulers can do is in `capabilities`; how the commands are run, in `submitter` and `executor`.
+Adapters run no commands: `submitter` and `executor` do. What only some schedulers can do is in `capabilities`.
 A new scheduler is one folder here with an `adapter` module, and one YAML in conf/scheduler/.
 Must not know: Hydra, sweeps, torch.
 """
@@ -49,13 +49,13 @@ class Scheduler(ABC):
 
     Attributes:
         name: as in ``scheduler=NAME``; also the name of its folder.
-        options: what its commands call the things that our keys stand for.
-        executable: the submit command; where it is missing, so is the scheduler.
+        options: the options of its commands that our keys stand for.
+        executable: the submit command; if it is missing, so is the scheduler.
         has_queue: jobs outlive the launcher. False: runs are the launcher's children.
         reads_stdin: the submit command reads the script from standard input.
-        command_env: variables that all its commands get besides the user's own.
-        status_forms: how many of `status_commands`, from the first, ask the queue the same question in other words:
-            one answer will do.
+        command_env: environment variables added for all its commands.
+        status_forms: the first `status_forms` of `status_commands` are alternatives (e.g. for older versions): the
+            first that works is used. The others are asked for jobs still missing.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Scheduler(ABC):
         """
 
     def notes(self, request: Request) -> tuple[str, ...]:
-        """What has no meaning on this scheduler and is left out, said to the user before submission."""
+        """Return notes for the user, before submission, on what has no effect on this scheduler."""
         return ()
 
     @abstractmethod
@@ -83,28 +83,30 @@ class Scheduler(ABC):
 
     @abstractmethod
     def launch_command(self, request: Request) -> list[str]:
-        """The command that starts one process per rank, without the ranks' own argv."""
+        """The command that starts one process per rank, without the ranks' argv."""
 
     @abstractmethod
     def script(self, spec: JobSpec) -> str:
-        """The whole job script: plain text that runs by hand too."""
+        """The whole job script: plain text that can be submitted by hand."""
 
     @abstractmethod
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
-        """argv that puts the script into the queue."""
+        """Command that submits the script."""
 
     @abstractmethod
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        """Ids of what is in the queue now (runs, or allocations of packed ones), in order, as the submit command
-        printed them. Raises `SchedulerError`."""
+        """Parse the output of the submit command: one id per queued element (`JobSpec.elements`), in order.
+
+        Raises `SchedulerError`.
+        """
 
     @abstractmethod
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        """Commands to ask for the state of all these jobs at once, best first; each may fail or know only some."""
+        """Commands that query the states of all these jobs at once, best first; each may fail or know only some."""
 
     @abstractmethod
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
-        """What one of `status_commands` printed, by id."""
+        """Parse the output of one of `status_commands`: id → status."""
 
     @abstractmethod
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
@@ -112,17 +114,17 @@ class Scheduler(ABC):
 
     @abstractmethod
     def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Who this task is, from its per-task variables alone; None where this is not one of our tasks.
+        """Return the identity of this task, from its per-task variables alone; None outside of tasks.
 
-        Raises `RendezvousError` naming the variable, where some are there and others missing or contradictory.
+        Raises `RendezvousError` naming the variable if some are missing, malformed or contradictory.
         """
 
     def classify(self, message: str) -> SubmitErrorKind:
-        """Whether to submit again after the submit command failed with this message."""
+        """Return the kind of a submit error, which says whether to retry."""
         return "permanent"
 
     def is_unknown_job(self, message: str) -> bool:
-        """Whether a status command failed only because none of the jobs is known any more."""
+        """Whether a status command failed only because the scheduler no longer knows any of the jobs."""
         return False
 
     def only_ended(self, message: str) -> bool:
@@ -130,7 +132,7 @@ class Scheduler(ABC):
         return False
 
     def submitter(self) -> Submitter:
-        """What runs the commands of this scheduler."""
+        """Return a new object that runs the commands of this scheduler."""
         from hpc_hydra.schedulers.executor import BatchSubmitter  # submitit is loaded only where jobs are submitted
 
         return BatchSubmitter(self)

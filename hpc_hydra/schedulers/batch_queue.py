@@ -26,7 +26,7 @@ from hpc_hydra.schedulers.capabilities import (
     SubmitAdvice,
 )
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, Watcher, environment
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, StatusPoller, environment
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class BatchQueue:
         sleep: waits so many seconds before another try.
     """
 
-    def __init__(self, adapter: Scheduler, watcher: Watcher, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, adapter: Scheduler, watcher: StatusPoller, sleep: Callable[[float], None] = time.sleep) -> None:
         self.adapter, self.watcher = adapter, watcher
         self._sleep = sleep
         self._said: set[str] = set()

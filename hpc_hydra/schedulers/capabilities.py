@@ -35,11 +35,11 @@ class JobArrays(Scheduler):
 
 
 class ArrayCheck(JobArrays):
-    """Submission may succeed without making the array that was asked for; so the queue is asked for its elements."""
+    """The submit command may succeed without creating the whole array, so its elements are queried."""
 
     @abstractmethod
     def lost_elements(self, ids: Sequence[str], said: Mapping[str, JobStatus]) -> list[str]:
-        """Those of the ``ids`` of a new array that are missing from what the queue says."""
+        """Return those ``ids`` of a new array that are not in the queue."""
 
 
 class BulkSubmission(Scheduler):
@@ -47,11 +47,11 @@ class BulkSubmission(Scheduler):
 
     @abstractmethod
     def bulk_submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]] | None:
-        """Submit commands, each with the part of ``spec`` that it submits; None: these runs need a command each."""
+        """Submit commands, each with its part of ``spec``; None if these runs need one command each."""
 
     @abstractmethod
     def order_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
-        """Command that tells which id is which run's, for `parse_runs`; None: they are in order."""
+        """Command that maps ids to runs, for `parse_runs`; None if the ids are in order."""
 
     @abstractmethod
     def parse_runs(self, stdout: str, spec: JobSpec) -> dict[int, str]:
@@ -59,7 +59,7 @@ class BulkSubmission(Scheduler):
 
 
 class FindJobs(Scheduler):
-    """Jobs are found again when the answer to their submission was lost; without it nothing is submitted twice."""
+    """Finds a job whose submit answer was lost, so that it need not be submitted again."""
 
     @abstractmethod
     def find_command(self, spec: JobSpec) -> list[str]:
@@ -67,22 +67,22 @@ class FindJobs(Scheduler):
 
     @abstractmethod
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of ``spec``, as `Scheduler.parse_job_ids` returns them; empty where it was not submitted."""
+        """Ids of ``spec``, as `Scheduler.parse_job_ids` returns them; empty if it was not submitted."""
 
 
 class Dependencies(Scheduler):
     """Jobs can wait for other jobs. Expressions are those that ``scheduler.dependency`` takes."""
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
-        """The dependency on jobs that have to end well, and further options of the submit command for it.
+        """Return a dependency on the success of jobs, and further options of the submit command for it.
 
         Args:
-            jobs: of each a tuple of ids: all of one submission, or a single one.
+            jobs: tuples of ids: a whole submission, or a single job.
         """
         return "afterok:" + ":".join(id_ for job in jobs for id_ in job), []
 
     def all_of(self, dependencies: Sequence[str]) -> str:
-        """Several dependencies, all of which have to be fulfilled."""
+        """Combine dependencies that must all be met."""
         return ",".join(dependencies)
 
 
@@ -91,43 +91,43 @@ class ShellDefaults(Scheduler):
 
     @abstractmethod
     def inherited_variables(self, request: Request) -> frozenset[str]:
-        """Variables that the submit command may see, as the request does not say otherwise."""
+        """Variables passed to the submit command, because the request does not override them."""
 
     @abstractmethod
     def default_variables(self, *, attached: bool) -> Mapping[str, str]:
-        """Key of `scheduler` → the variable with the user's own default for it."""
+        """Key of `scheduler` → variable with the user's default for it."""
 
     def ignored_variables(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
-        """Variables that would change the request, and which the commands do not see."""
+        """Variables that would change the request; they are removed from the commands' environment."""
         return []
 
 
 class SubmitAdvice(Scheduler):
-    """Explains what the submit command refuses, or finds out before."""
+    """Explains or anticipates errors of the submit command."""
 
     def refusal(self, message: str) -> str:
         """The submit command's message without its boilerplate."""
         return message
 
     def advice_command(self, message: str) -> list[str] | None:
-        """Command whose output tells what to write instead of what was refused so; None: there is none."""
+        """Command that lists valid values after this error; None if there is none."""
         return None
 
     def parse_advice(self, stdout: str) -> str | None:
-        """What to write instead, from the output of `advice_command`."""
+        """Return what to write instead, from the output of `advice_command`."""
         return None
 
     def unreachable_advice(self, message: str) -> str | None:
-        """What to do if this message means that the scheduler is unreachable; None: it does not mean that."""
+        """Return what to do if this message means that the scheduler is unreachable; else None."""
         return None
 
     def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
-        """Commands that fail where the scheduler would refuse the user's own options, each with their key."""
+        """Commands that fail if the scheduler would reject the user's options, each with the key of the options."""
         return []
 
 
 class GracefulCancel(Scheduler):
-    """`Scheduler.cancel_command` kills at once, but jobs can be sent SIGTERM before."""
+    """`Scheduler.cancel_command` kills at once; another command sends SIGTERM first."""
 
     @abstractmethod
     def terminate_command(self, ids: Sequence[str]) -> list[str]:
@@ -141,8 +141,8 @@ class EndWarning(Scheduler):
     """Sends the ranks a signal before the time limit (``launch.signal_before_end``).
 
     Attributes:
-        limit_signal: sent to a job at its time limit, some time before it is killed.
-        warns_steps: the steps of an allocation get the signal from the scheduler; nobody has to pass it on.
+        limit_signal: signal that a job gets at its time limit, before it is killed.
+        warns_steps: the scheduler signals the steps of an allocation itself.
         warning_unit: seconds; the warning time is rounded up to a multiple.
     """
 
@@ -152,25 +152,25 @@ class EndWarning(Scheduler):
 
 
 class JobEndQuery(Scheduler):
-    """Tells, while a job's script still runs, why the job ends.
+    """Reports why a job ends while its script still runs.
 
     Attributes:
-        tells_cancellation: also whether it was cancelled, as long as its script runs.
+        tells_cancellation: reports cancellation, too.
     """
 
     tells_cancellation: bool = False
 
     @abstractmethod
     def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
-        """Command that prints the state of the job of ``env``; None: ``env`` is of no job."""
+        """Command that prints the state of the job of ``env``; None outside of jobs."""
 
     @abstractmethod
     def parse_job_end(self, stdout: str) -> JobEndState | None:
-        """The state in that output; None where it is not there."""
+        """Return the state in that output, or None."""
 
 
 class Requeue(Scheduler):
-    """A job can go into the queue again (``launch.max_requeues``), in one of the three ways below."""
+    """Jobs can be requeued (``launch.max_requeues``), in one of the three ways below."""
 
     def restarts(self, env: Mapping[str, str]) -> int | None:
         """How often the job whose script has this environment was requeued; None: the scheduler does not count."""
@@ -178,7 +178,7 @@ class Requeue(Scheduler):
 
 
 class RequeueCommand(Requeue, JobEndQuery):
-    """By a command, under the same id."""
+    """Requeues by a command, under the same id."""
 
     @abstractmethod
     def requeue_command(self, env: Mapping[str, str]) -> list[str]:
@@ -186,20 +186,20 @@ class RequeueCommand(Requeue, JobEndQuery):
 
 
 class RequeueExitCode(Requeue):
-    """By the exit code of the job's script, under the same id."""
+    """Requeues by the exit code of the job's script, under the same id."""
 
     requeue_exit_code: int
 
 
 class Resubmission(Requeue, JobEndQuery):
-    """By submitting a successor, a job with another id."""
+    """Requeues by submitting a successor, a job with another id."""
 
     @abstractmethod
     def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
-        """The unique name of the successor of the job of ``env``; None: ``env`` is of no job that may have one.
+        """Return the unique name of the successor of the job of ``env``; None if it cannot have one.
 
         Args:
-            count: how often the run is submitted again then; `Requeue.restarts` of the successor returns it.
+            count: number of resubmissions of the run; `Requeue.restarts` of the successor returns it.
         """
 
     @abstractmethod
@@ -207,24 +207,24 @@ class Resubmission(Requeue, JobEndQuery):
         """Command that submits the successor.
 
         Args:
-            id_: of its predecessor. Where that one was recorded to have no successor, the job does nothing.
+            id_: id of its predecessor. The successor exits at once if the records say the predecessor has none.
         """
 
     @abstractmethod
     def parse_resubmitted(self, stdout: str) -> str:
-        """The successor's id. Raises `SchedulerError`."""
+        """Return the successor's id. Raises `SchedulerError`."""
 
     @abstractmethod
     def successor_command(self) -> list[str]:
-        """Command that lists all jobs of the user by name, including those that have ended."""
+        """Command that lists the names of all jobs of the user, including ended ones."""
 
     @abstractmethod
     def parse_successor(self, stdout: str, name: str) -> str | None:
-        """The id of the job of this name in that output; None: there is none."""
+        """Return the id of the job of this name in that output, or None."""
 
 
 class SurvivesNodeLoss(Scheduler):
-    """What a job runs on its other nodes goes on when one is lost (``rendezvous.min_nodes``)."""
+    """A job continues on its other nodes when one is lost (``rendezvous.min_nodes``)."""
 
 
 # several runs in one allocation
@@ -234,10 +234,9 @@ class Packing(Scheduler):
     """Starts several runs in one allocation, each confined to its part of it (``launch.pack``).
 
     Attributes:
-        kill_delay: seconds between SIGTERM and SIGKILL for a packed run, which its launch command may need.
-        setup_per_run: each run executes the setup lines on its own hosts; else the job's script does.
-        packs_by_launch_args: options of the launch command concern the allocation, too: runs that differ in them do
-            not share one.
+        kill_delay: seconds between SIGTERM and SIGKILL for a packed run.
+        setup_per_run: each run executes the setup lines on its hosts; else the job's script does.
+        packs_by_launch_args: runs with different options of the launch command do not share an allocation.
     """
 
     kill_delay: float = 10.0
@@ -246,15 +245,14 @@ class Packing(Scheduler):
 
     @abstractmethod
     def step_script(self, spec: JobSpec) -> str:
-        """The script of one packed run: a part of the allocation that it is started in.
+        """The script of one packed run, which uses a part of its allocation.
 
         Its arguments: the run's number; its hosts, separated by commas; the name of the attempt; for each host a word
-        that says which of its cores and GPUs are the run's (`resource_slice`), for launchers that pin processes
-        themselves.
+        that names the run's cores and GPUs (`resource_slice`), for launchers that pin processes themselves.
         """
 
     def end_step_command(self, run: int) -> list[str] | None:
-        """Command, in the allocation, that ends what a run's killed launch command leaves; None: it leaves nothing."""
+        """Command, in the allocation, that ends the ranks of a killed launch command; None if none can remain."""
         return None
 
 
@@ -263,11 +261,11 @@ class RequeuePacks(Packing, Requeue):
 
 
 class LostHosts(Packing):
-    """Hosts of an allocation may be out of reach. The launch command records how it ended on each of them.
+    """Hosts of an allocation may become unreachable. The launch command records how it ended on each host.
 
     Attributes:
-        host_ends: pattern of the names of these records (`records.types.RankEnd`) in the directory of the attempt.
-        lost_exit_code: of the launch command, and in the record of a host that could not be reached.
+        host_ends: file name pattern of these records (`records.types.RankEnd`) in the directory of the attempt.
+        lost_exit_code: exit code of the launch command, and in the record, for an unreachable host.
     """
 
     host_ends: str
@@ -285,33 +283,33 @@ class JobSteps(Scheduler):
 
     @abstractmethod
     def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
-        """Command that tells whether the allocation of ``env`` is running; None: ``env`` is of none."""
+        """Command that prints whether the allocation of ``env`` is running; None outside of allocations."""
 
     @abstractmethod
     def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
-        """The allocation of ``env``, from the output of `allocation_command`; None where it has ended."""
+        """Return the allocation of ``env`` from the output of `allocation_command`; None if it has ended."""
 
     def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
-        """Variables of a job script that runs as a step of ``held``."""
+        """Environment of a job script that runs as a step of ``held``."""
         return dict(env)
 
 
 class StepSignals(Scheduler):
-    """SIGTERM makes the launch command kill its ranks; so steps are signalled past it.
+    """On SIGTERM the launch command kills its ranks at once, so the ranks are signalled directly.
 
     Attributes:
-        launch_executable: the launch command's program.
+        launch_executable: the program of the launch command.
     """
 
     launch_executable: str
 
     @abstractmethod
     def steps_command(self, env: Mapping[str, str]) -> list[str] | None:
-        """Command that lists the steps of the allocation of ``env``; None: ``env`` is of none."""
+        """Command that lists the steps of the allocation of ``env``; None outside of allocations."""
 
     @abstractmethod
     def parse_steps(self, stdout: str) -> dict[tuple[str, int], str]:
-        """Ids of steps by the host and the pid of the launch command, from the output of `steps_command`."""
+        """(host, pid) of the launch command → id of its step, from the output of `steps_command`."""
 
     @abstractmethod
     def terminate_steps_command(self, steps: Sequence[str]) -> list[str]:
@@ -319,61 +317,62 @@ class StepSignals(Scheduler):
 
 
 class NestedQueue(Scheduler):
-    """A job has a queue of its own: in an allocation, the submit command submits to that."""
+    """Each job has its own queue: within an allocation, the submit command submits to it."""
 
     @abstractmethod
     def outer_queue_command(self) -> tuple[str, list[str]]:
-        """A variable, and the command that prints its value, by which a job's process reaches the queue of the job."""
+        """Return the variable that selects the queue of a job, and the command that prints its value."""
 
     @abstractmethod
     def outer_environment(self, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Variables by which commands in a job of ours reach the queue that the job itself came from."""
+        """Variables with which commands inside a job reach the queue that the job came from."""
 
     @abstractmethod
     def check_inside(self, inside: str, env: Mapping[str, str]) -> None:
-        """Refuse a value of ``launch.inside`` that is not possible there. Raises `ConfigError`."""
+        """Refuse an impossible value of ``launch.inside``. Raises `ConfigError`."""
 
 
 # the nodes of a job
 
 
 class NodeList(Scheduler):
-    """Knows the nodes of a job in its script."""
+    """The script of a job knows its nodes."""
 
     @abstractmethod
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """The nodes of the job whose script has this environment, in allocation order; empty: not known."""
+        """Return the nodes of the job of ``env``, in allocation order; empty if unknown."""
 
 
 class ReplicaLaunch(NodeList):
     """Starts each replica group of a job by a command of its own (``rendezvous=torchft``).
 
     Attributes:
-        helper_tasks: tasks beside the ranks of a node, which the allocation must have room for: the lighthouse.
+        helper_tasks: tasks per node beside the ranks, such as the lighthouse; the allocation has room for them.
     """
 
     helper_tasks: int = 0
 
     @abstractmethod
     def replica_command(self, request: Request, python: str) -> list[str]:
-        """The command that starts one replica group, of the nodes that ``request`` has, beside others.
+        """The command that starts one replica group of ``request.nodes`` nodes.
 
-        ``{nodes}`` and ``{hosts}`` in its words stand for the number of its nodes and their names, with commas between.
+        ``{nodes}`` and ``{hosts}`` in it stand for the number of its nodes and their names, separated by commas.
         """
 
 
 class PerNodeCommands(Scheduler):
-    """Ranks are started by one command for each node, which a person can type, too."""
+    """Ranks are started by one command per node, which can also be typed by hand."""
 
     @abstractmethod
     def commands_per_node(self, spec: JobSpec) -> list[tuple[str, list[str]]]:
-        """The hosts of the first run, each with the command that starts its ranks."""
+        """Return the hosts of the first run, each with the command that starts its ranks."""
 
     @abstractmethod
     def typed_per_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
-        """The hosts of the first run, each with what a person types there; ``words``: the program and its arguments.
+        """Return the hosts of the first run, each with the command to type there; empty if that is impossible.
 
-        Empty: it cannot be typed.
+        Args:
+            words: the program and its arguments.
         """
 
 
@@ -382,10 +381,10 @@ class HostList(Scheduler):
 
 
 class ContainerLaunch(Scheduler):
-    """Its launch command starts ranks in a container by itself.
+    """The launch command itself starts ranks in a container.
 
     Attributes:
-        container_runtimes: values of ``container.name`` that it understands.
+        container_runtimes: supported values of ``container.name``.
     """
 
     container_runtimes: tuple[str, ...] = ()
@@ -395,68 +394,68 @@ class ContainerLaunch(Scheduler):
 
 
 class AutoDetection(Scheduler):
-    """``scheduler=auto`` finds out whether this scheduler answers here.
+    """``scheduler=auto`` can detect this scheduler.
 
     Attributes:
-        detection_order: those with lower numbers are asked first; the first that answers is taken.
+        detection_order: lower numbers are tried first; the first scheduler that answers is used.
     """
 
     detection_order: int = 100
 
     @abstractmethod
     def answer_command(self) -> Sequence[str]:
-        """Command whose output tells whether the scheduler answers."""
+        """Command whose output shows whether the scheduler answers."""
 
     @abstractmethod
     def answers(self, stdout: str) -> bool:
-        """Whether it does, from the output of `answer_command`."""
+        """Whether the scheduler answers, from the output of `answer_command`."""
 
     def is_disabled(self, env: Mapping[str, str]) -> bool:
-        """Whether a variable says that there is no such scheduler here, although its commands are."""
+        """Whether a variable disables the scheduler, although its commands are installed."""
         return False
 
 
 class NodeFacts(Scheduler):
-    """Tells the hardware of its nodes, for a cluster that no file of ``conf/system`` describes."""
+    """Reports the hardware of its nodes, for clusters without a file in ``conf/system``."""
 
     @abstractmethod
     def nodes_command(self) -> Sequence[str]:
-        """Command that tells all nodes."""
+        """Command that lists all nodes."""
 
     @abstractmethod
     def node_facts(self, stdout: str, queue: str | None, *, with_gpus: bool) -> Mapping[str, Any]:
-        """Fields of `SystemConfig` that every node of a queue meets, from the output of `nodes_command`.
+        """Fields of `SystemConfig` that hold for every node of a queue, from the output of `nodes_command`.
 
         Args:
-            queue: None: the default one.
-            with_gpus: nodes without GPUs do not count where there are others.
+            queue: None selects the default queue.
+            with_gpus: ignore nodes without GPUs if others have some.
         """
 
     @abstractmethod
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
-        """The largest of the queues meant by ``queue``, and its number of nodes; None where that is not told."""
+        """Return the largest of the queues that ``queue`` names, and its number of nodes; None if unknown."""
 
 
 # what a task knows of itself
 
 
 class TaskVariables(Scheduler):
-    """The variables of a task tell more than its rank.
+    """Environment variables of a task contain more than its rank.
 
-    Ranks ask by functions of the same names in `registry`; where the scheduler's folder has a module ``ranks``, that
-    answers, so that ranks need not load how jobs are written.
+    Ranks call the functions of the same names in `registry`. A module ``ranks`` in the scheduler's folder can define
+    these functions, so that ranks do not import the adapter.
     """
 
     def cpus_of_tasks(self, env: Mapping[str, str]) -> list[list[int]]:
-        """The CPUs to which each task of this node is bound, by their local ranks; empty: not known."""
+        """Return the CPUs of each task on this node, by local rank; empty if unknown."""
         return []
 
     def gpus_of_task(self, env: Mapping[str, str]) -> str:
-        """The node's GPUs, of which a task sees its own only, as identifiers with commas; empty: not known."""
+        """Return the node's GPUs, separated by commas, if each task sees only its own; empty if unknown."""
         return ""
 
     def array_id(self, env: Mapping[str, str]) -> str:
-        """The id of the job array that the task's job is an element of; empty: of none."""
+        """Return the id of the task's job array; empty outside of arrays."""
         return ""
 
     def signals_tasks_only(self, env: Mapping[str, str]) -> bool:
@@ -465,18 +464,18 @@ class TaskVariables(Scheduler):
 
 
 class MpiTasks(Scheduler):
-    """Its launch command starts ranks of MPI (``rendezvous=mpi``).
+    """The launch command starts MPI ranks (``rendezvous=mpi``).
 
     Attributes:
-        size_variable: of each task: how many the launch command has started.
-        mpi_advice: how to have it speak to another MPI; empty: it cannot be told.
+        size_variable: variable of each task with the number of tasks of its launch command.
+        mpi_advice: how to select another MPI interface; empty if there is no choice.
     """
 
     size_variable: str
     mpi_advice: str = ""
 
     def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
-        """Variables for an mpiexec that starts its own processes on the nodes of a job by the launch command."""
+        """Variables for an mpiexec that starts its processes on the nodes by the launch command."""
         return {}
 
 
@@ -488,17 +487,17 @@ class Attach(Scheduler):
 
     @abstractmethod
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """argv that runs the script in an allocation made for it, or in the one of ``env``.
+        """Command that runs the script in a new allocation, or in the one of ``env``.
 
-        ``["bash", script]``: no allocation is needed.
+        ``["bash", script]`` if no new allocation is needed.
         """
 
     def pending_command(self) -> list[str] | None:
-        """Command that lists the user's pending jobs, for `parse_pending`; None: there is none."""
+        """Command that lists the user's pending jobs, for `parse_pending`; None if there is none."""
         return None
 
     def parse_pending(self, stdout: str, session: int) -> str | None:
-        """Why the job that `attach_command` waits for in this session of processes will never start; None: it may."""
+        """Return why the job that `attach_command` waits for in this process session will never start; else None."""
         return None
 
 
@@ -507,31 +506,32 @@ class InteractiveShell(Scheduler):
 
     @abstractmethod
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """argv that runs the script on the first node of an allocation, with this terminal as its own."""
+        """Command that runs the script on the first node of an allocation, attached to this terminal."""
 
 
 class BatchScripts(Scheduler):
-    """Submits a script of the user's own (``launch.batch_script``)."""
+    """Submits the user's own job script (``launch.batch_script``)."""
 
     @abstractmethod
     def batch_command(
         self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
     ) -> list[str] | None:
-        """argv that submits the script with ``options`` over its directives; None: not in this way.
+        """Command that submits the script, with ``options`` overriding its directives; None if unsupported.
 
         Args:
-            name: of the job; None: the script's own.
-            attached: its output and exit code are those of the command, or, with `output_command`, of its job.
+            name: name of the job; None keeps the script's.
+            attached: the caller waits; output and exit code come from this command, or from the job if there is an
+                `output_command`.
         """
 
     def output_command(self, id_: str) -> list[str] | None:
-        """Command that tells where a job writes, for `parse_output`; None: the output is that of `batch_command`."""
+        """Command that prints where a job writes, for `parse_output`; None if `batch_command` prints the output."""
         return None
 
     def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
-        """The files of a job's standard output and error, absolute; None: not known, or the same one."""
+        """Return the absolute paths of a job's standard output and error; None if unknown, or for the same file."""
         return None, None
 
     def wait_command(self, id_: str) -> list[str] | None:
-        """Command that waits for a job and ends with its exit code; None: `batch_command` does so itself."""
+        """Command that waits for a job and exits with its exit code; None if `batch_command` does so itself."""
         return None

@@ -39,7 +39,7 @@ from hpc_hydra.schedulers.batch_queue import BatchQueue
 from hpc_hydra.schedulers.capabilities import Resubmission, SubmitAdvice
 from hpc_hydra.schedulers.function_succession import Submission, Succession, submit
 from hpc_hydra.schedulers.registry import adapter_for
-from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, UNKNOWN, Watcher, environment
+from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, UNKNOWN, StatusPoller, environment
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1].strip()
 
 
-class InfoWatcher(Watcher, core.InfoWatcher):  # type: ignore[misc]
+class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
     """States of jobs, asked for together. Functions are followed from job to job.
 
     Args:
@@ -67,7 +67,7 @@ class InfoWatcher(Watcher, core.InfoWatcher):  # type: ignore[misc]
 
     def __init__(self, adapter: Scheduler, delay_s: int = 30, clock: Callable[[], float] = time.monotonic) -> None:
         core.InfoWatcher.__init__(self, delay_s=delay_s)
-        Watcher.__init__(self, adapter, clock)
+        StatusPoller.__init__(self, adapter, clock)
         self.functions: dict[str, Path] = {}
         """Id of the first job of a function → the folder of its files."""
 
@@ -121,7 +121,7 @@ def _info(job: str, status: JobStatus) -> dict[str, str]:
     return {"JobID": job, "State": status.native}
 
 
-class Job(core.Job[Any]):  # type: ignore[misc]
+class FunctionJob(core.Job[Any]):  # type: ignore[misc]
     """A function in the queue, with submitit's files."""
 
     watcher: InfoWatcher
@@ -145,15 +145,15 @@ class Job(core.Job[Any]):  # type: ignore[misc]
 
 
 @lru_cache
-def job_for(scheduler: str) -> type[Job]:
+def job_for(scheduler: str) -> type[FunctionJob]:
     """The handles of this scheduler's functions in this process, whose states are asked for together."""
     adapter = adapter_for(scheduler)
-    return type(f"{scheduler.capitalize()}Job", (Job,), {"watcher": InfoWatcher(adapter)})
+    return type(f"{scheduler.capitalize()}Job", (FunctionJob,), {"watcher": InfoWatcher(adapter)})
 
 
-def _unpickled(scheduler: str, state: dict[str, Any]) -> Job:
+def _unpickled(scheduler: str, state: dict[str, Any]) -> FunctionJob:
     kind = job_for(scheduler)
-    job: Job = kind.__new__(kind)
+    job: FunctionJob = kind.__new__(kind)
     job.__setstate__(state)
     job._follow()
     return job
@@ -186,8 +186,8 @@ class Executor(core.Executor):  # type: ignore[misc]
         super().__init__(folder, parameters=dict(functions.DEFAULTS))
         self.max_num_timeout, self.python = max_num_timeout, python or sys.executable
         self.adapter = adapter or adapter_for(self.scheduler)
-        kind = type("Job", (Job,), {"watcher": watcher}) if watcher else job_for(self.adapter.name)
-        self.job_class: type[Job] = kind
+        kind = type("Job", (FunctionJob,), {"watcher": watcher}) if watcher else job_for(self.adapter.name)
+        self.job_class: type[FunctionJob] = kind
         self.watcher = self.job_class.watcher
         self.queue = BatchQueue(self.adapter, self.watcher, sleep)
 
@@ -213,7 +213,7 @@ class Executor(core.Executor):  # type: ignore[misc]
         parts = [delayed_submissions[at : at + limit] for at in range(0, len(delayed_submissions), limit)]
         return [job for part in parts for job in self._process(part)]
 
-    def _process(self, delayed_submissions: Sequence[Any]) -> list[Job]:
+    def _process(self, delayed_submissions: Sequence[Any]) -> list[FunctionJob]:
         self.folder.mkdir(parents=True, exist_ok=True)
         key = f"functions-{secrets.token_hex(6)}"
         pickles = [self.folder / f"{key}.{number}.pkl" for number in range(len(delayed_submissions))]
@@ -232,8 +232,8 @@ class Executor(core.Executor):  # type: ignore[misc]
             raise
         return [self._handle(job, path, request) for job, path in zip(ids, pickles, strict=True)]
 
-    def _handle(self, job_id: str, pickled: Path, request: Request) -> Job:
-        job: Job = self.job_class(folder=self.folder, job_id=job_id, tasks=tuple(range(request.world_size)))
+    def _handle(self, job_id: str, pickled: Path, request: Request) -> FunctionJob:
+        job: FunctionJob = self.job_class(folder=self.folder, job_id=job_id, tasks=tuple(range(request.world_size)))
         pickled.rename(job.paths.submitted_pickle)
         return job
 
@@ -311,7 +311,7 @@ class JobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
     def _requeue(self, countdown: int) -> None:
         ignore_signals()  # the time limit may be reached meanwhile
         submission, run = Path(os.environ[envvars.FUNCTION]), int(os.environ[envvars.RUN])
-        queue = BatchQueue(self.adapter, Watcher(self.adapter))
+        queue = BatchQueue(self.adapter, StatusPoller(self.adapter))
         new = self.succession.again(queue, submission, run)
         print(f"job {new} goes on with this ({countdown} timeouts left)", flush=True)
 

@@ -31,7 +31,7 @@ def check_lacks(scheduler: str, table: OptionTable, request: Request) -> None:
             raise PlanError(f"scheduler={scheduler} does not support it ({value!r})", where=key_of(field), fix=fix)
 
 
-def gpu_request(table: OptionTable, request: Request) -> str:
+def supported_gpu_request(table: OptionTable, request: Request) -> str:
     """How the request asks for GPUs. Raises `PlanError` where the scheduler knows no such way."""
     found = request.gpu_request or table.gpu_requests[0]
     if found not in table.gpu_requests:
@@ -56,7 +56,7 @@ def canonical(name: str, aliases: Mapping[str, str]) -> str:
     return aliases.get(name, name)
 
 
-def merge(
+def overlaid(
     ours: Iterable[Option],
     extra: Iterable[Option],
     removed: Iterable[str],

@@ -31,7 +31,7 @@ def environment(adapter: Scheduler, keep: Collection[str] = ()) -> dict[str, str
     return {**cleaned(os.environ, keep=keep), **capability_defaults.command_environment(adapter, os.environ)}
 
 
-class Watcher:
+class StatusPoller:
     """Asks for the state of all jobs at once. What is final is remembered and not asked again."""
 
     def __init__(self, adapter: Scheduler, clock: Callable[[], float] = time.monotonic) -> None:

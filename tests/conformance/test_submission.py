@@ -23,7 +23,7 @@ from hpc_hydra.schedulers.capabilities import (
 )
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import submitter
-from hpc_hydra.schedulers.watcher import Watcher, environment
+from hpc_hydra.schedulers.watcher import StatusPoller, environment
 from tests.conformance.driver import Driver, declares
 from tests.conformance.jobs import Jobs
 
@@ -56,7 +56,7 @@ def test_an_array_runs_as_many_at_once_as_asked(jobs: Jobs) -> None:
 def test_elements_that_are_missing_are_noticed(jobs: Jobs) -> None:
     assert isinstance(jobs.adapter, ArrayCheck)
     ids = jobs.submit("sleep 600", runs=(0, 1))
-    said = Watcher(jobs.adapter).of_queue(ids)
+    said = StatusPoller(jobs.adapter).of_queue(ids)
     assert said is not None
     assert jobs.adapter.lost_elements(ids, said) == []
     assert jobs.adapter.lost_elements(ids, {ids[0]: said[ids[0]]}) == [ids[1]]

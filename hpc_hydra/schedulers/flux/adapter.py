@@ -24,20 +24,24 @@ from hpc_hydra.schedulers.capabilities import (
     Attach,
     AutoDetection,
     BatchScripts,
+    BulkSubmission,
     Dependencies,
     EndWarning,
+    FindJobs,
     InteractiveShell,
     MpiTasks,
     NestedQueue,
     RequeuePacks,
+    Resubmission,
+    SubmitAdvice,
 )
 from hpc_hydra.schedulers.flux import options as options_of
 from hpc_hydra.schedulers.flux import ranks
-from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, merge, written
-from hpc_hydra.schedulers.flux.output import STATES, FluxAnswers, name_of, named
+from hpc_hydra.schedulers.flux.options import BATCH_ONLY, RUN_ONLY, directive, overlaid, written
+from hpc_hydra.schedulers.flux.output import STATES, FluxOutput, name_of, named
 from hpc_hydra.schedulers.flux.ranks import HOSTS, NODE
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
-from hpc_hydra.schedulers.options import Option, canonical, gpu_request, one_line
+from hpc_hydra.schedulers.options import Option, canonical, one_line, supported_gpu_request
 
 __all__ = ["STATES", "Flux"]
 
@@ -61,9 +65,13 @@ _LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} PMIX_RANK PMIX_NAMESPA
 
 
 class Flux(
-    FluxAnswers,
+    FluxOutput,
+    BulkSubmission,
+    FindJobs,
     Dependencies,
+    SubmitAdvice,
     EndWarning,
+    Resubmission,
     RequeuePacks,
     NestedQueue,
     AutoDetection,
@@ -102,7 +110,7 @@ class Flux(
                 where="resources.mem_per_node",
                 fix="resources.exclusive=true takes whole nodes with their memory",
             )
-        gpu_request(self.options, request)
+        supported_gpu_request(self.options, request)
         for key, value in (("system.gpu_bind", request.gpu_bind), ("system.cpu_bind", request.cpu_bind)):
             if value is not None and not _AFFINITY.fullmatch(value):
                 raise PlanError(
@@ -123,7 +131,7 @@ class Flux(
     def directives(self, request: Request) -> list[Option]:
         """Options of ``flux batch``."""
         given = [pair for pair in request.submit_args if _long(pair[0]) not in RUN_ONLY]
-        return merge(self._stated(request), given, request.removed_args)
+        return overlaid(self._stated(request), given, request.removed_args)
 
     def _stated(self, request: Request) -> Iterator[Option]:
         yield from self._slots(request)
@@ -160,7 +168,7 @@ class Flux(
 
     def launch_command(self, request: Request) -> list[str]:
         given = [pair for pair in request.launch_args if _long(pair[0]) not in BATCH_ONLY]
-        return ["flux", "run", *(written(n, v) for n, v in merge(self._tasks(request), given, request.removed_args))]
+        return ["flux", "run", *(written(n, v) for n, v in overlaid(self._tasks(request), given, request.removed_args))]
 
     @staticmethod
     def _tasks(request: Request) -> Iterator[Option]:
@@ -237,7 +245,7 @@ class Flux(
         if "{{" in log or "}}" in log:
             raise PlanError("Flux would fill {{…}} in a path", where="hydra.sweep.dir", fix="hydra.sweep.dir=PATH")
         mine = [("output", f"{log}.{{{{id}}}}.log"), ("setattr", f"user.hpc_hydra={spec.tag}")]
-        yield from merge(mine, (), spec.plan.request.removed_args)
+        yield from overlaid(mine, (), spec.plan.request.removed_args)
 
     def batch_command(
         self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool

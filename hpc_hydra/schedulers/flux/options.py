@@ -112,7 +112,7 @@ def check_option(name: str, value: str | None, key: str) -> None:
         raise PlanError(f"Flux would ignore the shell option {shell!r}", where=key, fix=f"{near[0]}: see flux-shell(1)")
 
 
-def merge(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
+def overlaid(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
     """The user's options over ours; those that may be repeated are added to ours.
 
     A removed name is an option's, or a shell option's (``fastload`` for ``--setopt=fastload=on``). The end of the ranks

@@ -15,7 +15,6 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
-from hpc_hydra.schedulers.capabilities import BulkSubmission, FindJobs, Resubmission, SubmitAdvice
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -40,8 +39,8 @@ _TRANSIENT = re.compile(
 )
 
 
-class FluxAnswers(BulkSubmission, FindJobs, Resubmission, SubmitAdvice):
-    """The half of the adapter that reads."""
+class FluxOutput:
+    """The part of the adapter that parses output."""
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
         """A line each, among what a site's wrapper says."""

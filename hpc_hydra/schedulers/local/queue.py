@@ -32,7 +32,7 @@ _STEP = 0.02  # seconds between two looks at a process group whose first process
 
 
 @dataclass(frozen=True)
-class Share:
+class LocalShare:
     """What a run needs, or has, of the machine."""
 
     gpus: int = 0
@@ -42,12 +42,12 @@ class Share:
 
 
 @dataclass
-class Run:
+class LocalRun:
     id: str
     spec: JobSpec
     script: Path
     num: int
-    share: Share
+    share: LocalShare
     status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING, "PENDING"))
     process: subprocess.Popen[bytes] | None = None
     gpus: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ class LocalSubmitter(Submitter):
         self.machine = machine()
         self._gpus, self._cpus = list(self.machine.gpus.ids), list(self.machine.cpus)
         self._memory = self.machine.memory
-        self._runs: dict[str, Run] = {}
-        self._waiting: list[Run] = []
-        self._running: list[Run] = []
+        self._runs: dict[str, LocalRun] = {}
+        self._waiting: list[LocalRun] = []
+        self._running: list[LocalRun] = []
         self._changed = threading.Condition()
         self._closed = False
 
@@ -81,7 +81,7 @@ class LocalSubmitter(Submitter):
         share = self._share(spec.plan.request)
         ids = ids_of(spec)
         firsts = {queue_id(id_): num for id_, num in reversed(list(zip(ids, spec.runs, strict=True)))}
-        runs = [Run(id_, spec, script, firsts[id_], share) for id_ in dict.fromkeys(map(queue_id, ids))]
+        runs = [LocalRun(id_, spec, script, firsts[id_], share) for id_ in dict.fromkeys(map(queue_id, ids))]
         with self._changed:
             known = [run.id for run in runs if run.id in self._runs and not self._runs[run.id].status.state.is_finished]
             if known or self._closed:
@@ -125,7 +125,7 @@ class LocalSubmitter(Submitter):
 
     # what a run needs
 
-    def _share(self, request: Request) -> Share:
+    def _share(self, request: Request) -> LocalShare:
         """Of this machine. Raises `PlanError` where it has not as much."""
         total = len(self.machine.gpus.ids)
         gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
@@ -146,7 +146,7 @@ class LocalSubmitter(Submitter):
             )
         cpus = self._cpus_of(request, gpus)
         alone = request.exclusive or cpus > len(self.machine.cpus) or request.mem_per_node == 0
-        return Share(gpus, cpus, memory, alone)
+        return LocalShare(gpus, cpus, memory, alone)
 
     def _cpus_of(self, request: Request, gpus: int) -> int:
         """Cores of a run: what is asked. A run with GPUs that was given all cores by default takes its GPUs' part."""
@@ -169,7 +169,7 @@ class LocalSubmitter(Submitter):
             self._waiting.remove(run)
             self._start(run)
 
-    def _fits(self, run: Run) -> bool:
+    def _fits(self, run: LocalRun) -> bool:
         share = run.share
         if any(run.share.alone for run in self._running) or (share.alone and self._running):
             return False
@@ -177,26 +177,26 @@ class LocalSubmitter(Submitter):
             return True
         return share.gpus <= len(self._gpus) and share.cpus <= len(self._cpus) and share.memory <= self._memory
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: LocalRun) -> None:
         """Give a run what it needs; it fits."""
         share = run.share
         run.gpus, self._gpus = tuple(self._gpus[: share.gpus]), self._gpus[share.gpus :]
         run.cpus, self._cpus = tuple(self._cpus[: share.cpus]), self._cpus[share.cpus :]
         self._memory -= share.memory
 
-    def _give_back(self, run: Run) -> None:
+    def _give_back(self, run: LocalRun) -> None:
         gpus, cpus = {*self._gpus, *run.gpus}, {*self._cpus, *run.cpus}
         self._gpus = [gpu for gpu in self.machine.gpus.ids if gpu in gpus]
         self._cpus = [cpu for cpu in self.machine.cpus if cpu in cpus]
         self._memory += run.share.memory
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: LocalRun) -> None:
         self._take(run)
         self._running.append(run)
         run.status = JobStatus(State.RUNNING, "RUNNING", start=time.time())
         threading.Thread(target=self._attend, args=(run,), name=f"hpc_hydra {run.id}", daemon=True).start()
 
-    def _release(self, run: Run, status: JobStatus) -> None:
+    def _release(self, run: LocalRun, status: JobStatus) -> None:
         run.status = replace(status, start=run.status.start)
         self._running.remove(run)
         self._give_back(run)
@@ -204,7 +204,7 @@ class LocalSubmitter(Submitter):
             self._start_those_that_fit()
         self._changed.notify_all()
 
-    def _stop(self, run: Run, why: State) -> None:
+    def _stop(self, run: LocalRun, why: State) -> None:
         """Tell a running run to end; its thread sees to it that it does."""
         if run in self._running and run.stopped is None:
             run.stopped = why
@@ -224,7 +224,7 @@ class LocalSubmitter(Submitter):
 
     # in the thread of a run
 
-    def _attend(self, run: Run) -> None:
+    def _attend(self, run: LocalRun) -> None:
         try:
             status = self._run_to_its_end(run)
         except Exception as error:
@@ -232,7 +232,7 @@ class LocalSubmitter(Submitter):
         with self._changed:
             self._release(run, status)
 
-    def _run_to_its_end(self, run: Run) -> JobStatus:
+    def _run_to_its_end(self, run: LocalRun) -> JobStatus:
         _bind(run.cpus or self.machine.cpus)
         with (run.spec.log / f"{run.id}.log").open("ab") as output, self._changed:
             if run.stopped:
@@ -264,10 +264,10 @@ class LocalSubmitter(Submitter):
         state = State.FAILED if code else State.COMPLETED
         return JobStatus(state, state.name, *self._exit(code))
 
-    def _command(self, run: Run) -> list[str]:
+    def _command(self, run: LocalRun) -> list[str]:
         return ["bash", str(run.script), str(run.num)]
 
-    def _environment(self, run: Run) -> dict[str, str]:
+    def _environment(self, run: LocalRun) -> dict[str, str]:
         env = cleaned(os.environ)
         if self.machine.gpus.ids and run.spec.plan.request.gpu_request != "none":
             self.machine.gpus.show(env, run.gpus)
@@ -280,11 +280,11 @@ class LocalSubmitter(Submitter):
         """Exit code and signal of a script."""
         return (128 - code, -code) if code < 0 else (code, None)
 
-    def _time_is_over(self, run: Run) -> None:
+    def _time_is_over(self, run: LocalRun) -> None:
         with self._changed:
             self._stop(run, State.TIMEOUT)
 
-    def _kill(self, run: Run) -> None:
+    def _kill(self, run: LocalRun) -> None:
         with self._changed:
             if run in self._running and run.process is not None:
                 self._force(run.process.pid)

@@ -39,8 +39,7 @@ from hpc_hydra.schedulers.capabilities import (
 )
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import options as options_of
-from hpc_hydra.schedulers.lsf import output as answers
-from hpc_hydra.schedulers.lsf import ranks
+from hpc_hydra.schedulers.lsf import output, ranks
 from hpc_hydra.schedulers.options import Option, one_line
 
 _DEFAULTS = {  # a person's own defaults, each where the request does not say it
@@ -76,7 +75,7 @@ class Lsf(
     executable = "bsub"
     reads_stdin = True
     options = options_of.TABLE
-    status_forms = answers.FORMS
+    status_forms = output.FORMS
     requeue_exit_code = options_of.AGAIN  # `bsub -Q`: the same id, another attempt
     kill_delay = 25.0
     packs_by_launch_args = True  # they tell which options of both commands are not for bsub
@@ -250,7 +249,7 @@ class Lsf(
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *way, *words]
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        return answers.elements(answers.submitted(stdout), spec.elements)
+        return output.elements(output.submitted(stdout), spec.elements)
 
     def array_limit_command(self) -> list[str]:
         return ["bparams", "-a"]
@@ -261,7 +260,7 @@ class Lsf(
         return int(found[1]) if found else 1000
 
     def classify(self, message: str) -> SubmitErrorKind:
-        return answers.classify(message)
+        return output.classify(message)
 
     def inherited_variables(self, request: Request) -> frozenset[str]:
         return frozenset(name for name, field in _DEFAULTS.items() if getattr(request, field) is None)
@@ -273,24 +272,24 @@ class Lsf(
         return ["bjobs", "-a", "-noheader", "-o", "jobid jobindex job_description delimiter='^'"]
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        found = answers.found_by_tag(stdout, spec.tag)
-        return answers.elements(found[0][0], spec.elements) if found else ()
+        found = output.found_by_tag(stdout, spec.tag)
+        return output.elements(found[0][0], spec.elements) if found else ()
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        return answers.commands(ids)
+        return output.commands(ids)
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
-        return answers.parse(command, stdout)
+        return output.parse(command, stdout)
 
     def is_unknown_job(self, message: str) -> bool:
-        return answers.is_unknown_job(message)
+        return output.is_unknown_job(message)
 
     def terminate_command(self, ids: Sequence[str]) -> list[str]:
         """LSF kills parallel jobs at once (LSB_USE_SEQUENTIAL_SIGNAL), so it is told to say TERM first."""
-        return ["bkill", "-s", "TERM", *answers.addresses(ids)]
+        return ["bkill", "-s", "TERM", *output.addresses(ids)]
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
-        return ["bkill", *answers.addresses(ids)]
+        return ["bkill", *output.addresses(ids)]
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         held = ranks.allocation(env)
@@ -301,7 +300,7 @@ class Lsf(
         return ["bjobs", "-noheader", "-o", "stat", ranks.job_id(env)] if job.isdigit() else None
 
     def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
-        states = [answers.STATES[word] for word in stdout.split() if word in answers.STATES]
+        states = [output.STATES[word] for word in stdout.split() if word in output.STATES]
         if len(states) != 1:
             said = " ".join(stdout.split()) or "(nothing)"
             raise SchedulerError(f"bjobs does not say how job {env.get('LSB_JOBID')} is: {said}", where="bjobs")

@@ -15,7 +15,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.hostlist import expand
-from hpc_hydra.schedulers.options import Option, gpu_request, one_line, texts
+from hpc_hydra.schedulers.options import Option, one_line, supported_gpu_request, texts
 
 FLAVOURS = ("standard", "csm")
 AGAIN = 75  # exit code of a script that is to run again; ours for nothing else (sysexits.h: EX_TEMPFAIL)
@@ -257,7 +257,7 @@ def _requirements(request: Request, slots: int) -> Iterator[str]:
 
 def _gpus(request: Request) -> int:
     """GPUs on each host."""
-    gpu_request(TABLE, request)
+    supported_gpu_request(TABLE, request)
     return request.shared_gpus or request.procs_per_node * request.gpus_per_proc
 
 

@@ -23,13 +23,19 @@ from hpc_hydra.schedulers.capabilities import (
     ContainerLaunch,
     Dependencies,
     EndWarning,
+    FindJobs,
     InteractiveShell,
+    JobArrays,
+    JobEndQuery,
+    JobSteps,
     MpiTasks,
     NodeFacts,
     ReplicaLaunch,
     RequeueCommand,
     RequeuePacks,
     ShellDefaults,
+    StepSignals,
+    SubmitAdvice,
     SurvivesNodeLoss,
     TaskVariables,
 )
@@ -39,11 +45,11 @@ from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_scr
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.slurm import ranks, sinfo
 from hpc_hydra.schedulers.slurm.options import SlurmOptions, flag, laid_over, time_limit
-from hpc_hydra.schedulers.slurm.output import STATES, SlurmAnswers
+from hpc_hydra.schedulers.slurm.output import STATES, SlurmOutput
 
 __all__ = ["STATES", "Slurm", "time_limit"]
 
-_OF_THE_JOB = (  # what srun would take for options of a step
+_OF_THE_JOB = (  # unset in a step, because srun would read them as its own options
     "SLURM_CPUS_PER_TASK",
     "SLURM_TRES_PER_TASK",
     "SLURM_GPUS",
@@ -78,13 +84,19 @@ _SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers 
 
 class Slurm(
     SlurmOptions,
-    SlurmAnswers,
+    SlurmOutput,
+    JobArrays,
+    FindJobs,
     Dependencies,
     ShellDefaults,
+    SubmitAdvice,
     EndWarning,
     RequeueCommand,
     RequeuePacks,
+    JobEndQuery,
     SurvivesNodeLoss,
+    JobSteps,
+    StepSignals,
     ReplicaLaunch,
     ContainerLaunch,
     AutoDetection,
@@ -114,9 +126,7 @@ class Slurm(
         left = (request.time_limit or 0) - request.warn_before
         if not request.warn_before or request.time_limit is None or left >= _EARLY:
             return ()
-        note = (
-            f"the warning may come before the run begins: {left} s after its start, and SLURM may be {_EARLY} s early"
-        )
+        note = f"the warning may come before the run begins: {left} s after its start, up to {_EARLY} s early"
         return (f"{note} (launch.signal_before_end, resources.time_limit)",)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -133,7 +143,7 @@ class Slurm(
             _JOB_ID,
             directives=[f"#SBATCH {_directive(option)}" for option in options],
             before=[*_before_requeues(spec)],
-            other_nodes=_once_on_each_node(further) if further else (),
+            other_nodes=_on_other_nodes(further) if further else (),
         )
         if spec.packs:
             return pack_script(spec, own, index="${SLURM_ARRAY_TASK_ID:-0}")
@@ -157,16 +167,15 @@ class Slurm(
         return ["scontrol", "requeue", _own_id(env)]
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
-        """A whole array by its own id; what waits for something that failed is cancelled, not kept for ever."""
+        """A whole array by its own id; a job whose dependency failed is cancelled, not kept forever."""
         ids = [job[0].partition("_")[0] if len(job) > 1 else job[0] for job in jobs]
         return "afterok:" + ":".join(ids), [("kill-on-invalid-dep", "yes")]
 
     def step_script(self, spec: JobSpec) -> str:
-        """srun in the allocation, on the hosts that it is told, confined to the cores and GPUs it asks for."""
+        """srun in the allocation, on the given hosts, confined to the cores and GPUs that it requests."""
         request = task_request(spec.plan)
         options = [("exact", None), *self._slice(request)]
-        given = [pair for pair in request.launch_args if not self._for_sbatch_only(*pair, request)]
-        options = laid_over(options, given, request)
+        options = laid_over(options, self._launch_args(request), request)
         own = SchedulerLines(self.name, _JOB_ID, before=[f"unset {' '.join(_OF_THE_JOB)}"])
         return step_script(spec, own, launch=["srun", *map(flag, options)], last='"--nodelist=${2-}"')
 
@@ -187,13 +196,13 @@ class Slurm(
         return ["sbatch", "--parsable", str(script)]
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """salloc runs the script here, and its srun on the nodes; within an allocation srun is a step of that one."""
+        """salloc runs the script on this machine, srun in it the ranks; within an allocation srun is enough."""
         request = task_request(spec.plan)
         held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
         if held is not None:
             if held.isdigit() and int(held) < request.nodes:
                 raise PlanError(
-                    f"{request.nodes} nodes, but the allocation {env['SLURM_JOB_ID']} that this is in has {held}",
+                    f"{request.nodes} nodes, but the surrounding allocation {env['SLURM_JOB_ID']} has {held}",
                     where="resources.nodes",
                     fix=f"resources.nodes={held} or less, or launch.bg=true for a job of its own",
                 )
@@ -202,7 +211,7 @@ class Slurm(
         return ["salloc", *map(flag, options), "bash", str(script)]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """An allocation and in it a step with a terminal, which leaves its resources to further steps (--overlap)."""
+        """An allocation, and in it a step with a terminal that shares its resources with further steps (--overlap)."""
         attach, request = self.attach_command(script, spec, env), task_request(spec.plan)
         step = [("nodes", "1"), ("ntasks", "1"), ("overlap", None), ("pty", None), ("export", "ALL")]
         if request.cpus_per_proc is not None:
@@ -230,15 +239,17 @@ class Slurm(
         return {key: f"{command}_{word}" for key, word in _OWN_DEFAULTS.items()}
 
     def ignored_variables(self, env: Mapping[str, str], *, attached: bool) -> list[str]:
-        """Those of a job around us say nothing of what the person wants."""
+        """Inside a job, its own variables are not the user's."""
         inside = bool(env.get("SLURM_JOB_ID"))
         options = re.compile(r"(SALLOC|SBATCH)_(?!(CPU|MEM)_BIND|DEBUG)" if inside else _OPTIONS)
         other = "SBATCH_" if attached else "SALLOC_"
         return sorted(name for name in env if options.match(name) and not name.startswith(other))
 
     def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
-        """srun takes these for options (srun.html, "INPUT ENVIRONMENT VARIABLES"). What else the outer job, or the
-        step that this is in, says about itself is left out: it would be taken for options, too."""
+        """SLURM_* from which srun takes its defaults in the step; the outer job's own are dropped.
+
+        srun.html, "INPUT ENVIRONMENT VARIABLES".
+        """
         memory = str(request.mem_per_node or 0)  # 0: with the other steps, all that the job has
         new = {"SLURM_JOB_ID": held.job_id, "SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": memory}
         if any(held.gpus) and request.gpu_request not in ("none", "gpus-per-task"):
@@ -280,29 +291,29 @@ class Slurm(
         return sinfo.largest(sinfo.parse(stdout), queue)
 
     def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
-        """mpiexec's process on a node, which srun starts, gets the cores of all ranks there."""
+        """srun starts one process of mpiexec per node, which gets the cores of all ranks there."""
         if cpus_per_proc:
             return {"SRUN_CPUS_PER_TASK": str(procs_per_node * cpus_per_proc)}
         return {"SLURM_CPU_BIND": "none"}
 
 
 def _own_id(env: Mapping[str, str]) -> str:
-    """Of a job's own script: an element by its array, as the last element's id is also that of the whole array."""
+    """Return the id of the job that this process is in: the last element of an array has the array's own job id."""
     array, element = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
 
 
 def _before_requeues(spec: JobSpec) -> Iterator[str]:
-    """The script outlives its ranks, to requeue the job; SLURM itself requeues a preempted one, but not for ever."""
+    """Keep the script alive after its ranks, so that it can requeue the job; limit SLURM's requeues on preemption."""
     most = spec.plan.request.max_requeues
     if not most or spec.attached:
         return
     if not spec.packs:
-        yield "trap : TERM  # SLURM tells the ranks too: wait for them, then say how they ended"
+        yield "trap : TERM  # SLURM signals the ranks too: wait for them, then report how they ended"
     yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
 
 
-def _once_on_each_node(nodes: range) -> list[str]:
+def _on_other_nodes(nodes: range) -> list[str]:
     options = [
         ("nodes", str(len(nodes))),
         ("ntasks", str(len(nodes))),
@@ -316,7 +327,7 @@ def _once_on_each_node(nodes: range) -> list[str]:
 
 
 def _directive(option: Option) -> str:
-    """For a #SBATCH line: sbatch takes a backslash for an escape in either kind of quotes."""
+    """Quote an option for a #SBATCH line: in both kinds of quotes a backslash is an escape."""
     text = flag(option)
     if re.fullmatch(r"[\w@%+=:,./\[\]-]*", text, re.ASCII):
         return text

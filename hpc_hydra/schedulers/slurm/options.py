@@ -1,4 +1,4 @@
-"""A request in the options of sbatch and srun, and the user's own ones over them.
+"""A request as options of sbatch and srun, overridden by the user's free options.
 
 Source: slurm.schedmd.com/sbatch.html, srun.html, 22.05 to 25.05. Pure. Must not know: scripts, jobs.
 """
@@ -12,7 +12,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
-from hpc_hydra.schedulers.options import Option, canonical, gpu_request, merge, one_line, texts
+from hpc_hydra.schedulers.options import Option, canonical, one_line, overlaid, supported_gpu_request, texts
 
 TABLE = OptionTable(
     keys={
@@ -107,7 +107,7 @@ _ONE_OF = tuple(group for group in TABLE.exclusive if len(group) > 1 and "gres" 
 
 
 class SlurmOptions(Scheduler):
-    """The half of the adapter that writes options."""
+    """The part of the adapter that turns a request into options."""
 
     options = TABLE
 
@@ -167,8 +167,8 @@ class SlurmOptions(Scheduler):
             yield "no-kill", None
 
     def _gpus(self, request: Request) -> Iterator[Option]:
-        """GPUs in the one spelling of the system; none of ours where the user gives another."""
-        spelling = gpu_request(TABLE, request)
+        """GPUs in the system's spelling; nothing if the user requests them by another option."""
+        spelling = supported_gpu_request(TABLE, request)
         given = {
             canonical(name, TABLE.short): value or "" for name, value in (*request.submit_args, *request.launch_args)
         }
@@ -198,23 +198,17 @@ class SlurmOptions(Scheduler):
             yield spelling, f"{typed}{number}"
 
     def launch_command(self, request: Request, *, attached: bool = False) -> list[str]:
-        given = [
-            (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
-        ]
         step = [*self._step(request)]
         if attached:  # else the first Ctrl-C only shows the state of the tasks
             step.append(("quit-on-interrupt", None))
-        return ["srun", *map(flag, laid_over(step, given, request))]
+        return ["srun", *map(flag, laid_over(step, self._launch_args(request), request))]
 
     def replica_command(self, request: Request, python: str) -> list[str]:
-        """A step that overlaps with the others: the agents in it share out the cores and GPUs of their nodes."""
+        """Start one replica group as an overlapping step: its agents divide the cores and GPUs of their nodes."""
         places = {"nodes": "{nodes}", "ntasks": "{nodes}"}
         options = [(name, places.get(name, value)) for name, value in self._step(request)]
-        given = [
-            (name, value) for name, value in request.launch_args if not self._for_sbatch_only(name, value, request)
-        ]
         options += [("nodelist", "{hosts}"), ("overlap", None), ("input", "none")]
-        return ["srun", *map(flag, laid_over(options, given, request))]
+        return ["srun", *map(flag, laid_over(options, self._launch_args(request), request))]
 
     def _step(self, request: Request) -> Iterator[Option]:
         yield "nodes", str(request.nodes)
@@ -231,9 +225,13 @@ class SlurmOptions(Scheduler):
         yield "export", "ALL"  # also where the job was submitted with --export=NONE
         yield from texts(TABLE, request, ("mpi", "gpu-bind", "cpu-bind"))
 
+    def _launch_args(self, request: Request) -> list[Option]:
+        """Return the user's options for srun."""
+        return [option for option in request.launch_args if not self._for_sbatch_only(*option, request)]
+
     @staticmethod
     def _for_sbatch_only(name: str, value: str | None, request: Request) -> bool:
-        """`export`, given for both commands, is about what the job inherits; the ranks get what the script exports."""
+        """Whether an option for both commands is ``export``: it selects what the job inherits, not what ranks get."""
         if canonical(name, TABLE.short) != "export" or (value or "").split(",")[0] == "ALL":
             return False
         if any(canonical(other, TABLE.short) == "export" and its == value for other, its in request.submit_args):
@@ -245,7 +243,7 @@ class SlurmOptions(Scheduler):
         )
 
     def _slice(self, request: Request) -> Iterator[Option]:
-        """The options of a step, and what it takes of the allocation: without, the first step would take it all."""
+        """The options of a step, and its part of the allocation: otherwise the first step would take all of it."""
         stated = dict(self._step(request))
         yield from stated.items()
         if "gpus-per-task" not in stated:
@@ -281,8 +279,8 @@ def laid_over(
     *,
     one_of: Sequence[Collection[str]] = _ONE_OF,
 ) -> list[Option]:
-    """The user's options over ours (`merge`)."""
-    return merge(ours, given, request.removed_args, aliases=TABLE.short, exclusive=one_of)
+    """Override our options by the user's, as `overlaid` does."""
+    return overlaid(ours, given, request.removed_args, aliases=TABLE.short, exclusive=one_of)
 
 
 def flag(option: Option) -> str:

@@ -1,4 +1,4 @@
-"""What SLURM's commands are asked, and what they print as ids and states: sbatch, squeue, sacct, scontrol, scancel.
+"""Queries to SLURM's commands, and their output as ids and states: sbatch, squeue, sacct, scontrol, scancel.
 
 Source: slurm.schedmd.com/squeue.html, sacct.html, scontrol.html, 22.05 to 25.05. Pure. Must not know: scripts.
 """
@@ -13,9 +13,8 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import Allocation, Cause, JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
-from hpc_hydra.schedulers.capabilities import FindJobs, JobArrays, JobEndQuery, JobSteps, StepSignals, SubmitAdvice
 from hpc_hydra.schedulers.hostlist import counts, expand, ranges
-from hpc_hydra.schedulers.slurm.reasons import in_words, never_starts
+from hpc_hydra.schedulers.slurm.reasons import explained, never_starts
 
 STATES = {
     "PENDING": State.PENDING,
@@ -69,11 +68,11 @@ _SQUEUE = "JobArrayID:|,State:|,exit_code:|,StartTime:|,Reason:"
 _SACCT = "JobID,State,ExitCode,Start,Reason"
 
 
-class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, SubmitAdvice):
-    """The half of the adapter that asks and reads."""
+class SlurmOutput:
+    """The part of the adapter that queries the scheduler and parses its output."""
 
     def parse_job_end(self, stdout: str) -> JobEndState | None:
-        """While its script runs, a job that was cancelled and one that reached its limit are both COMPLETING."""
+        """Return the state of a job whose script still runs."""
         fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
         if "JobState" not in fields:
             return None
@@ -84,12 +83,12 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
         )
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        """The last line that is an id (a site may print a banner), with ``;cluster`` where there are several."""
+        """Use the last line that is an id: a site may print a banner, and multi-cluster SLURM adds ``;cluster``."""
         lines = [line.strip() for line in stdout.splitlines()]
         found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(;\S+)?", line))]
         found = found or re.findall(r"^\s*Submitted batch job (\d+)", stdout, re.MULTILINE)
         if not found:
-            raise SchedulerError(f"sbatch gave no job id, it said: {stdout.strip() or '(nothing)'}", where="sbatch")
+            raise SchedulerError(f"sbatch printed no job id: {stdout.strip() or '(nothing)'}", where="sbatch")
         return self._ids(found[-1], spec)
 
     @staticmethod
@@ -105,7 +104,7 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
         return ["scontrol", "show", "config"]
 
     def parse_array_limit(self, stdout: str) -> int | None:
-        """MaxArraySize is one more than the largest index, and ours begin with 0; 0 turns arrays off (slurm.conf)."""
+        """MaxArraySize is one more than the largest index, and ours begin with 0; 0 disables arrays (slurm.conf)."""
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", stdout, re.MULTILINE)
         return max(1, int(found[1])) if found else None
 
@@ -135,7 +134,7 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
         return ["squeue", "--noheader", "--me", "--states=all", "--format=%F|%k|%o"]
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """By the tag, which is the comment; where the comment is the user's, by the script's path."""
+        """Find the job by the tag in its comment, or by the script's path if the comment is the user's."""
         for line in stdout.splitlines():
             job, _, rest = line.partition("|")
             ours = rest.startswith(f"{spec.tag}|") or (spec.plan.request.comment and rest.endswith(f"|{script}"))
@@ -144,7 +143,7 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
         return ()
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        """squeue knows waiting, running and lately ended jobs, without accounting; sacct all of the past."""
+        """squeue lists pending, running and recent jobs, also without accounting; sacct all earlier ones."""
         jobs = ",".join(dict.fromkeys(job.partition("_")[0] for job in ids))
         squeue = ["squeue", "--noheader", "--array", "--states=all", f"--jobs={jobs}", f"--Format={_SQUEUE}"]
         sacct = ["sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={jobs}", f"--format={_SACCT}"]
@@ -160,12 +159,12 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
             native = native.rstrip("+")
             state = STATES.get(native.partition(" ")[0], State.UNKNOWN)  # "CANCELLED by 1000"
             exit_code, signal = _exit(code) if state.is_finished else (None, None)
-            if state is State.CANCELLED and exit_code == 0:  # it has none
+            if state is State.CANCELLED and exit_code == 0:  # not an exit code
                 exit_code = None
             reason = "" if reason in ("None", "(null)") else reason
             if state is State.PENDING or (state is State.CANCELLED and reason == "DependencyNeverSatisfied"):
-                reason = in_words(reason)
-            elif state is State.CANCELLED and in_words(reason) != reason:  # why it waited before
+                reason = explained(reason)
+            elif state is State.CANCELLED and explained(reason) != reason:  # why it waited before
                 reason = ""
             never = state is State.PENDING and never_starts(reason)
             status = JobStatus(state, native, exit_code, signal, reason, _time(start), never, _CAUSES.get(native))
@@ -180,13 +179,14 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
             job, _, rest = line.partition("|")
             sid, _, reason = rest.partition("|")
             if sid.strip() == str(session) and never_starts(reason.strip()):
-                return f"job {job.strip()}, {in_words(reason.strip())}"
+                return f"job {job.strip()}, {explained(reason.strip())}"
         return None
 
     def element_status(self, id_: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
-        """Elements of an array that were cancelled before they began are told of by the array's own id, and only so.
+        """Return the state of one element.
 
-        How one element ended stands under that id, too, until accounting has written which element it was.
+        A pending element cancelled with its array is reported only under the array's id, so CANCELLED (only) is taken
+        over from there: until accounting has recorded it, the end of a single element is reported under that id, too.
         """
         array = said.get(id_.partition("_")[0])
         return said.get(id_) or (array if array and array.state is State.CANCELLED else None)
@@ -202,11 +202,11 @@ class SlurmAnswers(JobArrays, FindJobs, JobEndQuery, JobSteps, StepSignals, Subm
 
     def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("SLURM_JOB_ID", "")
-        nowhere = env.get("SLURM_CONF") == os.devnull  # says that there is no SLURM
-        return ["scontrol", "show", "job", "-o", job] if job.isdigit() and not nowhere else None
+        disabled = env.get("SLURM_CONF") == os.devnull
+        return ["scontrol", "show", "job", "-o", job] if job.isdigit() and not disabled else None
 
     def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
-        """From ``scontrol show job``; cores of each node as salloc says them, else in equal parts."""
+        """From ``scontrol show job``; cores of each node from salloc's variable, else in equal parts."""
         fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
         if fields.get("JobState") != "RUNNING":
             return None

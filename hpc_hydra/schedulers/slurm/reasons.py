@@ -97,13 +97,13 @@ def never_starts(reason: str) -> bool:
     """Whether a job that waits for this reason will not start as it is: no end of other jobs changes anything.
 
     Args:
-        reason: the code, or what `in_words` makes of it.
+        reason: the code, or what `explained` makes of it.
     """
     code = re.split("[:,]", reason, maxsplit=1)[0]
     return code in _NEVER or _NEVER_OF_A_JOB.fullmatch(code) is not None
 
 
-def in_words(reason: str) -> str:
+def explained(reason: str) -> str:
     """The code with its meaning: ``Priority: jobs of higher priority come first``; what is no known code as it is."""
     code, comma, more = reason.partition(",")
     meaning = _CODES.get(code) or _limit(code)

@@ -18,7 +18,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks, commands
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.local.queue import LocalSubmitter, Run, Share
+from hpc_hydra.schedulers.local.queue import LocalRun, LocalShare, LocalSubmitter
 from hpc_hydra.schedulers.ssh.adapter import explain, options, ssh_command
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,13 @@ class SshSubmitter(LocalSubmitter):
             )
         self._reached.update((host, *words) for host in new)
 
-    def _share(self, request: Request) -> Share:
-        return Share()
+    def _share(self, request: Request) -> LocalShare:
+        return LocalShare()
 
     def _free(self, request: Request) -> list[str]:
         return [host for host in request.hosts if host not in self._busy and host not in self._gone]
 
-    def _run_to_its_end(self, run: Run) -> JobStatus:
+    def _run_to_its_end(self, run: LocalRun) -> JobStatus:
         """A run that lost a connection: hosts of it that do not answer any more get no further runs."""
         status = super()._run_to_its_end(run)
         if status.exit_code != UNREACHABLE or run.stopped is not None:
@@ -86,21 +86,21 @@ class SshSubmitter(LocalSubmitter):
                 run.status = JobStatus(State.FAILED, "FAILED", exit_code=1, reason=why)
         super()._start_those_that_fit()
 
-    def _fits(self, run: Run) -> bool:
+    def _fits(self, run: LocalRun) -> bool:
         return len(self._free(run.spec.plan.request)) >= run.spec.plan.request.nodes
 
-    def _take(self, run: Run) -> None:
+    def _take(self, run: LocalRun) -> None:
         request = run.spec.plan.request
         run.hosts = tuple(self._free(request)[: request.nodes])
         self._busy.update(run.hosts)
 
-    def _give_back(self, run: Run) -> None:
+    def _give_back(self, run: LocalRun) -> None:
         self._busy.difference_update(run.hosts)
 
-    def _command(self, run: Run) -> list[str]:
+    def _command(self, run: LocalRun) -> list[str]:
         return ["bash", str(run.script), str(run.num), ",".join(run.hosts), "lifeline"]
 
-    def _environment(self, run: Run) -> dict[str, str]:
+    def _environment(self, run: LocalRun) -> dict[str, str]:
         return cleaned(os.environ)
 
     @staticmethod
