@@ -42,7 +42,6 @@ from hpc_hydra.processes import (
 )
 from hpc_hydra.records.collect import first_cause, read_ends
 from hpc_hydra.records.files import read_json, write_json
-from hpc_hydra.records.types import RankEnd
 
 STOP_BY = signal.SIGRTMIN
 """The agent is told to stop by the real-time signal of this number plus that of the signal its workers shall get."""
@@ -194,11 +193,8 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
     if told:
         return 128 + (signals.stop or signal.SIGTERM)
     how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
-    end = RankEnd(
-        rank=-1, host=context.host, exit_code=code, signal=killed, ended=time.time(),
-        error=f"the torchrun agent of node {context.info.rank} {how}", log=str(context.out) if context.out else None,
-        replica=context.attempt.replica,
-    )  # fmt: skip
+    error = f"the torchrun agent of node {context.info.rank} {how}"
+    end = context.rank_end(code, rank=-1, signal=killed, error=error)
     write_json(context.paths.attempt(context.attempt.place) / f"torchrun_{context.info.rank}.end.json", to_json(end))
     return code
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
 from hpc_hydra.node.rank import rendezvous
@@ -86,6 +87,13 @@ class RankContext:
         """Whether this is the rank that writes the output directory: rank 0, of the first replica group."""
         return self.info.rank == 0 and not self.attempt.replica
 
+    def rank_end(self, exit_code: int, **fields: Any) -> RankEnd:
+        """A record of this rank's end, now. ``fields``: further ones of `RankEnd`, or others than the usual."""
+        usual = {"rank": self.info.rank, "log": str(self.err) if self.err else None, "ended": time.time()}
+        return RankEnd(
+            host=self.host, exit_code=exit_code, round=self.round, replica=self.attempt.replica, **{**usual, **fields}
+        )
+
     def identified(self, info: RankInfo, env: Mapping[str, str]) -> RankContext:
         """The same for a known rank, with its log files. Touches nothing."""
         out, err = None, None
@@ -149,11 +157,7 @@ def record_startup_error(context: RankContext) -> Iterator[None]:
     try:
         yield
     except HpcHydraError as error:
-        why = " ".join(str(error).split())
-        unknown = RankEnd(
-            rank=-1, host=context.host, exit_code=error.exit_code, ended=time.time(), error=why,
-            replica=context.attempt.replica,
-        )  # fmt: skip
+        unknown = context.rank_end(error.exit_code, error=" ".join(str(error).split()))
         name = f"unknown.{context.host}.{os.getpid()}.end.json"
         write_json(context.paths.attempt(context.attempt.place) / name, to_json(unknown))
         raise

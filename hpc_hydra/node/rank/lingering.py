@@ -36,35 +36,35 @@ class Lingering:
         patience: float | None,
         returned: Callable[[], bool],
         stopped: Callable[[], float | None],
-        note: Callable[[str], None],
+        note: Callable[[str], object],
         others_returned: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._child, self._patience, self._clock = child, patience, clock
         self._returned, self._stopped, self._note, self._others = returned, stopped, note, others_returned
         self._next: float | None = None  # when there is something to do
-        self._noted = self._waits = self._hurried = False
+        self._waits = self._hurried = False
+        self.noted = ""  # what has kept the process, once that was noted
         self.ended = False  # by us
 
     def left(self) -> float | None:
         """Seconds until there is something to do; None: nothing is known to do."""
         if not self._returned():
             return None
-        if self._next is None and not self._noted:
+        if self._next is None and not self.noted:
             self._next = self._clock() + NOTED_AFTER
         if self._stopped() is not None and not self._hurried:  # who has sent it kills soon
             self._hurried = self._waits = True
-            self._next = self._clock() + (_HURRY if self._noted else NOTED_AFTER)
+            self._next = self._clock() + (_HURRY if self.noted else NOTED_AFTER)
         return None if self._next is None else self._next - self._clock()
 
     def due(self) -> signal.Signals | None:
         """What the program is to be sent now: SIGTERM, and SIGKILL where that does not help."""
         if self._next is None or self._clock() < self._next:
             return None
-        if not self._noted:
-            self._noted = True
+        if not self.noted:
             adopt_orphans()  # so that `clear` finds what the program leaves
-            self._note(self.what())
+            self._take_note()
             self._next = self._clock() + (_HURRY if self._hurried else 0)
             return None
         if not self._waits:
@@ -75,12 +75,16 @@ class Lingering:
         self._next = self._clock() + GRACE
         first, self.ended = not (self.ended or self._hurried), True
         if first:
-            self._note(self.what())
+            self._take_note()
         return signal.SIGTERM if first else signal.SIGKILL
+
+    def _take_note(self) -> None:
+        self.noted = self.what()
+        self._note(self.noted)
 
     def clear(self) -> None:
         """Kill what a program that lingered has left; the program itself has ended."""
-        if self._noted:
+        if self.noted:
             kill_children()
 
     def what(self) -> str:

@@ -30,6 +30,7 @@ from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.node.rank.overdue import Overdue
+from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
@@ -139,73 +140,56 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
     overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
-    report, left = Report(reader), ""
-
-    def note(what: str) -> None:
-        nonlocal left
-        left = f"its function had returned, its process did not end: {what}"
-        _write_end(
-            context,
-            RankEnd(
-                context.info.rank,
-                context.host,
-                0,
-                ended=time.time(),
-                log=str(context.err) if context.err else None,
-                round=context.round,
-                replica=context.attempt.replica,
-                left=left,
-            ),
-        )
-
+    report = Report(reader)
     lingering = Lingering(
         child, context.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at),
-        lambda: signals.stopped_at, note, lambda: _all_have_an_end(context),
+        lambda: signals.stopped_at, lambda what: _write_end(context, context.rank_end(0, left=_LINGERS + what)),
+        lambda: _all_have_an_end(context),
     )  # fmt: skip
     with _monitored(context):
         code, signum = _wait(
             child, signals, lambda: _another_failed(context), guardian, relay, stamps_of(context), (overdue, lingering)
         )
     lingering.clear()
-    failed_before = report.failed_before(signals.stopped_at)
-    if failed_before and signum in signals.seen:
-        code, signum = 1, None  # it was on its way out with its exception
-    stopped = signals.stop is not None or signum in signals.seen
-    done = code != 0 and report.returned_before(signals.stopped_at) and (lingering.ended or stopped)
-    if done:
-        code, signum = 0, None
-    warned = is_warned(context, signals)
-    error = report.found.get("error")
-    if error and any(f"Errno {number}]" in error for number in (errno.ENOSPC, errno.EROFS)):
-        logs = [context.err.parent] if context.err else []
-        full = full_disks(context.paths.root, *logs, Path(tempfile.gettempdir()))
-        error = "; ".join([error, *dict.fromkeys(full)])
-    written = _write_end(
-        context,
-        RankEnd(
-            rank=context.info.rank,
-            host=context.host,
-            exit_code=code,
-            signal=signum,
-            told_to_stop=not done and (overdue.signalled or (not failed_before and stopped)),
-            ended=time.time(),
-            error=error,
-            traceback=report.found.get("traceback"),
-            log=str(context.err) if context.err else None,
-            round=context.round,
-            replica=context.attempt.replica,
-            warned=warned,
-            left=(left or "its function had returned, its process was stopped") if done else None,
-        ),
+    decided = verdict(
+        Observed(
+            code,
+            signum,
+            signal_was_sent=signum in signals.seen,
+            stopped=signals.stop is not None,
+            raised_before=report.failed_before(signals.stopped_at),
+            returned_before=report.returned_before(signals.stopped_at),
+            ended_lingering=lingering.ended,
+            ended_overdue=overdue.signalled,
+        )
     )
-    if warned and (code == TIME_IS_UP or overdue.signalled) and context.attempt.replica is None:
-        return 0  # it has saved: the others, which do the same, are not ended for it; the record has its exit code
-    if not written and code in (0, 1):  # neither says more
-        return IO_ERROR
-    if code and context.attempt.attached:
+    left = _LINGERS + lingering.noted if lingering.noted else "its function had returned, its process was stopped"
+    end = context.rank_end(
+        decided.exit_code,
+        signal=decided.signal,
+        told_to_stop=decided.told_to_stop,
+        error=_with_full_disks(context, report.found.get("error")),
+        traceback=report.found.get("traceback"),
+        warned=is_warned(context, signals),
+        left=left if decided.left_processes else None,
+    )
+    code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
+    if code and code == end.exit_code and context.attempt.attached:
         with contextlib.suppress(Stopped):
             signals.pause(float(os.environ.get(envvars.LINGER) or 0))
     return code
+
+
+_LINGERS = "its function had returned, its process did not end: "
+
+
+def _with_full_disks(context: RankContext, error: str | None) -> str | None:
+    """The program's error; one about a full or read-only disk names those that are."""
+    if error is None or not any(f"Errno {number}]" in error for number in (errno.ENOSPC, errno.EROFS)):
+        return error
+    logs = [context.err.parent] if context.err else []
+    full = full_disks(context.paths.root, *logs, Path(tempfile.gettempdir()))
+    return "; ".join([error, *dict.fromkeys(full)])
 
 
 def _monitored(context: RankContext) -> contextlib.AbstractContextManager[None]:
@@ -381,19 +365,11 @@ def ended_early(
                 os.close(log)
         _write_end(
             context,
-            RankEnd(
-                rank=context.info.rank,
-                host=context.host,
-                exit_code=code,
-                signal=code - 128 if stopped else None,
-                told_to_stop=stopped,
-                ended=time.time(),
-                error=" ".join(why.split()),
-                log=str(context.err) if context.err else None,
-                replica=context.attempt.replica,
+            context.rank_end(
+                code, signal=code - 128 if stopped else None, told_to_stop=stopped, error=" ".join(why.split()),
                 warned=is_warned(context, signals),
             ),
-        )
+        )  # fmt: skip
     return code
 
 
