@@ -23,12 +23,9 @@ from hpc_hydra.schedulers.capabilities import JobSteps, StepSignals
 from hpc_hydra.schedulers.local.queue import LocalRun, LocalShare, LocalSubmitter
 from hpc_hydra.schedulers.registry import STEP
 
-_ASK = 20.0  # seconds for a command of the scheduler's
-
-
+_ASK = 20.0  # seconds for a command of the scheduler
 _PLACES = ("nodelist", "dependency")
-"""Where and when a job begins: too late for an allocation that is held. Of a site's standing settings (queue, account,
-constraint …), which the allocation was made by, nothing is asked again."""
+"""Fields that select where and when a job begins: too late in an allocation already held."""
 
 
 class StepSubmitter(LocalSubmitter):
@@ -42,7 +39,7 @@ class StepSubmitter(LocalSubmitter):
         self.label = f"{adapter.name}{STEP}"
         self._slots = list(held.slots)
         self._cards = list(held.gpus or (0,) * len(held.hosts))
-        self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of the hosts it counts on
+        self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of its hosts
 
     def check(self, request: Request) -> None:
         for key, asked in (
@@ -51,14 +48,14 @@ class StepSubmitter(LocalSubmitter):
         ):
             if asked:
                 raise PlanError(
-                    f"the run is a step of the allocation {self.held.job_id} that this is in, which has its own end",
+                    f"the run is a step of the allocation {self.held.job_id}, which has its own time limit",
                     where=key,
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
         for name in _PLACES:
             if getattr(request, name) is not None:
                 raise PlanError(
-                    f"the run is a step of the allocation {self.held.job_id} that this is in, and has its hosts now",
+                    f"the run is a step of the allocation {self.held.job_id}, whose hosts are fixed",
                     where=f"scheduler.{name}",
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
@@ -69,17 +66,17 @@ class StepSubmitter(LocalSubmitter):
         return False
 
     def _share(self, request: Request) -> LocalShare:
-        """Of each of its nodes. Raises `PlanError` where the allocation is too small."""
+        """Return the share of each node. Raises `PlanError` if the allocation is too small."""
         alone = request.exclusive or not self.adapter.steps_share_nodes
         share = LocalShare(gpus_of(request), cores_of(request), alone=alone)
-        for key, needed, there, what in (
+        for key, needed, available, what in (
             ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
             ("resources.cpus_per_proc", share.cpus, min(self.held.slots), "cores of a node"),
             ("resources.gpus_per_proc", share.gpus, min(self.held.gpus or (0,)), "GPUs of a node"),
         ):
-            if needed > there and not (alone and key == "resources.cpus_per_proc"):
+            if needed > available and not (alone and key == "resources.cpus_per_proc"):
                 raise PlanError(
-                    f"a run needs {needed} {what}, and the allocation {self.held.job_id} that this is in has {there}",
+                    f"a run needs {needed} {what}, and the allocation {self.held.job_id} has {available}",
                     where=key,
                     fix="launch.inside=submit for jobs of their own, or smaller runs",
                 )
@@ -126,15 +123,15 @@ class StepSubmitter(LocalSubmitter):
 
 
 def ask(adapter: Scheduler, group: int) -> None:
-    """Tell a run to end: the ranks of its steps, and what runs here, but for a launch command that would kill them."""
-    told = ask_ranks(adapter, group)
-    if told is None:
+    """Ask a run to end: send SIGTERM to its ranks and its local processes, except launch commands that kill ranks."""
+    reached = ask_ranks(adapter, group)
+    if reached is None:
         _tell(group, signal.SIGTERM)
         return
     members = _members(group)
     launcher = adapter.launch_executable if isinstance(adapter, StepSignals) else None
     launching = [pid for pid, name in members.items() if name == launcher]
-    if launching and not told:  # a step that has not begun, or that nobody can reach
+    if launching and not reached:  # a step that has not begun, or is unreachable
         force(adapter, group)
         return
     for pid in members.keys() - set(launching):
@@ -143,12 +140,12 @@ def ask(adapter: Scheduler, group: int) -> None:
 
 
 def ask_ranks(adapter: Scheduler, group: int) -> bool | None:
-    """Send SIGTERM to the ranks of a run's steps, past the launch command; whether they were reached.
+    """Send SIGTERM directly to the ranks of a run's steps; return whether they were reached.
 
-    None: no steps can be asked for: it is for who signals the launch command.
+    None: the scheduler cannot signal steps, so the launch command has to be signalled.
 
     Args:
-        group: of the processes of the run's script, which leads it.
+        group: process group of the run's script.
     """
     if not isinstance(adapter, StepSignals):
         return None
@@ -172,7 +169,7 @@ def ask_ranks(adapter: Scheduler, group: int) -> bool | None:
 
 
 def force(adapter: Scheduler, group: int) -> None:
-    """End what was asked to in vain. The launch command kills its ranks; the script does not say that they failed."""
+    """Kill a run that did not end when asked. The script is killed first, so that it reports no failure."""
     if not isinstance(adapter, StepSignals):
         _tell(group, signal.SIGKILL)
         return
@@ -187,7 +184,7 @@ def _tell(group: int, number: int) -> None:
 
 
 def _members(group: int) -> dict[int, str]:
-    """Processes of a group, and their programs."""
+    """Return the processes of a group: pid → program."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -198,12 +195,12 @@ def _members(group: int) -> dict[int, str]:
 
 
 def cores_of(request: Request) -> int:
-    """Of a node."""
+    """Return the cores of a run on each node."""
     return request.procs_per_node * (request.cpus_per_proc or 1)
 
 
 def gpus_of(request: Request) -> int:
-    """Of a node."""
+    """Return the GPUs of a run on each node."""
     return 0 if request.gpu_request == "none" else request.shared_gpus or request.procs_per_node * request.gpus_per_proc
 
 

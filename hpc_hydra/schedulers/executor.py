@@ -6,8 +6,8 @@
     print(job.result())                        # also results, done, state, cancel, stdout, stderr, exception
 
 The launcher submits its scripts by the same executor, without a pickle for each run. Functions use submitit's files,
-its `Checkpointable` and its signal before the end; when their time is up, a further job goes on with them, and their
-handle follows it (`function_succession`). Imported only where jobs are submitted or watched.
+its `Checkpointable` and its signal before the time limit; then another job continues them, and their handle follows
+it (`function_succession`). Imported only where jobs are submitted or watched.
 Must not know: Hydra, any scheduler's commands.
 """
 
@@ -54,12 +54,12 @@ WATCHED = ("_registered", "_finished", "_info_dict", "_last_status_check", "_num
 
 
 def _last_line(text: str) -> str:
-    """What a command says after its usage."""
+    """Return the last line of a command's output, after its usage."""
     return text.strip().splitlines()[-1].strip()
 
 
 class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
-    """States of jobs, asked for together. Functions are followed from job to job.
+    """Polls the states of jobs together. Follows functions from job to job.
 
     Args:
         delay_s: most seconds between two queries while a job is awaited.
@@ -72,7 +72,7 @@ class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
         """Id of the first job of a function → the folder of its files."""
 
     def succession(self, job: str) -> Succession:
-        """Of the function whose first job this is."""
+        """Return the succession of the function whose first job this is."""
         return Succession(self.functions[job], job)
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -85,7 +85,7 @@ class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
         return found
 
     def _of_successor(self, job: str, ended: str, status: JobStatus) -> JobStatus:
-        """The state of the job that goes on; ``status`` where none does, as the one that has ``ended`` was the last."""
+        """Return the status of the successor; ``status`` if the ended job was the last."""
         succession = self.succession(job)
         try:
             succession.settle(BatchQueue(self.adapter, self))
@@ -146,7 +146,7 @@ class FunctionJob(core.Job[Any]):  # type: ignore[misc]
 
 @lru_cache
 def job_for(scheduler: str) -> type[FunctionJob]:
-    """The handles of this scheduler's functions in this process, whose states are asked for together."""
+    """Return the class of this scheduler's functions in this process, whose states are polled together."""
     adapter = adapter_for(scheduler)
     return type(f"{scheduler.capitalize()}Job", (FunctionJob,), {"watcher": InfoWatcher(adapter)})
 
@@ -160,14 +160,14 @@ def _unpickled(scheduler: str, state: dict[str, Any]) -> FunctionJob:
 
 
 class Executor(core.Executor):  # type: ignore[misc]
-    """Puts scripts and functions into the queue, and never one twice. Many at once are one array.
+    """Submits scripts and functions, none of them twice. Several at once become one array.
 
     Args:
-        folder: of pickles, results and logs; all hosts must see it.
-        max_num_timeout: how often a function may time out and go on, if it has a checkpoint.
-        python: the interpreter on the hosts; None: this one.
-        adapter: of the scheduler; None: that of the class (`executor_for`).
-        watcher: of the jobs; None: the one of all executors of this scheduler.
+        folder: directory of pickles, results and logs, shared by all hosts.
+        max_num_timeout: number of times that a function with a checkpoint may time out and continue.
+        python: the interpreter on the hosts; None uses this one.
+        adapter: None uses the one of the class (`executor_for`).
+        watcher: None shares one among all executors of this scheduler.
     """
 
     scheduler: str
@@ -200,7 +200,7 @@ class Executor(core.Executor):  # type: ignore[misc]
         return set(functions.DEFAULTS)
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Raises `ValueError` listing all parameters where one is unknown, `PlanError` for a value that cannot be."""
+        """Raises `ValueError` listing all parameters if one is unknown, `PlanError` for an invalid value."""
         wanted = functions.updated(self.parameters, kwargs)
         capability_checks.check(self.adapter, self._request(wanted))
         self.parameters = wanted
@@ -226,7 +226,7 @@ class Executor(core.Executor):  # type: ignore[misc]
         write_bytes(record, pickle.dumps(Submission(name, spec, self.folder)), mode=0o600)
         try:
             ids = submit(self.queue, spec)
-        except SubmitError as error:  # those that are queued shall find their functions all the same
+        except SubmitError as error:  # queued jobs must find their functions nevertheless
             for job, path in zip(error.ids, pickles, strict=False):
                 self._handle(job, path, request)
             raise
@@ -244,14 +244,14 @@ class Executor(core.Executor):  # type: ignore[misc]
 
 @lru_cache
 def executor_for(scheduler: str) -> type[Executor]:
-    """The executor of a scheduler, by its name. Raises `ConfigError` where it has no queue, and as `adapter_for`."""
+    """Return the executor class of a scheduler. Raises `ConfigError` if it has no queue, and as `adapter_for`."""
     if not adapter_for(scheduler).has_queue:
         raise ConfigError(f"{scheduler} has no queue", where="executor_for", fix="submitit.LocalExecutor")
     return type(f"{scheduler.capitalize()}Executor", (Executor,), {"scheduler": scheduler})
 
 
 class JobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
-    """What submitit asks about the task it is in, answered by the adapter."""
+    """submitit's view of the current task, from the adapter."""
 
     def __new__(cls, *args: Any) -> JobEnvironment:
         made: JobEnvironment = object.__new__(cls)  # submitit's own hands its arguments on to this
@@ -289,12 +289,12 @@ class JobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
         return Succession(self.paths.folder, self.job_id)
 
     def goes_on(self) -> bool:
-        """Whether the function runs in this job: another one may have been decided on, or none."""
+        """Whether the function runs in this job: another successor may have been chosen, or none."""
         number, mine = os.environ.get(envvars.FUNCTION_SUCCESSOR), self.info.job_id
         return number is None or self.succession.decide(int(number), mine) == mine
 
     def handle_signals(self, submission: Any) -> None:
-        """Checkpoint ``submission`` when the signal comes, and have a further job go on with it."""
+        """On the signal, checkpoint ``submission`` and submit a job that continues it."""
         self._handle_signals(self.paths, submission)
 
     def _handle_signals(self, paths: Any, submission: Any) -> None:

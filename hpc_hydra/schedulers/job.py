@@ -1,4 +1,4 @@
-"""What is told of jobs: what makes one, its states, what it holds, why it was not taken.
+"""Data about jobs: specification, states, allocation, submit errors.
 
 Must not know: any scheduler, Hydra, torch.
 """
@@ -20,12 +20,12 @@ Cause = Literal["out_of_memory", "node_lost", "launcher_lost", "preempted"]
 
 
 class SubmitError(SchedulerError):
-    """The scheduler did not take a job.
+    """The scheduler rejected a job.
 
     Attributes:
-        kind: ``permanent`` (asking again is no use), ``limit`` (room for it may come when other jobs have left the
-            queue), ``transient`` (the scheduler could not be asked; the retries of the submitter are used up),
-            ``array`` (it takes no such array; nothing of it is queued).
+        kind: ``permanent`` (a retry is pointless), ``limit`` (a retry may succeed when other jobs have left the queue),
+            ``transient`` (the scheduler is unreachable; all retries failed), ``array`` (no such array is allowed;
+            nothing of it is queued).
         ids: jobs of the same spec that are queued nevertheless, in the order of its runs.
     """
 
@@ -43,7 +43,7 @@ class SubmitError(SchedulerError):
 
 
 class State(Enum):
-    """A job's state in our own words; each adapter maps its scheduler's states to these, once."""
+    """State of a job. Each adapter maps its scheduler's states to these."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -51,7 +51,7 @@ class State(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
-    UNKNOWN = "unknown"  # the scheduler does not say; never counted as finished
+    UNKNOWN = "unknown"  # not reported by the scheduler; never counts as finished
 
     @property
     def is_finished(self) -> bool:
@@ -60,35 +60,35 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the scheduler says about one job or array element."""
+    """Status of one job or array element, as reported by the scheduler."""
 
     state: State
-    native: str = ""  # the scheduler's own word, e.g. NODE_FAIL
+    native: str = ""  # the scheduler's name of the state
     exit_code: int | None = None
     signal: int | None = None
-    reason: str = ""  # why it is pending, in words, or failed, in the scheduler's own
+    reason: str = ""  # why it is pending or failed
     start: float | None = None  # estimated start (pending) or start, Unix time
-    never: bool = False  # it waits, and will not start as it is
-    cause: Cause | None = None  # why it failed; None: for another reason, or the scheduler does not say
+    never: bool = False  # pending, and will never start
+    cause: Cause | None = None  # why it failed; None for any other reason, or if unknown
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a job holds, as its own processes see it: hosts in the scheduler's order, and the slots of each."""
+    """Resources of a running job: hosts in the scheduler's order, and the slots (CPUs) of each."""
 
     job_id: str
     hosts: tuple[str, ...]
     slots: tuple[int, ...]
-    gpus: tuple[int, ...] = ()  # of each host; empty: none, or nobody says
+    gpus: tuple[int, ...] = ()  # per host; empty if none or unknown
 
 
 @dataclass(frozen=True)
 class JobEndState:
-    """How a job stands whose ranks have ended, while its script still runs."""
+    """State of a job whose ranks have ended, while its script still runs."""
 
-    is_running: bool  # nobody has ended it: neither a person nor the time limit
-    reached_limit: bool = False  # the time limit has
-    is_preempted: bool = False  # it gives way to another job
+    is_running: bool  # neither cancelled nor at its time limit
+    reached_limit: bool = False  # the time limit
+    is_preempted: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,31 +99,30 @@ class JobSpec:
     plan: Plan
     runs: tuple[int, ...]
     sweep: Path  # absolute
-    workdir: Path  # where the user's command was given
-    tag: str  # unique for each submission: how the job is found when the answer to it was lost
+    workdir: Path  # working directory of the user's command
+    tag: str  # unique per submission; identifies the job if the submit answer was lost
     log: Path  # directory of the scheduler's own output; exists before submission
     rank_command: tuple[str, ...]  # argv of each rank: (python, -m, hpc_hydra.node, rank)
-    finish_command: tuple[str, ...]  # argv run once after the ranks of a run, gets the exit code appended
-    environ: Mapping[str, str] = field(default_factory=dict)  # HPC_HYDRA_* and the like, set for every rank
-    pythonpath: tuple[str, ...] = ()  # put before PYTHONPATH, so that this package is found on the nodes
+    finish_command: tuple[str, ...]  # argv run once after the ranks of a run, with the exit code appended
+    environ: Mapping[str, str] = field(default_factory=dict)  # HPC_HYDRA_* and others, set for every rank
+    pythonpath: tuple[str, ...] = ()  # prepended to PYTHONPATH, so that nodes find this package
     comment: str = ""
-    held: Allocation | None = None  # whose steps the runs are
-    attached: bool = False  # the script runs outside of the nodes, attached to a console
-    needs: tuple[str, ...] = ()  # directories besides sweep and workdir that the program needs, in a container too
+    held: Allocation | None = None  # the runs are steps of this allocation
+    attached: bool = False  # the script runs at the user's console, not on a node
+    needs: tuple[str, ...] = ()  # further directories that the program needs, also in a container
     home: str = ""  # the user's home directory
-    packs: tuple[int, ...] = ()  # how many of the runs, in their order, each allocation carries; empty: one each
-
-    follows: str = ""  # key of the job of its sweep after whose end it may begin (scheduler.array_parallelism)
+    packs: tuple[int, ...] = ()  # number of runs in each allocation, in order; empty: one run per job
+    follows: str = ""  # key of the job that must end first (scheduler.array_parallelism)
 
     @property
     def elements(self) -> int:
-        """How many things in the queue this is."""
+        """Number of jobs or array elements in the queue."""
         return len(self.packs) or len(self.runs)
 
     def ids_of_runs(self, elements: Sequence[str]) -> tuple[str, ...]:
-        """An id for each run from those of the things in the queue, of which only the first may be there.
+        """Return an id per run from the ids of the first queued elements.
 
-        Runs of one allocation share its id: theirs is ``ID+RUN``, see `queue_id`.
+        Packed runs of one allocation have ids ``ID+RUN``, see `queue_id`.
         """
         if not self.packs:
             return tuple(elements)
@@ -133,7 +132,7 @@ class JobSpec:
         return tuple(ids)
 
     def without(self, taken: int) -> JobSpec:
-        """What is left when its first ``taken`` runs are queued."""
+        """Return the spec without its first ``taken`` runs."""
         packs, left = list(self.packs), taken
         while packs and left > 0:
             left -= packs.pop(0)
@@ -141,5 +140,5 @@ class JobSpec:
 
     @property
     def python(self) -> str:
-        """The interpreter outside of a container, where the launch command runs."""
+        """The interpreter outside of containers, for the launch command."""
         return (None if self.plan.container else self.plan.python) or sys.executable

@@ -1,7 +1,7 @@
-"""Text of job scripts: the one place where a value becomes part of a shell script, and what all scripts share.
+"""Text of job scripts: quoting of values, and all that the scripts of different schedulers share.
 
-Scripts are plain bash without here-documents. Every value stands on one line, so that no scheduler can take a part of
-it for a directive. Must not know: any scheduler's options.
+Scripts are plain bash without here-documents. Every value is on one line, so that no scheduler reads a part of it as a
+directive. Must not know: any scheduler's options.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hpc_hydra.schedulers.environment import RANK_VARIABLES
 _UNSET = " ".join(("unset", *RANK_VARIABLES, "${!TORCHELASTIC_@}", f"${{!{envvars.PREFIX}@}}"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_WIDTH = 100  # columns after which a command goes on in the next line
+_WIDTH = 100  # columns after which a command is continued on the next line
 _DEAF = f"trap '' {' '.join(IGNORED_SIGNALS)}  # for all from here on: the end is noted, whatever comes"
 _ATTACHED = (
-    "trap : QUIT TERM  # the ranks are told too: wait for them, then say how they ended",
+    "trap : QUIT TERM  # the ranks are signalled too: wait for them, then report how they ended",
     f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C",
 )
 _MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
 
 
 def quote(value: str) -> str:
-    """``value`` as one word of bash, byte for byte, without a line break.
+    """Quote ``value`` as one word of bash, byte for byte, without a line break.
 
     Raises:
-        ConfigError: ``value`` holds a NUL, which no argument or variable can.
+        ConfigError: ``value`` contains a NUL character.
     """
     if "\0" in value:
-        raise ConfigError(f"{value!r} holds a NUL character, which no argument or variable can")
+        raise ConfigError(f"{value!r} contains a NUL character, which arguments and variables cannot")
     if value.isprintable():
         return shlex.quote(value)
     return "$'" + "".join(_escape(char) for char in value) + "'"
@@ -57,12 +57,12 @@ def _escape(char: str) -> str:
 
 
 def command(argv: Sequence[str]) -> str:
-    """``argv`` as one command of bash."""
+    """Format ``argv`` as one bash command."""
     return " ".join(quote(arg) for arg in argv)
 
 
 def comment(text: str) -> str:
-    """``text`` as one line of comment; nothing in it can end the line, or be a directive of a scheduler."""
+    """Format ``text`` as a one-line comment that no scheduler reads as a directive."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     marks = tuple(mark.lower() for mark in (*registry.constants("DIRECTIVE"), "pbs"))
     is_directive = re.sub(r"^\W*", "", line).lower().startswith(marks)
@@ -71,15 +71,16 @@ def comment(text: str) -> str:
 
 @dataclass(frozen=True)
 class SchedulerLines:
-    """What a scheduler adds to the scripts of its jobs. All are lines of shell, unless it says otherwise.
+    """Lines that a scheduler adds to the scripts of its jobs, in bash unless noted.
 
     Attributes:
-        scheduler: name of the adapter; the ranks ask it who they are.
-        job_id: bash word that gives the scheduler's id of this job or array element.
-        directives: lines that the scheduler reads, as they stand.
+        scheduler: name of the adapter that identifies the ranks.
+        job_id: bash word for the scheduler's id of this job or array element.
+        directives: lines for the scheduler, verbatim.
         head: run before everything else.
         before: run before the setup lines; in the script of a step, before the variables are set.
-        other_nodes: argv that starts one process on each node but the first, for the setup lines; empty: there is one.
+        other_nodes: argv that starts one process on each node that the script does not run on, for the setup lines;
+            empty if there is no such node.
     """
 
     scheduler: str
@@ -100,13 +101,13 @@ def job_script(
     notes: Iterable[str] = (),
     replica: Sequence[str] | None = None,
 ) -> str:
-    """The whole script of a job.
+    """Return the script of a job.
 
     Args:
-        launch: starts one process per rank, without the ranks' own argv.
-        select: bash word that gives the number of the run, from the array ``runs``.
+        launch: argv that starts one process per rank, without the ranks' argv.
+        select: bash word for the number of the run, from the array ``runs``.
         setup: the script runs the setup lines; else the launch command does.
-        notes: said in the script's head.
+        notes: comments at the top of the script.
         replica: `ReplicaLaunch.replica_command`, for a plan with replica groups.
     """
     about = (f"{spec.key} of the sweep {spec.sweep}", "runs " + " ".join(map(str, spec.runs)), spec.comment, *notes)
@@ -122,18 +123,20 @@ def job_script(
 
 
 def named_run(spec: JobSpec) -> str:
-    """Bash word for the run that the script's first argument names; a lone run needs no argument."""
+    """Return the bash word for the run named by the script's first argument, which is optional for a single run."""
     return f'"${{1-{spec.runs[0]}}}"' if len(spec.runs) == 1 else '"${1-}"'
 
 
 def step_script(spec: JobSpec, own: SchedulerLines, *, launch: Sequence[str], last: str = "") -> str:
-    """The script of one run in a part of an allocation; ``last`` is shell text behind the launch command.
+    """Return the script of one run in a part of an allocation; ``last`` is shell text after the launch command.
 
-    Its arguments are the run's number, its hosts, the name of its attempt, and its part of each host. By hand, without
-    an attempt, the script writes the outcome as a job of its own would; else who started it does.
+    Its arguments are the run's number, its hosts, the name of its attempt, and its part of each host. Without an
+    attempt (started by hand) the script writes the outcome itself; otherwise its starter does.
     """
     about = (f"one run of {spec.key} of the sweep {spec.sweep}, in a part of an allocation", spec.comment)
-    lines = [*_prologue(spec, own, about, ["trap : INT QUIT TERM USR1 USR2  # the ranks are told too: wait for them"])]
+    lines = [
+        *_prologue(spec, own, about, ["trap : INT QUIT TERM USR1 USR2  # the ranks are signalled too: wait for them"])
+    ]
     lines += ["", *_run(spec, own, '"${1-}"'), f'[ -z "${{3-}}" ] || {envvars.ATTEMPT}="$3"', *own.before]
     lines += [*_exports(spec), *container.exports(spec)]
     options, enter = container.around(spec)
@@ -142,20 +145,20 @@ def step_script(spec: JobSpec, own: SchedulerLines, *, launch: Sequence[str], la
     return "\n".join(lines)
 
 
-def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, stays: bool = False) -> str:
-    """The script of an allocation for several runs.
+def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, wait: bool = False) -> str:
+    """Return the script of an allocation for several runs.
 
     Args:
-        index: bash word that says which of the packs it is.
-        stays: the script awaits what it starts; else it becomes that.
+        index: bash word for the index of the pack.
+        wait: run the packer as a child process; else exec it.
     """
     about = (f"{spec.key} of the sweep {spec.sweep}", f"{len(spec.runs)} runs in {len(spec.packs)} allocations")
     lines = [*_prologue(spec, own, (*about, spec.comment)), "", *_variables(spec, own)]
     lines += [f'export {envvars.PACK}="{index}"', f'export {envvars.PACK_JOB}="{own.job_id}"', *own.before]
     lines += [*_setup(spec, own.other_nodes), *_exports(spec), ""]
-    if stays:
+    if wait:
         lines += [
-            "trap : INT TERM  # the packed runs are told too: wait for them",
+            "trap : INT TERM  # the packed runs are signalled too: wait for them",
             command(spec.rank_command),
             "exit $?",
         ]
@@ -165,7 +168,7 @@ def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, stays: bool =
 
 
 def interactive_script(spec: JobSpec) -> str:
-    """What an interactive shell on a node begins with: the directory, setup lines and environment of the ranks."""
+    """Return the script of an interactive shell with the directory, setup lines and environment of the ranks."""
     lines = [*_prologue(spec, SchedulerLines("", ""), (f"an interactive shell of {spec.plan.system}",))]
     for line in spec.plan.request.setup_lines:
         lines += ["", f"eval {quote(line)} || exit"]
@@ -176,7 +179,7 @@ def interactive_script(spec: JobSpec) -> str:
 
 
 def _prologue(spec: JobSpec, own: SchedulerLines, about: Iterable[str], traps: Sequence[str] = ()) -> Iterator[str]:
-    """What each script begins with, up to the directory that it runs in."""
+    """The beginning of each script, up to its working directory."""
     yield from ("#!/bin/bash", *own.directives, *(comment(text) for text in about if text))
     if spec.plan.logging.trace:
         yield from ("", "PS4='+ line $LINENO: '", "set -x")
@@ -191,15 +194,16 @@ def _finish(spec: JobSpec, code: str) -> Iterator[str]:
 def _starter(
     spec: JobSpec, launch: Sequence[str], replica: Sequence[str] | None, around: Sequence[str]
 ) -> Sequence[str]:
-    """What starts the ranks: the scheduler's launch command, MPI's own launcher, or what cares for replica groups.
+    """Return the command that starts the ranks: the scheduler's, mpiexec, or the supervisor of replica groups.
 
-    ``around`` are the words that bring a rank into its container.
+    Args:
+        around: words that start a rank in its container.
     """
     plan = spec.plan
     if plan.rendezvous.has_replicas:
         if replica is None:
             raise PlanError(
-                f"scheduler={plan.request.scheduler} cannot start, and start again, a part of a job",
+                f"scheduler={plan.request.scheduler} cannot start and restart a part of a job",
                 where="rendezvous",
                 fix="rendezvous=torchrun rendezvous.max_restarts=3 starts all ranks again",
             )
@@ -258,7 +262,7 @@ SETUP_THEN = (
     f'{{ echo "$hpc_hydra_line" >&"${envvars.SETUP_FD}"; exit "$hpc_hydra_code"; }}\n'
     'exec "${hpc_hydra_command[@]}"'
 )
-"""For ``bash -c``: runs setup lines and then a command, given as: how many lines there are, the lines, the command."""
+"""For ``bash -c``: run setup lines, then a command. Arguments: the number of lines, the lines, the command."""
 _ELSEWHERE = (
     """bash -c 'HOSTNAME=$(uname -n); hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' setup """
     """"${hpc_hydra_setup[@]}" || { hpc_hydra_code=$?; hpc_hydra_line="on another node"; }"""
@@ -266,7 +270,7 @@ _ELSEWHERE = (
 
 
 def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
-    """Setup lines: in the batch shell, whose exports reach all ranks; then once on each further node."""
+    """Run setup lines in the batch shell, whose exports reach all ranks; then once on each other node."""
     lines = spec.plan.request.setup_lines
     if not lines:
         return
@@ -275,7 +279,9 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     yield "hpc_hydra_setup=("
     yield from (f"  {quote(line)}" for line in lines)
     yield ")"
-    login = _LOGIN if any(_MODULES.search(line) for line in lines) else ""  # `module` may come with a login shell only
+    login = (
+        _LOGIN if any(_MODULES.search(line) for line in lines) else ""
+    )  # `module` may be defined in login shells only
     yield f"hpc_hydra_each='set --; hpc_hydra_num=0\n{login}{_EACH_LINE}'"
     yield 'eval "$hpc_hydra_each"'
     yield "set +eu"
@@ -292,17 +298,17 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
 
 
 def secrets_file(spec: JobSpec) -> tuple[Path, str] | None:
-    """The file that sets the variables with secrets, beside the script that reads it, and its text; None: no such."""
+    """Return path and text of the file that sets the variables with secrets; None if there are none."""
     if not spec.plan.hidden:
         return None
-    plan = spec.environ.get(envvars.PLAN, "")  # runs of several may share a job
+    plan = spec.environ.get(envvars.PLAN, "")  # runs of several plans may share a job
     lines = [line for var in spec.plan.hidden for line in export(var) if not line.startswith("#")]
     name = f"{spec.key}{f'.{plan}' if plan else ''}.secrets"
     return SweepPaths(spec.sweep).jobs / name, "\n".join([*lines, ""])
 
 
 def write_secrets(spec: JobSpec) -> None:
-    """Write the file of secrets that the script of a job reads; nobody else can."""
+    """Write the file of secrets that the script of a job reads, with mode 0600."""
     if found := secrets_file(spec):
         path, text = found
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +330,7 @@ def _exports(spec: JobSpec) -> Iterator[str]:
 
 
 def export(var: EnvVar) -> Iterator[str]:
-    """The lines that set one variable, with where it comes from; what only a node can decide is a comment."""
+    """Return the lines that set a variable, with its origin; variables set on the node are a comment."""
     name = _checked(var.name)
     source = "; ".join(text for text in (var.origin, var.source, var.checked and f"checked {var.checked}") if text)
     about = f"{var.why} ({source})" if var.why and source else var.why or source
@@ -344,7 +350,7 @@ def export(var: EnvVar) -> Iterator[str]:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} is no name of a variable: letters, digits and _, not beginning with a digit",
+            f"{name!r} is not a variable name: letters, digits and _, not beginning with a digit",
             where="launch.env",
             fix="a name such as NCCL_DEBUG",
         )
@@ -352,7 +358,7 @@ def _checked(name: str) -> str:
 
 
 def _wrapped(launch: Sequence[str], rest: str) -> list[str]:
-    """``launch`` and the shell text ``rest``, one command on a few lines that people can read."""
+    """Format ``launch`` and the shell text ``rest`` as one command, wrapped for reading."""
     lines = [""]
     for word in map(quote, launch):
         if lines[-1] and len(lines[-1]) + len(word) > _WIDTH:

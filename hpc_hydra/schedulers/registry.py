@@ -1,8 +1,8 @@
 """Schedulers by name: the folders beside this module, and entry points ``hpc_hydra.schedulers`` of other packages.
 
-A folder ``NAME/`` has a module `adapter` with a `Scheduler` whose ``name`` is NAME, and may have a module `ranks` with
-the functions `Scheduler.rank_info` and those of `TaskVariables`: a rank loads that alone, and not how jobs are written.
-Must not know: any scheduler; each is imported when it is asked for.
+A folder ``NAME/`` has a module `adapter` with a `Scheduler` whose ``name`` is NAME. It may have a light module `ranks`
+with the functions of `Scheduler.rank_info` and `TaskVariables`, so that ranks do not import the adapter.
+Must not know: any scheduler; each is imported on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc_hydra.planning.types import RankInfo
     from hpc_hydra.schedulers.base import Allocation, Scheduler, Submitter
 
-STEP = "/step"  # behind the name, where runs are steps of an allocation that their launcher was in
+STEP = "/step"  # suffix of a scheduler's name when the runs are steps of an allocation already held (slurm/step)
 
 
 def names() -> tuple[str, ...]:
@@ -36,22 +36,22 @@ def built_in() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def with_ranks() -> tuple[str, ...]:
-    """Names of the schedulers whose tasks `rank_info` knows without loading the adapter, sorted.
+    """Names of the schedulers with a light `ranks` module, sorted.
 
-    Tasks of the others are started by our own job scripts alone, which set HPC_HYDRA_RUN.
+    Tasks of the other schedulers are only recognised in our own job scripts, which set HPC_HYDRA_RUN.
     """
     return _folders_with("ranks")
 
 
 @cache
 def constants(name: str) -> tuple[Any, ...]:
-    """What the folders of this package say, each in its ``__init__``, by a constant of this name; sorted by folder."""
+    """Values of the constant ``name`` in every scheduler folder's ``__init__`` that defines it, sorted by folder."""
     folders = (import_module(f"{__package__}.{folder}") for folder in built_in())
     return tuple(value for value in (getattr(folder, name, None) for folder in folders) if value is not None)
 
 
 def adapter_for(name: str) -> Scheduler:
-    """The adapter of a scheduler; also of steps inside of one of its allocations (``slurm/step``).
+    """Return the adapter of a scheduler, also for steps in an allocation (``slurm/step``).
 
     Raises:
         ConfigError: no scheduler of this name.
@@ -73,50 +73,50 @@ def adapter_for(name: str) -> Scheduler:
 
 
 def rank_info(name: str, env: Mapping[str, str]) -> RankInfo | None:
-    """`Scheduler.rank_info`: who the process with this environment is. Raises as `adapter_for` and that do."""
+    """Call `Scheduler.rank_info`. Raises as that and `adapter_for` do."""
     found: RankInfo | None = _source(name).rank_info(env)
     return found
 
 
 def cpus_of_tasks(name: str, env: Mapping[str, str]) -> list[list[int]]:
-    """`TaskVariables.cpus_of_tasks`: by local ranks; empty: not known."""
+    """Call `TaskVariables.cpus_of_tasks`; empty if unknown."""
     return _of_task(name, "cpus_of_tasks", env) or []
 
 
 def gpus_of_task(name: str, env: Mapping[str, str]) -> str:
-    """`TaskVariables.gpus_of_task`: identifiers with commas; empty: not known."""
+    """Call `TaskVariables.gpus_of_task`; empty if unknown."""
     return _of_task(name, "gpus_of_task", env) or ""
 
 
 def array_id(name: str, env: Mapping[str, str]) -> str:
-    """`TaskVariables.array_id`; empty: the job is no element of an array."""
+    """Call `TaskVariables.array_id`; empty outside of arrays."""
     return _of_task(name, "array_id", env) or ""
 
 
 def signals_tasks_only(name: str, env: Mapping[str, str]) -> bool:
-    """`TaskVariables.signals_tasks_only`: whether a task has to hand on the signals that it gets."""
+    """Call `TaskVariables.signals_tasks_only`: whether a task must forward its signals."""
     return bool(_of_task(name, "signals_tasks_only", env))
 
 
-def _of_task(name: str, what: str, env: Mapping[str, str]) -> Any:
-    """What a method of `TaskVariables` says; None where the scheduler does not have it."""
-    tell = getattr(_source(name), what, None)
-    return tell(env) if tell else None
+def _of_task(name: str, method: str, env: Mapping[str, str]) -> Any:
+    """Call a method of `TaskVariables`; None if the scheduler lacks it."""
+    function = getattr(_source(name), method, None)
+    return function(env) if function else None
 
 
 def _source(name: str) -> Any:
-    """What knows the tasks of a scheduler: its module `ranks`, else its adapter."""
+    """Return the module `ranks` of a scheduler, or its adapter."""
     name = name.removesuffix(STEP)
     return import_module(_module(name, "ranks")) if name in with_ranks() else adapter_for(name)
 
 
 def has_queue(name: str) -> bool:
-    """Whether jobs outlive the launcher, in a queue of the scheduler's; False where there is no scheduler."""
+    """Whether jobs outlive the launcher in the scheduler's queue."""
     return not name.endswith(STEP) and adapter_for(name).has_queue
 
 
 def submitter(name: str, held: Allocation | None = None) -> Submitter:
-    """A fresh submitter of a scheduler, of which a launcher needs one. ``held``: runs are its steps."""
+    """Return a new submitter. With ``held``, runs are steps of that allocation."""
     if held is None:
         return adapter_for(name).submitter()
     from hpc_hydra.schedulers.allocation_queue import StepSubmitter

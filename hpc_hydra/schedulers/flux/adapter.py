@@ -47,7 +47,7 @@ __all__ = ["STATES", "Flux"]
 
 _PARENT, _AGAIN, _NAME = f"{envvars.PREFIX}FLUX_PARENT", f"{envvars.PREFIX}FLUX_AGAIN", f"{envvars.PREFIX}FLUX_NAME"
 _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
-_WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux tells the ranks too: wait for them"
+_WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux signals the ranks too: wait for them"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
 _ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]

@@ -166,7 +166,7 @@ class Lsf(
             argv = [spec.python, "-m", "hpc_hydra.node", "blaunch", "--nodes", str(request.nodes), *given]
             argv += [*(["--whole"] if request.exclusive else []), *self._per_node(request)]
         before = (
-            "trap : INT QUIT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them",
+            "trap : INT QUIT TERM USR1 USR2 URG  # LSF signals the ranks too: wait for them",
             f"export {ranks.FLAVOUR}={flavour(request)}{f' {ranks.STEP}=1' if csm else ''}",
         )
         own = SchedulerLines(self.name, "${LSB_JOBID:-by-hand}", before=before)
@@ -176,7 +176,7 @@ class Lsf(
     def _head(spec: JobSpec) -> Iterator[str]:
         yield '[ "${LSB_JOBINDEX:-0}" -gt 0 ] && hpc_hydra_index=$LSB_JOBINDEX || hpc_hydra_index='
         if not spec.attached:
-            yield "trap : INT TERM USR1 USR2 URG  # LSF tells the ranks too: wait for them, then say how they ended"
+            yield "trap : INT TERM USR1 USR2 URG  # LSF signals the ranks too: wait, then report how they ended"
             log = quote(f"{spec.log}/{spec.key}.")
             yield f'[ -z "${{LSB_JOBID-}}" ] || exec >>{log}{_JOB_ID}.log 2>&1  # LSF itself would write it at the end'
         if flavour(task_request(spec.plan)) == "csm":

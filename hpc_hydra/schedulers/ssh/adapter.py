@@ -91,7 +91,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
             bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
             run = f"${{1:-{spec.runs[0]}}}"
             own = SchedulerLines(self.name, f"{spec.key}.{run}", before=before)
-            return pack_script(replace(spec, plan=bare), own, index=f"run {run}", stays=True)
+            return pack_script(replace(spec, plan=bare), own, index=f"run {run}", wait=True)
         return job_script(
             spec,
             SchedulerLines(self.name, "$$", before=before),
