@@ -9,7 +9,7 @@ import pytest
 
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, RendezvousError
-from hpc_hydra.planning.hosts import Host, read
+from hpc_hydra.planning.hosts import ListedHost, read
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
 from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.planner import plan
@@ -34,7 +34,7 @@ def planned(resources: dict[str, object] | None = None, **scheduler: object) -> 
 
 def test_a_list_of_hosts_has_comments_and_slots() -> None:
     lines = ["# rack 1", "node01 slots=4", "", "  me@10.0.0.7   # the big one", "fe80::1%eth0"]
-    assert read(lines, "FILE") == (Host("node01", 4), Host("me@10.0.0.7"), Host("fe80::1%eth0"))
+    assert read(lines, "FILE") == (ListedHost("node01", 4), ListedHost("me@10.0.0.7"), ListedHost("fe80::1%eth0"))
 
 
 @pytest.mark.parametrize(
