@@ -1,6 +1,6 @@
-"""Start modes: how the ranks of a run come to life, one module each.
+"""Start modes: how the ranks of a run are started, one module each.
 
-A new one is a module with ``supervise(context, signals)``, a line of `MODES`, and a value of `Rendezvous.start_mode`.
+A new mode is a module with ``supervise(context, signals)``, a line of `MODES`, and a value of `Rendezvous.start_mode`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ MODES = {
     "mpi": "hpc_hydra.node.modes.mpi_rank",
     "torchrun": "hpc_hydra.node.modes.torchrun",
 }
-"""`Rendezvous.start_mode` → the module that starts the ranks. Imported when used: each loads what it alone needs."""
+"""`Rendezvous.start_mode` → its module, imported on use."""
 
 
 def supervise(signals: Signals) -> int | Child:
-    """Start this task's rank, or all ranks of this node, and wait for them.
+    """Start the rank of this task, or all ranks of this node, and wait for them.
 
     Args:
-        signals: held back since this process began.
+        signals: blocked since this process began.
 
-    Returns the exit code; in a forked child, what is to be called to run the program (from the outermost frame, so that
-    nothing of the supervisor's is on the way of its exceptions).
+    Returns:
+        The exit code. In a forked child: the function that runs the program. It is called from the outermost frame, so
+        that tracebacks contain no frames of the supervisor.
     """
     host = socket.gethostname()
     try:

@@ -1,6 +1,6 @@
-"""Ranks that the scheduler starts itself, one task each: ``rendezvous=tcp``.
+"""One scheduler task per rank: ``rendezvous=tcp``.
 
-Must not know: how any scheduler starts them, what the program does.
+Must not know: how a scheduler starts tasks, what the program does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpc_hydra.processes import Signals, Stopped
 
 
 def supervise(context: RankContext, signals: Signals) -> int | Child:
-    """As `modes.supervise`, for one rank that the scheduler's variables identify."""
+    """As `modes.supervise`, for a rank identified by the scheduler's variables."""
     try:
         with record_startup_error(context):
             info = identify(context.attempt, context.plan, os.environ, context.host)

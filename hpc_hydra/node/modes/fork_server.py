@@ -1,8 +1,8 @@
-"""One process a node that imports torch once and forks the ranks there. For ``rendezvous.fork_server=true``.
+"""One process per node that imports torch once and forks the ranks: ``rendezvous.fork_server=true``.
 
-The scheduler starts one of these on each node, with the share of all its ranks. They find each other as ranks do, and
-each forks its ranks' supervisors, which then go on as those that a scheduler started. It forks before any device or MPI
-is touched; where a fork could not be right, it says why, and its ranks start interpreters of their own.
+The scheduler starts one server per node, with the CPUs and GPUs of all its ranks. The servers rendezvous as ranks do
+and fork the supervisors of their ranks, before a device or MPI is initialised. If forking is unsafe, the server says
+why, and each rank executes an interpreter of its own.
 
 Must not know: what the program does.
 """
@@ -58,10 +58,10 @@ SHARED = (
     *rank_process.PRELOADED, "torch", "torch.distributed", "hpc_hydra.config.store", "hpc_hydra.node.rank.distributed",
     "hpc_hydra.node.rank.program", "hpc_hydra.node.rank.return_value",
 )  # fmt: skip
-"""What every rank imports, besides the user's own program."""
+"""Modules that every rank imports."""
 
 COMPILER = "torch._dynamo"
-"""What torch imports with the first optimizer and with DDP: it takes as long as torch itself."""
+"""Imported by torch with the first optimizer and with DDP; takes as long as torch itself."""
 _NEEDS_IT = re.compile(rb"DistributedDataParallel|torch\.optim|torch\.compile|fully_shard|FullyShardedDataParallel")
 _SETS_IT_UP = re.compile(rb"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TRITON_")
 
@@ -83,7 +83,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                 for info in ranks:
                     pid = os.fork()
                     if pid == 0:
-                        os.setpgid(0, 0)  # what is sent to the server's group is handed on by it, once
+                        os.setpgid(0, 0)  # the server forwards signals of its group, once
                         die_with_parent(parent, signal.SIGTERM)
                         if held is not None:
                             held.close()
@@ -98,7 +98,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
 
 
 def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
-    """Who a rank is, from who its node is."""
+    """Return the identity of a rank, from that of its server."""
     procs = plan.request.procs_per_node
     return replace(
         node, rank=node.node_rank * procs + local, local_rank=local, world_size=plan.world_size, local_world_size=procs
@@ -106,7 +106,7 @@ def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
 
 
 def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | None:
-    """Import what all ranks need. Returns why they may not be forked from here; None: they may."""
+    """Import what all ranks need. Returns why ranks must not be forked from this process, or None."""
     program, plan = context.record.program, context.plan
     if program.kind == "command":
         return "a command is a program of its own"
@@ -119,7 +119,7 @@ def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | N
     )  # fmt: skip
     if environment.needs_new_image(os.environ, env):
         return "variables of the plan are read when an interpreter starts"
-    gpu_visibility.settle(os.environ, plan)  # which of them a rank sees, it says for itself
+    gpu_visibility.settle(os.environ, plan)  # each rank sets its own selection
     names = {name for name in env if READ_AT_IMPORT.match(name)}.difference(visible_gpus.VARIABLES)
     os.environ.update({name: env[name] for name in names})
     try:
@@ -132,7 +132,7 @@ def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | N
     except ImportError as error:
         return str(error)
     _warm_up()
-    gc_tuning.freeze()  # ranks leave these pages as they are
+    gc_tuning.freeze()  # keeps the pages shared with the ranks
     if threading.active_count() > 1:
         return "a thread was started by what is imported"
     if any(module.is_initialized() for name in ("cuda", "xpu") if (module := getattr(torch, name, None)) is not None):
@@ -141,9 +141,9 @@ def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | N
 
 
 def imports_compiler(context: RankContext) -> bool:
-    """Whether the ranks will import torch's compiler, as far as script and configuration tell.
+    """Whether the ranks will import torch's compiler, judging by script and configuration.
 
-    Where the script sets variables that it reads at import, it is left to the ranks, after these lines.
+    False if the script sets variables that the compiler reads at import.
     """
     program, text = context.record.program, b""
     with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def imports_compiler(context: RankContext) -> bool:
 
 
 def _warm_up() -> None:
-    """Read one interpolation: the tables of OmegaConf's parser, which it fills as it goes, are then all ranks'."""
+    """Resolve one interpolation, so that the ranks share the caches of OmegaConf's parser."""
     from omegaconf import OmegaConf
 
     OmegaConf.create({"a": {"b": "x"}, "c": f"${{a.b}}/${{oc.env:{envvars.RUN},null}}"})["c"]
@@ -165,7 +165,7 @@ def _warm_up() -> None:
 def _supervise_rank(
     context: RankContext, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool
 ) -> int | Child:
-    """In the fork: a rank's supervisor, and in its child the program."""
+    """In the fork: run the rank's supervisor, and in its child the program."""
     signals = Signals()
     signals.start_with_none_blocked()
     try:
@@ -176,7 +176,7 @@ def _supervise_rank(
 
 
 def _watch(running: dict[int, int], signals: Signals) -> int:
-    """Wait for all ranks; the first that fails ends the others. Returns its code."""
+    """Wait for all ranks; end the others when one fails. Returns the exit code of the first failure."""
     code = 0
     kill_at: float | None = None
     for early in dict.fromkeys(signals.seen):  # before there were ranks

@@ -1,15 +1,13 @@
-"""Who a rank is and where the others are, from MPI itself: for ``rendezvous=mpi``. No scheduler's variable is needed.
+"""Identifies ranks and finds rank 0 by MPI: ``rendezvous=mpi``. Needs no variable of a scheduler.
 
-MPI is initialised in the process that runs the user's program, after the supervisor has forked it, and stays
-initialised: the program may use mpi4py as under any launcher. The other ways are worse. A supervisor that initialises
-MPI and forks afterwards breaks fabrics that register memory, and takes the only connection to the launcher (PMI allows
-one MPI_Init for each task) away from the program; so does a short-lived probe before it. The supervisor therefore does
-not know its rank when it forks: the two talk over a socket, and rank 0's supervisor, which outlives the program, holds
-the port.
+The supervisor forks first. MPI is then initialised in the process of the user's program and stays initialised, so that
+the program may use mpi4py as under any launcher. A supervisor that forks after MPI_Init breaks fabrics that register
+memory; and PMI allows one MPI_Init per task, which a supervisor or a short-lived probe would use up. The supervisor
+therefore learns its rank from the program, over a socket. The supervisor of rank 0 reserves the port.
 
-    program → supervisor    who I am (`Introduction`), or why that cannot be told
-    supervisor → program    rank 0 only: where rank 0 is
-    program → supervisor    where rank 0 is, as MPI's broadcast gave it
+    program → supervisor    its `RankInfo`, or an error
+    supervisor → program    rank 0 only: the endpoint
+    program → supervisor    the endpoint, as broadcast by MPI
 
 Must not know: plans, sweeps, logs.
 """
@@ -28,28 +26,28 @@ from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node.rank.rendezvous import Endpoint
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 
-# How many processes a launcher of MPI says that it started, best first; the scheduler's own variable comes last.
+# World size according to MPI launchers, in order of preference; the scheduler's own variable comes last.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
 INSTALL = (
     "pip install mpi4py mpich (wheels of both), or build it with the machine's own MPI: "
     "MPICC=mpicc pip install --no-binary=mpi4py mpi4py; rendezvous=tcp needs no MPI"
 )
-_well = False  # the program ended well: only then is MPI finalised
+_well = False  # the program succeeded: only then is MPI finalised
 
 
 class Channel:
-    """One end of the socket between a supervisor and the program it forked: one JSON object a line."""
+    """One end of the socket between supervisor and program: one JSON object per line."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._read = b""
 
     def send(self, what: Mapping[str, Any]) -> None:
-        """Send. Raises `OSError` where the other end is gone."""
+        """Send a message. Raises `OSError` if the other end is closed."""
         self.connection.sendall(json.dumps(what).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """What was said; None where the other end is gone. Blocks, unless the connection has a time-out."""
+        """Receive a message; None if the other end is closed. Blocks, unless the connection has a timeout."""
         while b"\n" not in self._read:
             block = self.connection.recv(65_536)
             if not block:
@@ -61,11 +59,11 @@ class Channel:
 
 
 def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
-    """In the program's process: initialise MPI, tell the supervisor who this is, learn where rank 0 is.
+    """In the program's process: initialise MPI, send the rank to the supervisor, receive the endpoint of rank 0.
 
     Raises:
-        RendezvousError: there is no mpi4py, or it cannot be used.
-        HpcHydraError: the supervisor is gone.
+        RendezvousError: mpi4py is missing or cannot be used.
+        HpcHydraError: the supervisor has exited.
     """
     world = _world()
     info = _identity(world, os.environ)
@@ -84,7 +82,7 @@ def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
 
 
 def _world() -> Any:
-    """MPI's COMM_WORLD. A program that fails does not finalise MPI: that would wait for the ranks that go on."""
+    """Return MPI's COMM_WORLD. A failed program does not finalise MPI, which would wait for the other ranks."""
     try:
         import mpi4py
 
@@ -115,7 +113,7 @@ def _identity(world: Any, env: Mapping[str, str]) -> RankInfo:
 def rank_info(
     rank: int, local_rank: int, local_world_size: int, leaders: Sequence[tuple[int, str]], *, source: str
 ) -> RankInfo:
-    """Who a rank is. Nodes are counted in the order of their first rank.
+    """Return the identity of a rank. Nodes are numbered in the order of their first rank.
 
     Args:
         leaders: for each rank, the lowest rank on its node, and the name of its host.
@@ -136,13 +134,13 @@ def rank_info(
 
 
 def check_size(size: int, env: Mapping[str, str], library: str) -> None:
-    """Refuse a world of one where the launcher started several: mpi4py and the launcher do not speak to each other.
+    """Raise `RendezvousError` for a world of one if the launcher started several processes.
 
-    Raises `RendezvousError` naming the launcher's variable.
+    mpi4py and the launcher are then incompatible. The error names the launcher's variable.
     """
     if size > 1:
         return
-    from hpc_hydra.schedulers.capabilities import MpiTasks  # weight: most ranks do without
+    from hpc_hydra.schedulers.capabilities import MpiTasks  # heavy; few ranks need it
     from hpc_hydra.schedulers.registry import adapter_for
 
     adapter = adapter_for(env[envvars.SCHEDULER]) if env.get(envvars.SCHEDULER) else None
@@ -163,14 +161,14 @@ def check_size(size: int, env: Mapping[str, str], library: str) -> None:
 
 
 def note_exit_code(code: int) -> int:
-    """Note how the program ended; returns the exit code as it is."""
+    """Note the program's exit code and return it."""
     global _well
     _well = code == 0
     return code
 
 
 def finalize() -> None:
-    """Leave MPI, before this process becomes another program."""
+    """Finalise MPI, before this process executes another program."""
     from mpi4py import MPI
 
     if not MPI.Is_finalized():

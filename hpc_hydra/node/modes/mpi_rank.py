@@ -1,6 +1,6 @@
-"""The supervisor of a rank that knows itself by MPI: it forks first, and learns from the program who it is.
+"""The supervisor of a rank that MPI identifies: it forks the program first and receives the rank from it.
 
-`hpc_hydra.node.modes.mpi` says why. Must not know: MPI.
+See `hpc_hydra.node.modes.mpi` for the reason. Must not know: MPI.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, e
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of
 
-_PAUSE = 0.01  # seconds between two looks at what the program says, while MPI is initialised
+_PAUSE = 0.01  # seconds between two polls of the program while MPI is initialised
 
 
 def supervise(context: RankContext, signals: Signals) -> int | Child:
-    """As `modes.supervise`, once it is known that MPI says who this rank is."""
+    """As `modes.supervise`, for a rank identified by MPI."""
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
     parent = os.getpid()
@@ -66,7 +66,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
 
 
 class _Conversation:
-    """What the supervisor hears from the program that it forked."""
+    """Receives the program's messages, until the timeout of the rendezvous."""
 
     def __init__(self, channel: Channel, child: int, signals: Signals, context: RankContext) -> None:
         self.channel, self._child, self._signals, self._host = channel, child, signals, context.host
@@ -75,7 +75,7 @@ class _Conversation:
         self._gone = False
 
     def receive(self, name: str) -> Any:
-        """Raises `RendezvousError` with what the program says, or that it says nothing; `Stopped`."""
+        """Return field ``name`` of the next message. Raises `RendezvousError` for an error or no answer; `Stopped`."""
         while not select.select([self.channel.connection], [], [], 0)[0]:
             self._signals.pause(_PAUSE)
             if time.monotonic() > self._end:
@@ -101,7 +101,7 @@ class _Conversation:
         return said[name]
 
     def end(self) -> None:
-        """The program is not to go on."""
+        """Kill the program."""
         if not self._gone:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
@@ -113,7 +113,7 @@ def _with_job(context: RankContext, info: RankInfo) -> RankInfo:
 
 
 def _program(context: RankContext, channel: Channel, writer: int) -> Child:
-    """In the child: by MPI become a rank."""
+    """In the child: identify the rank by MPI and prepare the program."""
     try:
         info, meeting = mpi.introduce(channel)
         context = context.identified(_with_job(context, info), os.environ)
@@ -129,7 +129,7 @@ def _program(context: RankContext, channel: Channel, writer: int) -> Child:
 
 
 def _run_in_mpi(context: RankContext) -> int:
-    """Run the program within MPI; a command that is no Python program has to start without it."""
+    """Run the program with MPI initialised; a command other than Python is executed after MPI is finalised."""
     try:
         code = _command(context) if context.record.program.kind == "command" else run_program(context)
     except SystemExit as leaving:

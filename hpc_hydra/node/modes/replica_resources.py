@@ -1,4 +1,4 @@
-"""What of a node belongs to one of several replica groups on it: a part of its GPUs and of its cores.
+"""Divides the GPUs and cores of a node among its replica groups.
 
 Entries of GPU lists are opaque: indices, ``GPU-…`` and ``MIG-…`` identifiers. Must not know: torch, the scheduler.
 """
@@ -15,7 +15,7 @@ from hpc_hydra.schedulers.visible_gpus import ROCR, show, visible
 
 
 def take_share(plan: Plan, replica: int) -> None:
-    """Confine this process, and what it starts, to its replica group's part of the node."""
+    """Confine this process and its children to their replica group's part of the node."""
     parts = plan.rendezvous.replicas_per_node
     if parts == 1:
         return
@@ -29,11 +29,11 @@ def take_share(plan: Plan, replica: int) -> None:
 
 
 def show_part(env: MutableMapping[str, str], vendor: str | None, part: int, parts: int, gpus: int) -> None:
-    """Show one part its GPUs.
+    """Make the GPUs of one part visible.
 
     Args:
-        part: which of ``parts``, from 0.
-        gpus: of a part; where there are fewer than all parts need (``oversubscribe``), parts share them.
+        part: number of the part, from 0 to ``parts`` - 1.
+        gpus: GPUs per part. With fewer than all parts need (``oversubscribe``), parts share GPUs.
     """
     if gpus:
         told = visible(env, vendor)

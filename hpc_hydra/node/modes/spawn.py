@@ -1,9 +1,9 @@
-"""Starts the ranks of a run on one machine, as a scheduler's launch command does on many.
+"""Starts the ranks of a run on one machine, in the role of a scheduler's launch command.
 
     python -m hpc_hydra.node spawn --procs N [--gpus-per-proc G] [--cpus-per-proc C] [--first-rank R] -- command args…
 
-Each rank is the leader of a process group of its own. The first that fails ends the others; whatever ends this process,
-also SIGKILL, ends all. All ranks see all GPUs of the run; their local rank picks one.
+Each rank leads a process group. A failed rank ends the others, and the end of this process, even by SIGKILL, ends all.
+All ranks see all GPUs of the run and choose by local rank.
 Must not know: what the command does.
 """
 
@@ -39,7 +39,7 @@ from hpc_hydra.schedulers.resource_slice import confine
 
 
 def spawn(argv: Sequence[str]) -> int:
-    """Returns the exit code of the first rank that failed, 0 where none did, 128+n when told to stop by signal n."""
+    """Return the exit code of the first rank that failed, 0 if none did, or 128+n after stop signal n."""
     options, command = _parse(argv)
     signals = Signals()
     try:
@@ -51,7 +51,7 @@ def spawn(argv: Sequence[str]) -> int:
     running: dict[int, int] = {}  # pid → rank
     attached = bool(os.environ.get(envvars.ATTACHED))
     if attached:
-        die_with_parent(os.getppid(), signal.SIGTERM)  # the job script, which goes with the console
+        die_with_parent(os.getppid(), signal.SIGTERM)  # the job script, which ends with the console
     consoles: list[Lines] = []
     try:
         for rank in range(options.procs):
@@ -65,7 +65,7 @@ def spawn(argv: Sequence[str]) -> int:
     finally:
         for pid in running:
             signal_group(pid, signal.SIGKILL)
-        kill_children()  # what ranks left behind, too
+        kill_children()  # including processes that ranks left behind
         for stream in consoles:
             stream.end()
     lost = next((s.lost for s in consoles if s.lost is not None and s.lost.errno == errno.ENOSPC), None)
@@ -76,7 +76,7 @@ def spawn(argv: Sequence[str]) -> int:
 
 
 def rank_variables(base: Mapping[str, str], rank: int, procs: int, host: str, cpus: int | None) -> dict[str, str]:
-    """The environment of one rank: who it is; as many threads as it has cores, unless that is set."""
+    """Return the environment of one rank. OMP_NUM_THREADS defaults to its number of cores."""
     env = {
         **base,
         envvars.SPAWN_RANK: str(rank),
@@ -108,12 +108,12 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, con
     parent = os.getpid()
     pid = os.fork()
     if pid:
-        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+        with contextlib.suppress(OSError):  # the child does the same; either may be first
             os.setpgid(pid, pid)
         return pid
     try:
         os.setpgid(0, 0)
-        # SIGTERM, not SIGKILL: a rank's supervisor notices that we are gone and ends its whole group.
+        # SIGTERM, not SIGKILL: the supervisor then kills its whole process group.
         die_with_parent(parent, signal.SIGTERM)
         signals.restore()
         if env.get(envvars.ATTACHED) and env[envvars.SPAWN_RANK] == "0":
@@ -130,14 +130,14 @@ def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, con
 
 
 def _take_terminal() -> None:
-    """The first rank of a run attached to a console reads what is typed there, and gets its interrupts."""
+    """Give the console's input and interrupts to the first rank of an attached run."""
     if not os.isatty(0):
         return
-    ours = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or the kernel stops a background process that asks
+    ours = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or the kernel stops this background process
     with contextlib.suppress(OSError):
         os.tcsetpgrp(0, os.getpgrp())
     signal.signal(signal.SIGTTOU, ours)
-    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # one rank that stops would let the others wait
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped rank would block the others
 
 
 def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
@@ -149,7 +149,8 @@ def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
             for pid in running:
                 signal_group(pid, signum)
         if signum in STOP:
-            kill_at = time.monotonic() + (0 if kill_at and signals.told_again else GRACE)  # told twice: at once
+            at_once = kill_at is not None and signals.told_again
+            kill_at = time.monotonic() + (0 if at_once else GRACE)
             code = code or 128 + signum
         for rank, status in _ended(running):
             failed, killed = exit_code(status)

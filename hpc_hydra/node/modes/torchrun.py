@@ -1,9 +1,9 @@
-"""One torchrun agent a node: its supervisor, which outlives it. For ``torchrun``, ``static``, ``torchft``.
+"""The supervisor of one torchrun agent per node: ``torchrun``, ``static`` and ``torchft``.
 
-The scheduler starts one of these on each node. It finds the others as a rank of ``rendezvous=tcp`` does, forks the
-agent (torch's, in `torchrun_agent`), and is the only one that the agent hears signals from. Left to itself,
-torchrun dies of a warning signal and leaves its workers behind, and a second SIGTERM ends its wait for them. Each
-worker has a supervisor of its own (`torchrun_worker`), which says how it ended: torchrun says 1 for everything.
+The scheduler starts one supervisor on each node. Supervisors rendezvous as ranks of ``rendezvous=tcp`` do. Each forks
+torch's agent (`torchrun_agent`) and filters its signals: torchrun alone dies of a warning signal without its workers,
+and stops waiting for them at a second SIGTERM. Each worker has a supervisor of its own (`torchrun_worker`), which
+records how it ended, because torchrun exits with 1 for every failure.
 
 Must not know: torch.
 """
@@ -44,28 +44,28 @@ from hpc_hydra.records.collect import first_cause, read_ends
 from hpc_hydra.records.files import read_json, write_json
 
 STOP_BY = signal.SIGRTMIN
-"""The agent is told to stop by the real-time signal of this number plus that of the signal its workers shall get."""
+"""To stop the agent, send STOP_BY plus the number of the signal for its workers."""
 
-_LOOK = 1.0  # seconds between two looks at what became of the other agents
-_MEANWHILE = 0.3  # seconds in which a scheduler that signals every process reaches the workers, too
+_LOOK = 1.0  # seconds between two checks of the other agents
+_MEANWHILE = 0.3  # seconds for a scheduler that signals every process to reach the workers, too
 
 
 @dataclass(frozen=True)
 class Node:
-    """What the agent of one node is told."""
+    """Settings of the agent of one node."""
 
     settings: Rendezvous
     procs: int
     nodes: int
     node_rank: int
-    address: str  # where the first node's agent is
+    address: str  # of the first node's agent
     port: int
     here: str  # address of this node
     run_id: str
     log_dir: Path
-    rounds: Path  # where rank 0's agent counts
+    rounds: Path  # file in which rank 0's agent counts starts
     host: str = ""
-    own_round: Path | None = None  # where this node's agent says when it last started ranks; None: it need not
+    own_round: Path | None = None  # file of the last start of ranks on this node; None: not elastic
 
 
 def supervise(context: RankContext, signals: Signals) -> int | Child:
@@ -95,7 +95,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
 
 
 def agent_plan(plan: Plan) -> Plan:
-    """The plan of one agent: of replica groups, each has an address and a port of its own, and is restarted as one."""
+    """Return the plan of one agent. A replica group has its own address, port and restarts."""
     settings = plan.rendezvous
     if not settings.has_replicas:
         return plan
@@ -104,7 +104,7 @@ def agent_plan(plan: Plan) -> Plan:
 
 
 def with_job_hosts(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
-    """An agent of a replica group has to be reached from all nodes of the job, not of its step only."""
+    """Return ``info`` with all hosts of the job: agents of a replica group are reached from outside their step."""
     hosts = tuple(host for host in env.get(envvars.JOB_HOSTS, "").split(",") if host) or info.hosts
     return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
 
@@ -129,7 +129,7 @@ def _node(context: RankContext, meeting: rendezvous.Endpoint) -> Node:
 
 
 def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
-    """This node's address: the one that rank 0 would publish if it were here."""
+    """Return this node's address, as rank 0 would publish it."""
     name = host if settings.has_replicas or not info.hosts else info.hosts[info.node_rank]
     return rendezvous.address_of(
         dataclasses.replace(settings, master_addr=None), dataclasses.replace(info, master_host=name)
@@ -137,7 +137,7 @@ def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
 
 
 def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Child:
-    """In the child, which keeps all signals blocked: the agent."""
+    """In the child, with all signals blocked: set up the agent. Returns the function that runs it."""
     gc_tuning.resume()
     if context.out is not None:
         log = open_log(context.out)
@@ -160,10 +160,10 @@ def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Chi
 
 
 def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
-    """Wait for the agent; returns the exit code of the rank that failed first, else the agent's."""
+    """Wait for the agent. Returns the exit code of the first failed rank, else the agent's."""
     guardian = os.getppid()
     told = False
-    warned: set[tuple[int, int]] = set()  # which worker was given which warning
+    warned: set[tuple[int, int]] = set()  # (worker, warning signal) pairs that were forwarded
     while True:
         pid, status = os.waitpid(agent, os.WNOHANG)
         if pid:
@@ -176,7 +176,7 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
         if context.plan.is_elastic and not told and cannot_succeed(context):
             os.kill(agent, STOP_BY + signal.SIGTERM)
             told = True
-        if os.getppid() != guardian:  # it sent the signal by dying; the workers go with the agent
+        if os.getppid() != guardian:  # the parent has died; the workers end with the agent
             os.kill(agent, signal.SIGKILL)
         elif signum in STOP and not told:
             os.kill(agent, STOP_BY + signum)
@@ -200,7 +200,7 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
 
 
 def forward_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
-    """Give each worker once each warning that came, also to one that was started after it came."""
+    """Forward each received warning once to each worker, also to workers that started later."""
     for signum in dict.fromkeys(signals.seen):
         for worker in workers if signum in WARN else ():
             if (worker, signum) not in given:
@@ -210,9 +210,9 @@ def forward_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[
 
 
 def cannot_succeed(context: RankContext) -> bool:
-    """Whether the ranks of a run that may lose nodes cannot come to a good end any more.
+    """Whether an elastic run can no longer succeed.
 
-    An agent that ended by itself has used up its restarts; and those that were killed may have been too many.
+    An agent that exited by itself has no restarts left; and too many agents may have been killed.
     """
     lost = 0
     for path in context.paths.attempt(context.attempt.place).glob("torchrun_*.end.json"):

@@ -1,7 +1,7 @@
-"""torchrun's agent in this process: starts the workers of one node, watches them, starts them again.
+"""torchrun's agent in this process: starts, monitors and restarts the workers of one node.
 
-Uses torchrun's own command line (`torch.distributed.run`), so that every torch from 2.2 reads it in its own way. Must
-not know: the scheduler, sweeps, the program.
+It passes a command line to `torch.distributed.run`, which every torch from 2.2 understands. Must not know: the
+scheduler, sweeps, the program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ C10D = "hpc-hydra-c10d"  # torch's c10d, with a count of rounds
 
 
 def arguments(node: Node) -> list[str]:
-    """torchrun's command line."""
+    """Return torchrun's command line."""
     settings = node.settings
     argv = [f"--nnodes={_nodes(node)}", f"--nproc-per-node={node.procs}", f"--rdzv-id={node.run_id}"]
     argv += [
@@ -38,7 +38,7 @@ def arguments(node: Node) -> list[str]:
     else:
         first = int(node.node_rank == 0)
         conf = f"is_host={first},read_timeout={settings.timeout},join_timeout={settings.timeout}"
-        if ":" in _nodes(node):  # so long it waits for more, once there are enough
+        if ":" in _nodes(node):  # how long to wait for more nodes than the minimum
             conf += f",last_call_timeout={max(settings.timeout // 20, 1)}"
         argv += [f"--rdzv-backend={C10D}", f"--rdzv-conf={conf}"]
     return [*argv, "--no-python", sys.executable, "-m", "hpc_hydra.node", "worker"]
@@ -50,7 +50,7 @@ def _nodes(node: Node) -> str:
 
 
 def run_agent(node: Node) -> int:
-    """Run until the workers have ended; returns 0 where all ended well."""
+    """Run until the workers have exited; returns 0 if all succeeded."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -82,7 +82,7 @@ def run_agent(node: Node) -> int:
 
 
 class _Rounds:
-    """Counts how often the workers were started: the agent of rank 0 says it, all set it for their workers."""
+    """Counts starts of the workers. Rank 0's agent publishes the count; every agent passes it to its workers."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._path, self._last = node, node.rounds, -1
@@ -104,7 +104,7 @@ class _Rounds:
 
         def next_rendezvous() -> Any:
             for kept in ("_shared_tcp_store_server", "_bootstrap_store_info"):
-                if hasattr(handler, kept):  # torch keeps the ranks' store, and in it the addresses of ended ones
+                if hasattr(handler, kept):  # torch keeps the ranks' store, with addresses of ranks that have exited
                     setattr(handler, kept, None)
             found = original()
             if isinstance(found, tuple):

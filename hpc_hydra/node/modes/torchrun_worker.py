@@ -1,4 +1,4 @@
-"""A rank that torchrun's agent starts: the same supervisor as elsewhere, with what the agent says about the rank.
+"""The supervisor of a rank that torchrun's agent starts. The agent's variables identify the rank.
 
 Must not know: torch, how agents find each other.
 """
@@ -24,7 +24,7 @@ from hpc_hydra.schedulers.task_variables import number
 
 
 def supervise_worker(signals: Signals) -> int | Child:
-    """As `modes.supervise`, for a worker, which ends with its agent, however that ended."""
+    """As `modes.supervise`, for a worker. It ends with its agent."""
     signals.start_with_none_blocked()  # the agent blocks warnings for itself, and its children inherit that
     host = socket.gethostname()
     context: RankContext | None = None
@@ -35,7 +35,7 @@ def supervise_worker(signals: Signals) -> int | Child:
         info = dataclasses.replace(worker_info(os.environ), job_id=context.attempt.job_id)
         context = context.identified(info, os.environ)
         context = dataclasses.replace(context, starter=starter, round=_number(os.environ, envvars.ROUND))
-        if context.attempt.replica is not None and info.rank == 0:  # by this address its lighthouse knows the group
+        if context.attempt.replica is not None and info.rank == 0:  # the lighthouse knows the group by it
             store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
             write_json(context.paths.attempt(context.attempt.place) / "store.json", store)
         meeting = Endpoint(
@@ -52,7 +52,7 @@ def supervise_worker(signals: Signals) -> int | Child:
 
 
 def worker_info(env: Mapping[str, str]) -> RankInfo:
-    """Who a worker is, from the variables of its agent (torchrun's). Raises `RendezvousError` naming the variable."""
+    """Identify a worker by torchrun's variables. Raises `RendezvousError` naming the variable."""
     return RankInfo(
         rank=_number(env, "RANK"),
         local_rank=_number(env, "LOCAL_RANK"),

@@ -1,6 +1,6 @@
-"""The context of a rank: the attempt it belongs to, the run's records, who it is, where it meets the others.
+"""The context of a rank: its attempt, the records of its run, its identity and its rendezvous.
 
-Must not know: how the rank's program is started, and what became of it.
+Must not know: how the program is started, how it ended.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from hpc_hydra.schedulers import registry
 
 @dataclass(frozen=True)
 class Starter:
-    """Who started a rank and may signal it: torchrun's agent, and the supervisor of that."""
+    """The process that starts a rank and forwards signals to it: torchrun's agent or the fork server."""
 
     pid: int
     supervisor: int
 
     def relay(self, child: int) -> Callable[[int, int], None]:
-        """Hands on to the program's process group what these two send, unless the scheduler has sent it the same."""
+        """Return a handler that forwards the starter's signals to the program's process group.
+
+        A signal that the scheduler has just sent to the program directly is not repeated.
+        """
         direct: dict[int, float] = {}
 
         def hand_on(signum: int, sender: int) -> None:
@@ -51,23 +54,23 @@ class Starter:
 
 
 UNKNOWN = RankInfo(rank=-1, local_rank=-1, world_size=0, local_world_size=0, node_rank=-1, num_nodes=0, master_host="")
-"""Stands for a rank until it is known."""
+"""Placeholder for a rank that is not yet identified."""
 
 
 @dataclass(frozen=True)
 class RankContext:
-    """A process of a run: what the job script tells it, the run's records, and, once known, which rank it is."""
+    """A process of a run: the attempt (from the job script), the records of the run, and the rank once identified."""
 
     attempt: Attempt
     record: RunRecord
     plan: Plan
     host: str
     info: RankInfo = UNKNOWN
-    out: Path | None = None  # log files; None: the streams stay as they are, attached to a console
+    out: Path | None = None  # log files; None: the console
     err: Path | None = None
-    starter: Starter | None = None  # torchrun's, where that started this rank
-    round: int = 0  # how often torchrun had started the ranks before
-    report: Callable[[dict[str, str]], None] = lambda _: None  # tells the supervisor how the program ended
+    starter: Starter | None = None  # None: a launch command starts the ranks
+    round: int = 0  # number of earlier starts of the ranks by torchrun
+    report: Callable[[dict[str, str]], None] = lambda _: None  # reports to the supervisor how the program ended
 
     @property
     def paths(self) -> RunPaths:
@@ -75,7 +78,7 @@ class RankContext:
 
     @property
     def end(self) -> Path:
-        """The record of this rank's end."""
+        """Path of the record of this rank's end."""
         return self.paths.rank_end(self.attempt.place, self.info.rank)
 
     @property
@@ -84,18 +87,18 @@ class RankContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes the output directory: rank 0, of the first replica group."""
+        """Whether this rank writes the output directory: rank 0 of the first replica group."""
         return self.info.rank == 0 and not self.attempt.replica
 
     def rank_end(self, exit_code: int, **fields: Any) -> RankEnd:
-        """A record of this rank's end, now. ``fields``: further ones of `RankEnd`, or others than the usual."""
+        """Return a record of this rank's end, dated now. ``fields`` sets or overrides fields of `RankEnd`."""
         usual = {"rank": self.info.rank, "log": str(self.err) if self.err else None, "ended": time.time()}
         return RankEnd(
             host=self.host, exit_code=exit_code, round=self.round, replica=self.attempt.replica, **{**usual, **fields}
         )
 
     def identified(self, info: RankInfo, env: Mapping[str, str]) -> RankContext:
-        """The same for a known rank, with its log files. Touches nothing."""
+        """Return the context of an identified rank, with the paths of its log files. Creates no file."""
         out, err = None, None
         if not self.attempt.attached:
             first = (self.attempt.replica or 0) * (self.plan.world_size // self.plan.replicas)
@@ -107,7 +110,7 @@ class RankContext:
 
 
 def read_context(env: Mapping[str, str], host: str) -> RankContext:
-    """What the job script tells this process, its rank still unknown; makes the attempt's directory.
+    """Read the context from the job script's variables, before the rank is identified. Creates the attempt's directory.
 
     Raises `SweepError`.
     """
@@ -120,7 +123,7 @@ def read_context(env: Mapping[str, str], host: str) -> RankContext:
 
 
 def plan_of(attempt: Attempt, record: RunRecord) -> Plan:
-    """The plan of a run. Raises `SweepError`."""
+    """Return the plan of a run. Raises `SweepError`."""
     plans = read_plans(attempt.sweep)
     if record.plan not in plans:
         raise SweepError(f"has no plan {record.plan!r}, which run {record.num} needs", where=str(attempt.sweep))
@@ -128,7 +131,7 @@ def plan_of(attempt: Attempt, record: RunRecord) -> Plan:
 
 
 def identify(attempt: Attempt, plan: Plan, env: Mapping[str, str], host: str) -> RankInfo:
-    """Who this process is, from the scheduler's variables. Raises `RendezvousError` naming host and variables."""
+    """Identify this rank by the scheduler's variables. Raises `RendezvousError` naming host and variables."""
     info = registry.rank_info(attempt.scheduler, env)
     if info is None:
         raise RendezvousError(
@@ -141,7 +144,7 @@ def identify(attempt: Attempt, plan: Plan, env: Mapping[str, str], host: str) ->
 
 
 def check_world(info: RankInfo, request: Request, host: str, source: str) -> None:
-    """Refuse another number of processes than was asked for. Raises `RendezvousError`."""
+    """Raise `RendezvousError` if the number of started processes is not the requested one."""
     if info.world_size != request.world_size:
         raise RendezvousError(
             f"{info.world_size} processes were started (read from {source}), but the run "
@@ -153,7 +156,7 @@ def check_world(info: RankInfo, request: Request, host: str, source: str) -> Non
 
 @contextlib.contextmanager
 def record_startup_error(context: RankContext) -> Iterator[None]:
-    """Record an error that comes before the rank is known: it is the reason why the run failed."""
+    """Record an error before the rank is identified as the reason of the failed run."""
     try:
         yield
     except HpcHydraError as error:
@@ -164,7 +167,7 @@ def record_startup_error(context: RankContext) -> Iterator[None]:
 
 
 def prepare_run(context: RankContext) -> None:
-    """What rank 0 does once for all."""
+    """Prepare the run's directory. Done by rank 0 only, and not in replica groups."""
     if context.info.rank != 0 or context.attempt.replica is not None:
         return
     from hpc_hydra.records.last_words import keep_room
@@ -182,7 +185,10 @@ def prepare_run(context: RankContext) -> None:
 def exchange_endpoint(
     context: RankContext, signals: Signals
 ) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
-    """Where rank 0 is; its own supervisor holds the port as long as this lasts."""
+    """Publish (rank 0) or look up (other ranks) the endpoint of rank 0.
+
+    Yields the endpoint and, on rank 0, the bound socket, which reserves the port until the context exits.
+    """
     info, settings, attempt = context.info, context.plan.rendezvous, context.attempt
     path = attempt.meeting(context.paths)
     if info.rank != 0:
@@ -200,7 +206,7 @@ def exchange_endpoint(
 
 
 def publish_endpoint(context: RankContext, held: socket.socket) -> rendezvous.Endpoint:
-    """Publish where rank 0, which this is, can be reached."""
+    """Publish the endpoint of this process, rank 0."""
     info, attempt = context.info, context.attempt
     meeting = rendezvous.Endpoint(
         host=info.master_host or context.host,

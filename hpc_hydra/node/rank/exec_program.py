@@ -1,4 +1,4 @@
-"""The child of a rank's supervisor: takes the program's environment, directory and streams, and runs it.
+"""The child of a supervisor: sets the program's environment, directory and streams, and runs it.
 
 Must not know: who waits for it.
 """
@@ -35,11 +35,11 @@ def prepare_program(
     before_new_image: Callable[[], None] = lambda: None,
     new_image: bool = False,
 ) -> Child:
-    """In the child: take environment, directory and streams of the program; returns what runs it.
+    """In the child: set the program's environment, directory and streams. Returns the function that runs it.
 
     Args:
-        run: runs it in this process; None: `run_program`.
-        before_new_image: called where this process starts again as a new interpreter.
+        run: runs the program in this process; None: `run_program`.
+        before_new_image: called before this process executes a new interpreter.
     """
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -63,7 +63,7 @@ def prepare_program(
 
 
 def run_program(context: RankContext) -> int:
-    """Run the program in this process, with streams that lose nothing in a crash."""
+    """Run the program in this process, with line-buffered streams, so that a crash loses no output."""
     from hpc_hydra.node.rank import program, warning_signal
 
     if context.record.program.kind != "command":
@@ -80,7 +80,7 @@ def run_program(context: RankContext) -> int:
 
 
 def resume() -> int:
-    """The second half of a rank whose variables need a new process image: the supervisor waits already."""
+    """Continue in the new interpreter of a rank whose variables are read at startup. Its supervisor already waits."""
     attempt = Attempt.read(os.environ)
     writer = os.environ.pop(envvars.REPORT_FD, None)
     report = None
@@ -94,9 +94,9 @@ def resume() -> int:
 
 
 def reporter(writer: int) -> Callable[[dict[str, str]], None]:
-    """Tells the supervisor that the function has returned, or of one exception.
+    """Return a function that reports the return of the task function, or an exception, to the supervisor.
 
-    Never fails, never blocks: the pipe holds more than both.
+    It neither fails nor blocks: the pipe has room for both messages.
     """
     supervisor = os.getppid()
 
@@ -105,7 +105,7 @@ def reporter(writer: int) -> Callable[[dict[str, str]], None]:
             os.set_blocking(writer, False)
             os.write(writer, json.dumps({"at": time.monotonic(), **what}).encode()[:60_000] + b"\n")
             if "returned" in what:
-                os.kill(supervisor, signal.SIGCHLD)  # it waits for signals; a report of an exception is read at the end
+                os.kill(supervisor, signal.SIGCHLD)  # wakes it; exceptions are read when the program exits
 
     return report
 

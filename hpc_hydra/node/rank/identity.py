@@ -1,11 +1,11 @@
-"""What the start of a training program means: is this process a rank, and which; or is it alone?
+"""Decides whether a training program started without our launcher is a rank, which one, or a single process.
 
-| started | it is |
+| start | meaning |
 |---|---|
 | by our node entry, by torchrun, or with RANK and WORLD_SIZE set | a rank |
 | as one of several tasks of a scheduler (``srun python train.py``) | a rank |
-| plainly, and the configuration asks for one process | a world of one |
-| plainly, and the configuration asks for more | an error that says how to launch it |
+| directly, and the configuration requests one process | a world of one |
+| directly, and the configuration requests more | an error that says how to launch it |
 
 Must not know: torch.
 """
@@ -32,23 +32,23 @@ How = Literal["environment", "tasks", "alone"]
 
 @dataclass(frozen=True)
 class GroupRequest:
-    """What the configuration says about the process group."""
+    """Settings of the process group."""
 
     rendezvous: Rendezvous = dataclasses.field(default_factory=Rendezvous)
     gpus_per_proc: int = 0
-    requires_gpus: bool = True  # training on CPUs instead would not be what was asked for
+    requires_gpus: bool = True  # False: fall back to CPUs
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this process is, and how it knows."""
+    """The rank of this process, and how it was determined."""
 
     how: How
     info: RankInfo
-    token: str = ""  # the attempt: the same for all ranks that belong together
+    token: str = ""  # identifies the attempt; equal on all its ranks
     master_host: str = ""
-    address: str = ""  # of rank 0's store; empty where it is still to be published
+    address: str = ""  # of rank 0's store; empty until it is published
     port: int = 0
     request: GroupRequest = dataclasses.field(default_factory=GroupRequest)
     replica: int = 0
@@ -56,9 +56,11 @@ class Identity:
 
 
 def identity_of(env: Mapping[str, str], cfg: DictConfig | None) -> Identity:
-    """Read the table above.
+    """Identify this process by the table above.
 
-    Raises `RendezvousError` naming the variable, `HpcHydraError` for a plain start of several.
+    Raises:
+        RendezvousError: a variable is missing or malformed; it is named.
+        HpcHydraError: a single process was started directly, and the configuration requests several.
     """
     if envvars.RANK_PROCESS in env or "RANK" in env or "WORLD_SIZE" in env:
         return _by_environment(env, cfg)
@@ -122,7 +124,7 @@ def _task_of_a_scheduler(env: Mapping[str, str]) -> RankInfo | None:
 
 
 def requested(cfg: DictConfig | None) -> GroupRequest:
-    """What a configuration says; nothing where our groups are not in it."""
+    """Return the settings of a configuration; defaults if it lacks our groups."""
     if not _has_groups(cfg):
         return GroupRequest()
     from hpc_hydra.config.load import settings
@@ -135,7 +137,7 @@ def requested(cfg: DictConfig | None) -> GroupRequest:
 
 
 def requested_processes(cfg: DictConfig | None) -> int:
-    """How many processes a configuration asks for; 1 where our groups are not in it."""
+    """Return the number of processes that a configuration requests; 1 if it lacks our groups."""
     if not _has_groups(cfg):
         return 1
     from hpc_hydra.config.load import settings
@@ -145,7 +147,7 @@ def requested_processes(cfg: DictConfig | None) -> int:
     if asked.launch.debug:
         return 1
     explicit = (asked.resources.nodes or 1) * (asked.resources.procs_per_node or 1)
-    if "auto" in (asked.system.kind, asked.scheduler.kind):  # the machine's own numbers are not known here
+    if "auto" in (asked.system.kind, asked.scheduler.kind):  # the machine's numbers are not known yet
         at_least = asked.resources.gpus_at_least or 1
         return max(explicit, at_least // max(asked.resources.gpus_per_proc or 1, 1))
     try:

@@ -1,7 +1,7 @@
-"""A program whose function has returned, and whose process does not end: what is waited for, and when it is ended.
+"""Ends a program whose function has returned but whose process does not exit.
 
-Threads and child processes may have work to finish (a checkpoint that is being written), or hang for ever. Must not
-know: how the program is waited for, ranks.
+Threads and child processes may still write a checkpoint, or hang for ever. Must not know: how the supervisor waits,
+ranks.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Callable
 
 from hpc_hydra.processes import GRACE, adopt_orphans, children, command_of, kill_children
 
-NOTED_AFTER = 2.0  # seconds; most programs have ended by then, and nothing is written for them
-_LOOK = 15.0  # seconds between two looks at the others
-_HURRY = GRACE / 2  # seconds left to a program that has returned and is told to stop
+NOTED_AFTER = 2.0  # seconds; most programs have exited by then and need no record
+_LOOK = 15.0  # seconds between two checks of the other ranks
+_HURRY = GRACE / 2  # seconds that a returned program gets after a stop signal
 
 
 class Lingering:
-    """Says when the program is to be sent which signal.
+    """Decides when to signal the program.
 
     Args:
         child: pid of the program.
-        patience: seconds that it may take after all ranks have returned; None: it is never ended.
-        returned: whether its function has.
-        stopped: when the first stop signal came, by ``clock``; None: none has come.
-        note: called once it lingers, and once it is ended: writes down that the rank is done, and what is left.
-        others_returned: whether all other ranks have.
+        patience: seconds to wait after all ranks have returned; None: no limit.
+        returned: whether its function has returned.
+        stopped: time of the first stop signal, by ``clock``; None: none yet.
+        note: called when it lingers, and again when it is ended, with what keeps the process.
+        others_returned: whether all other ranks have returned.
         clock: seconds, monotonic.
     """
 
@@ -42,24 +42,24 @@ class Lingering:
     ) -> None:
         self._child, self._patience, self._clock = child, patience, clock
         self._returned, self._stopped, self._note, self._others = returned, stopped, note, others_returned
-        self._next: float | None = None  # when there is something to do
+        self._next: float | None = None  # time of the next check or signal
         self._waits = self._hurried = False
-        self.noted = ""  # what has kept the process, once that was noted
-        self.ended = False  # by us
+        self.noted = ""  # what keeps the process, as last passed to ``note``
+        self.ended = False  # whether this sent a signal
 
     def left(self) -> float | None:
-        """Seconds until there is something to do; None: nothing is known to do."""
+        """Seconds until the next check or signal; None: nothing is due."""
         if not self._returned():
             return None
         if self._next is None and not self.noted:
             self._next = self._clock() + NOTED_AFTER
-        if self._stopped() is not None and not self._hurried:  # who has sent it kills soon
+        if self._stopped() is not None and not self._hurried:  # its sender will kill the program soon
             self._hurried = self._waits = True
             self._next = self._clock() + (_HURRY if self.noted else NOTED_AFTER)
         return None if self._next is None else self._next - self._clock()
 
     def due(self) -> signal.Signals | None:
-        """What the program is to be sent now: SIGTERM, and SIGKILL where that does not help."""
+        """Return the signal to send now: SIGTERM first, then SIGKILL."""
         if self._next is None or self._clock() < self._next:
             return None
         if not self.noted:
@@ -83,12 +83,12 @@ class Lingering:
         self._note(self.noted)
 
     def clear(self) -> None:
-        """Kill what a program that lingered has left; the program itself has ended."""
+        """Kill processes that a lingering program has left behind."""
         if self.noted:
             kill_children()
 
     def what(self) -> str:
-        """Its child processes, or what else may keep a process: ``child processes ffmpeg (pid 4), python (pid 5)``."""
+        """Return what keeps the process, such as ``child processes ffmpeg (pid 4), python (pid 5)``."""
         pids = children(self._child)
         if not pids:
             return "a thread, or what it registered for its end"

@@ -1,7 +1,7 @@
-"""A warned program that does not end although another rank has saved and ended: it is told to, in time for a requeue.
+"""Ends a warned program that hangs after another rank has saved and exited, in time for a requeue.
 
-A rank may hang on its way out (an interpreter that waits for a thread, a peer that has gone) until the time limit,
-where nothing can be recorded any more. Must not know: how it is waited for.
+A rank may hang at exit (on a thread, or a peer that has exited) until the time limit, when nothing can be recorded any
+more. Must not know: how the supervisor waits.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 from hpc_hydra.processes import GRACE
 
-PATIENCE = 60.0  # seconds that a rank may take longer than another one
-_LOOK = 5.0  # seconds between two looks at the others
+PATIENCE = 60.0  # seconds that a rank may take longer than the first that saved
+_LOOK = 5.0  # seconds between two checks of the other ranks
 
 
 class Overdue:
-    """Says when the program is to be sent which signal.
+    """Decides when to signal the program.
 
     Args:
-        is_warned: whether this rank was.
-        another_saved: whether another rank was, and has ended with exit code 75.
+        is_warned: whether this rank was warned.
+        another_saved: whether another rank was warned and has exited with code 75.
         clock: seconds, monotonic.
     """
 
@@ -32,12 +32,12 @@ class Overdue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_warned, self._another_saved, self._clock = is_warned, another_saved, clock
-        self._next: float | None = None  # when to look, or to send
-        self._waits = False  # another one has saved
+        self._next: float | None = None  # time of the next check or signal
+        self._waits = False  # another rank has saved
         self.signalled = False
 
     def left(self) -> float | None:
-        """Seconds until there is something to do; None: never, as nobody has warned."""
+        """Seconds until the next check or signal; None before the warning."""
         if not self._is_warned():
             return None
         if self._next is None:
@@ -45,7 +45,7 @@ class Overdue:
         return self._next - self._clock()
 
     def due(self) -> signal.Signals | None:
-        """What the program is to be sent now: SIGTERM, and SIGKILL where that does not help."""
+        """Return the signal to send now: SIGTERM first, then SIGKILL."""
         if self._next is None or self._clock() < self._next:
             return None
         if not self._waits:

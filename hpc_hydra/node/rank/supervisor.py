@@ -1,8 +1,8 @@
-"""One rank's supervisor: starts the program of a known rank and outlives it.
+"""The supervisor of one rank: starts its program, waits for it, and records how it ended.
 
-It forks before anything heavy is imported: the child runs the user's program, the parent waits, writes how it ended and
-exits with the same code. Signals reach both, because schedulers signal all processes of a step: the parent only notes
-them. Must not know: how any scheduler starts it, what the program does.
+The supervisor forks before heavy imports. The child runs the user's program; the parent exits with its exit code.
+Schedulers signal all processes of a step, so the parent only notes signals. Must not know: how a scheduler starts it,
+what the program does.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def start(
         if held is not None:
             held.close()
         if context.starter is not None:
-            os.setpgid(0, 0)  # what the agent sends to the worker's group is handed on by the supervisor, once
+            os.setpgid(0, 0)  # the supervisor forwards what the starter sends to its group, once
         binding.bind(context.plan, context.info, env)
         if prefixers:
             out, err = (lines.writer for lines in prefixers)
@@ -105,7 +105,7 @@ def blocked_warning(program: Program, plan: Plan) -> int | None:
 
 
 def prefixed_streams(context: RankContext, out: int, err: int) -> list[Lines]:
-    """What carries the program's streams on, each line with its rank; empty: they go to the logs by themselves."""
+    """Return the threads that prefix each line of the program's streams with its rank; empty without a prefix."""
     if not context.plan.logging.rank_prefix:
         return []
     prefix = f"[{context.info.rank}] ".encode()
@@ -114,7 +114,7 @@ def prefixed_streams(context: RankContext, out: int, err: int) -> list[Lines]:
 
 
 def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
-    """The rank's whole environment, and notes about it."""
+    """Return the complete environment of the rank, and notes about it."""
     env, notes = environment.rank_environment(
         os.environ, context.plan, context.info, host=context.host, address=meeting.address, port=meeting.port,
         master_host=meeting.host, seed=context.record.seed,
@@ -136,7 +136,7 @@ def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tup
 
 
 def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals) -> int:
-    """Wait for the program's end and write down how it ended; returns its exit code."""
+    """Wait for the program, record how it ended, and return the exit code for the launch command."""
     guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
     overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
@@ -184,7 +184,7 @@ _LINGERS = "its function had returned, its process did not end: "
 
 
 def _with_full_disks(context: RankContext, error: str | None) -> str | None:
-    """The program's error; one about a full or read-only disk names those that are."""
+    """Return the program's error; for a full or read-only disk, with the names of the disks."""
     if error is None or not any(f"Errno {number}]" in error for number in (errno.ENOSPC, errno.EROFS)):
         return error
     logs = [context.err.parent] if context.err else []
@@ -201,7 +201,7 @@ def _monitored(context: RankContext) -> contextlib.AbstractContextManager[None]:
 
 
 def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
-    """Descriptors of the program's streams, the same one where both are merged; notes stand first."""
+    """Open the program's streams, the same descriptor if they are merged, and write the notes first."""
     if context.out is None or context.err is None:
         out, err = os.dup(1), os.dup(2)
     else:
@@ -223,7 +223,7 @@ def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
 
 
 def _relay_to(child: int, context: RankContext) -> Callable[[int, int], None] | None:
-    """Hands on what ends a task, where the launch command tells the task alone."""
+    """Return a handler that forwards stop signals, if the launch command signals the supervisor alone."""
     if not registry.signals_tasks_only(context.attempt.scheduler, os.environ):
         return None
 
@@ -246,14 +246,14 @@ def _wait(
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
-    Told to stop, it waits on: the scheduler sets the time that a program may take for it. Only where the run has failed
-    anyway, a program that does not listen is killed.
+    After a stop signal it waits on: the scheduler limits the time of a graceful exit. If another rank has failed, a
+    program that ignores the signal is killed.
 
     Args:
-        guardian: the parent, without which nothing of this rank may go on.
-        relay: hands a signal on to the program, given who sent it; None: whoever signals this process signals both.
-        stamps: what writes the time into the log now and then.
-        ends: end what was warned and hangs, what has returned and hangs.
+        guardian: the parent; if it dies, the rank is killed.
+        relay: forwards a signal, given its sender. None: the scheduler signals program and supervisor alike.
+        stamps: writes time stamps into the log.
+        ends: say when to signal a program that hangs after a warning, or after its function returned.
     """
     kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:
@@ -293,13 +293,13 @@ def _another_saved(context: RankContext) -> bool:
 
 
 def _all_have_an_end(context: RankContext) -> bool:
-    """Whether every rank has left a record of its end: by their names, as there may be thousands."""
+    """Whether every rank has recorded its end. Counts file names only, as there may be thousands."""
     names = context.paths.attempt(context.attempt.place).glob("rank_*.end.json")
     return sum(1 for _ in names) >= context.info.world_size
 
 
 def _others(context: RankContext) -> Iterator[dict[str, Any]]:
-    """How other ranks, started together with this one, have ended."""
+    """Yield the recorded ends of other ranks of the same round."""
     directory = context.paths.attempt(context.attempt.place)
     for path in directory.glob("*.end.json"):
         if path != context.end:
@@ -310,16 +310,16 @@ def _others(context: RankContext) -> Iterator[dict[str, Any]]:
 
 
 class Report:
-    """What the program has told of itself: that its function has returned, its exception."""
+    """Reads what the program reports: that its function returned, or its exception."""
 
     def __init__(self, reader: int) -> None:
-        os.set_blocking(reader, False)  # a helper process of the program's may hold the other end for ever
+        os.set_blocking(reader, False)  # a helper process may keep the other end open
         self._reader, self._data = reader, b""
         self.found: dict[str, Any] = {}
         self._returned: float | None = None  # monotonic
 
     def look(self) -> None:
-        """Take in what is new."""
+        """Read new reports."""
         with contextlib.suppress(OSError):
             while more := os.read(self._reader, 65_536):
                 self._data += more
@@ -333,13 +333,13 @@ class Report:
                     self.found = self.found or told
 
     def returned_before(self, stopped_at: float | None) -> bool:
-        """Whether the function had returned, and raised nothing since, before the program was told to stop."""
+        """Whether the function returned before the stop signal, and no exception followed."""
         self.look()
         in_time = self._returned is not None and (stopped_at is None or self._returned < stopped_at)
         return in_time and not self.found
 
     def failed_before(self, stopped_at: float | None) -> bool:
-        """Whether an exception came before the program was told to stop."""
+        """Whether an exception came before the stop signal."""
         self.look()
         return stopped_at is not None and self.found.get("at", stopped_at) < stopped_at
 
@@ -347,7 +347,7 @@ class Report:
 def ended_early(
     context: RankContext | None, error: Stopped | HpcHydraError | OSError, host: str, signals: Signals
 ) -> int:
-    """Report why the program was not started, and record it for a known rank; returns the exit code."""
+    """Print why the program was not started, record it for an identified rank, and return the exit code."""
     stopped = isinstance(error, Stopped)
     if isinstance(error, Stopped):
         code, why = 128 + error.signum, f"stopped by {error} before it began"
@@ -374,12 +374,12 @@ def ended_early(
 
 
 def is_warned(context: RankContext, signals: Signals) -> bool:
-    """Whether this rank was warned that its time is up."""
+    """Whether this rank received the warning signal."""
     return number_of(context.plan.request.warn_signal) in signals.seen
 
 
 def _write_end(context: RankContext, end: RankEnd) -> bool:
-    """Whether it could be written; else it is said wherever anything can be."""
+    """Write the record; returns whether it succeeded. A failure goes to standard error and to last_words."""
     try:
         make_below(context.attempt.sweep, context.end.parent)
         write_json(context.end, to_json(end))

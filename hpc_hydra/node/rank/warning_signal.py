@@ -1,4 +1,4 @@
-"""Notes the warning that a rank's time is up soon (`launch.signal`), for `Dist.warned`.
+"""Notes the warning signal (`launch.signal`) for `Dist.warned`.
 
 Must not know: who sends it.
 """
@@ -14,14 +14,13 @@ from hpc_hydra import envvars
 from hpc_hydra.processes import number_of
 
 _came = False
-_earlier: dict[int, object] = {}  # handlers of the program's own
+_earlier: dict[int, object] = {}  # the program's own handlers
 
 
 def listen() -> None:
-    """Hear the signal that this run is warned by; a handler that the program has set is still called, once for each.
+    """Install a handler of the warning signal, which also calls the handler that the program has set.
 
-    Without `launch.signal` nothing is touched: the signal keeps its meaning. Handlers belong to the main thread:
-    elsewhere nothing is heard.
+    Does nothing without `launch.signal`, or outside the main thread, where Python allows no handlers.
     """
     number = number_of(os.environ.get(envvars.WARNING) or None)
     if number is None or threading.current_thread() is not threading.main_thread():
@@ -33,7 +32,7 @@ def listen() -> None:
 
 
 def begin() -> None:
-    """`listen`, and let come what was held back until now: once, before the program that may be warned."""
+    """`listen`, and unblock the signal. Called once, before the program runs."""
     listen()
     number = number_of(os.environ.get(envvars.WARNING) or None)
     if number is not None:
@@ -41,7 +40,7 @@ def begin() -> None:
 
 
 def warned() -> bool:
-    """Whether the warning came."""
+    """Whether the warning has arrived."""
     return _came
 
 
