@@ -104,7 +104,7 @@ def data(sweep: Sweep, views: Sequence[RunView]) -> dict[str, Any]:
         "values": columns[state + 1 :],
         "cells": [row[1:state] + row[state + 1 :] for row in rows],
         "runs": runs,
-        "plans": {key: to_json(plan.told) for key, plan in sweep.plans.items()},
+        "plans": {key: to_json(plan.redacted) for key, plan in sweep.plans.items()},
         "scripts": {key: _script(sweep, key) for key in sorted({run["script"] for run in runs if run["script"]})},
         "launched": launched(sweep),
     }

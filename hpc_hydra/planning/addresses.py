@@ -1,4 +1,4 @@
-"""Network addresses in text: a host and a port together, and who can reach an address. Pure: looks nothing up."""
+"""Parse and format network addresses, and tell who can reach them. Pure: no name resolution."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ipaddress
 
 
 def endpoint(host: str, port: int | str) -> str:
-    """``host:port``, an IPv6 address in brackets (RFC 3986, section 3.2.2)."""
+    """Format ``host:port``, with an IPv6 address in brackets (RFC 3986, section 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_endpoint(text: str) -> tuple[str, int | None]:
-    """The host and the port of ``host``, ``host:port``, ``[address]`` or ``[address]:port``.
+    """Split ``host``, ``host:port``, ``[address]`` or ``[address]:port`` into host and port.
 
     An IPv6 address without brackets has no port. Raises `ValueError` for what is none of these.
     """
@@ -52,7 +52,7 @@ def is_link_local(address: str) -> bool:
 
 
 def not_for_others(address: str) -> str | None:
-    """Why other nodes cannot use an address; None where nothing speaks against it."""
+    """Return why other nodes cannot use an address, or None."""
     if is_loopback(address):
         return "other nodes cannot reach that"
     if is_link_local(address):

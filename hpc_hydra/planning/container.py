@@ -1,4 +1,4 @@
-"""The container part of a plan, from its group, and which runtime cannot say which key.
+"""The container of a plan, and which runtime does not support which key.
 
 Must not know: how a runtime's command line is written (`scheduler.container` does), whether files exist.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.types import Container, Mount
 
-if TYPE_CHECKING:  # ranks check paths here, and need no more
+if TYPE_CHECKING:  # ranks import this module to check paths only
     from hpc_hydra.config.schema import ContainerConfig
 
 KEYS = ("image", "mounts", "workdir", "mount_home", "remap_root", "writable", "env", "extra", "gpu")
@@ -22,10 +22,10 @@ KEYS = ("image", "mounts", "workdir", "mount_home", "remap_root", "writable", "e
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a runtime can say. ``paths``: characters that no mounted path can hold, with what takes them apart."""
+    """What a runtime supports. ``paths``: characters that mounted paths cannot contain, and why."""
 
-    by_scheduler: bool = False  # the scheduler's launch command makes the container, as few can
-    cannot: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # key → value, what to do instead
+    by_scheduler: bool = False  # the scheduler's launch command creates the container
+    cannot: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # key → (value, what to write instead)
     paths: str = ""
 
 
@@ -56,7 +56,7 @@ _FLAGS = {"ro": True, "rw": False}
 
 
 def container(asked: ContainerConfig, launcher: str, gpus_per_proc: int) -> Container | None:
-    """The container of the ranks; None where there is none. Whether the scheduler can make it, its adapter knows.
+    """Return the container of the ranks, or None. `schedulers.planner` checks the scheduler's support.
 
     Args:
         launcher: who starts the ranks, ``scheduler`` or ``mpiexec``.

@@ -1,14 +1,14 @@
-"""Replica groups as a picture: which node holds which of them, with which GPUs. Pure; for dry runs."""
+"""Show the replica groups of each node, with their GPUs, for dry runs. Pure."""
 
 from __future__ import annotations
 
 from hpc_hydra.planning.types import Plan
 
-_MANY = 4  # lines that are shown, of many
+_MANY = 4  # maximum number of lines
 
 
 def replica_groups(plan: Plan) -> list[str]:
-    """One line a node, or one a group that spans nodes; nothing where ranks are not in such groups."""
+    """Return a line per node, or per group that spans nodes; empty without replica groups."""
     meet = plan.rendezvous
     if not meet.has_replicas:
         return []
@@ -38,7 +38,7 @@ def _ranks(plan: Plan) -> str:
 
 
 def _share(plan: Plan, part: int) -> str:
-    """The GPUs of one of the groups on a node; its ranks where these have none of their own."""
+    """Return the GPUs of a group on a node, or its ranks if they have no GPUs of their own."""
     gpus = plan.procs_per_agent * plan.request.gpus_per_proc
     if not gpus or plan.request.shared_gpus is not None:
         return _count(plan.procs_per_agent, "rank")

@@ -42,12 +42,12 @@ IDENTITY = {
     "MASTER_ADDR": "rendezvous.master_addr=HOST",
     "MASTER_PORT": "rendezvous.port=N or rendezvous.port_range=LOW-HIGH",
 }
-"""Variables that say who a rank is: set on the rank, where they win over everything. What to write instead."""
+"""Variables with a rank's identity, which are set on the rank and override all others → what to write instead."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What conditions of presets are decided by."""
+    """Facts for the conditions of presets."""
 
     nodes: int
     backends: frozenset[str]
@@ -55,7 +55,7 @@ class Situation:
 
 
 def situation(settings: Settings, nodes: int, gpus_per_proc: int) -> Situation:
-    """Where presets apply. ``backend: null`` is what the ranks will choose: nccl (xccl) with GPUs, gloo without."""
+    """Return the facts for presets. ``backend: null`` is the ranks' default: nccl (xccl) with GPUs, else gloo."""
     vendor = gpu_vendor(settings.system.gpu_vendor, settings.system.gpu_arch)
     backend = settings.rendezvous.backend
     if backend is None:
@@ -65,14 +65,14 @@ def situation(settings: Settings, nodes: int, gpus_per_proc: int) -> Situation:
 
 
 def gpu_vendor(vendor: str | None, arch: str | None) -> str | None:
-    """The vendor, also from an architecture that names it."""
+    """Return the vendor, given or derived from the architecture."""
     if vendor is None and arch:
         return "amd" if arch.startswith("gfx") else "nvidia" if arch.startswith("sm_") else None
     return vendor
 
 
 def environment(settings: Settings, at: Situation, cpus_per_proc: int | None, extra: list[EnvVar]) -> list[EnvVar]:
-    """All variables of the ranks. Where two set one name, the later wins: presets, logging, extra, launch.env.
+    """Return all variables of the ranks. Later ones override earlier: presets, logging, extra, launch.env.
 
     Raises `ConfigError` for a preset that cannot be read.
     """
@@ -97,9 +97,7 @@ def _check_identity(var: EnvVar) -> None:
     if var.name.startswith(envvars.PREFIX):
         fix = f"another name: those that begin with {envvars.PREFIX} are set for each run"
     if fix is not None:
-        raise ConfigError(
-            "is set on each rank, and what is given here would be lost", where=var.origin or var.name, fix=fix
-        )
+        raise ConfigError("is set on each rank, which would override this value", where=var.origin or var.name, fix=fix)
 
 
 def _threads(cpus_per_proc: int | None) -> list[EnvVar]:
@@ -116,7 +114,7 @@ DEBUG = {
     "faulthandler": True,
     "cpp_stacktraces": True,
 }
-"""What `logging.debug` stands for; a key of its own wins. What changes how a program runs is not among it."""
+"""Defaults under `logging.debug`; a key that is set overrides them. None changes how a program runs."""
 
 
 def _logging(logging: LoggingConfig) -> list[EnvVar]:
@@ -139,7 +137,7 @@ def _logging(logging: LoggingConfig) -> list[EnvVar]:
 
 
 def _preset(name: str, preset: Any, at: Situation) -> list[EnvVar]:
-    """The variables of one preset: none where it does not apply here; several where it lists alternatives."""
+    """Return the variables of one preset: none if it does not apply, several if it lists alternatives."""
     key = f"system.env.{name}"
     if not NAME_OF_VARIABLE.fullmatch(name):
         raise ConfigError(f"{name!r} cannot be the name of a variable", where=key, fix="letters, digits and _ only")
@@ -169,7 +167,7 @@ def _preset(name: str, preset: Any, at: Situation) -> list[EnvVar]:
 
 
 def _conditions(when: Any, key: str, at: Situation) -> tuple[bool, tuple[tuple[str, str], ...]]:
-    """Decide what can be decided here: whether the preset may apply, and what is left to the node."""
+    """Return whether the preset may apply, and the conditions that only the node can decide."""
     if not isinstance(when, Mapping):
         raise ConfigError(f"{when!r} is not a mapping", where=key, fix='when: {nodes: ">1"}')
     left = []
@@ -185,7 +183,7 @@ def _conditions(when: Any, key: str, at: Situation) -> tuple[bool, tuple[tuple[s
                 return False, ()
         elif kind in ON_NODE:
             if kind == "rocm" and not _COMPARISON.fullmatch(str(argument).strip()):
-                raise ConfigError(f"{argument!r} is no comparison", where=f"{key}.rocm", fix='rocm: ">=7.1"')
+                raise ConfigError(f"{argument!r} is not a comparison", where=f"{key}.rocm", fix='rocm: ">=7.1"')
             left.append((str(kind), str(argument)))
         else:
             near = nearest(str(kind), (*HERE, *ON_NODE)) or (*HERE, *ON_NODE)
@@ -201,5 +199,5 @@ def holds(comparison: str, number: int, key: str) -> bool:
     """Whether ``number`` satisfies a comparison such as ``>1``; a bare number means equal. Raises `ConfigError`."""
     found = _COMPARISON.fullmatch(comparison.strip())
     if not found or "." in found[2]:
-        raise ConfigError(f"{comparison!r} is no comparison", where=key, fix='">1", ">=2" or "1"')
+        raise ConfigError(f"{comparison!r} is not a comparison", where=key, fix='">1", ">=2" or "1"')
     return bool(_COMPARE[found[1] or "=="](number, int(found[2])))

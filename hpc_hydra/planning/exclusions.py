@@ -1,6 +1,6 @@
-"""Options of which one command takes one: the user's own replaces the system's, and two of the user's own are refused.
+"""Mutually exclusive options: the user's replaces the system's, and two of the user's are refused.
 
-Must not know: how free options are sorted, any scheduler's name. The table is `planning.options.OptionTable`.
+Must not know: how free options are sorted, any scheduler. The table is `planning.options.OptionTable`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Args = Mapping[str, MutableMapping[str, list[str | None]]]  # command → option
 
 @dataclass(frozen=True)
 class _Said:
-    """An option that a command would get."""
+    """An option of a command."""
 
     option: str
-    source: str  # the key that says it
+    source: str  # the key that sets it
     value: str
 
     @property
@@ -36,16 +36,16 @@ class _Said:
 
 
 def apply(words: OptionTable, settings: Settings, args: Args, sources: Mapping[tuple[str, str], str]) -> list[str]:
-    """Leave one option of each group in each command. Changes ``settings`` and ``args``; returns what to say.
+    """Leave one option of each group in each command. Modifies ``settings`` and ``args``; returns notes.
 
     Args:
         words: the scheduler's table.
-        settings: ours to change.
+        settings: modified in place.
         args: the free options of each command.
-        sources: the key that said an option, by (command, option), and by ("", full key) for one that became a key.
+        sources: (command, option), or ("", full key) for an option that became a key → the key that set it.
 
     Raises:
-        PlanError: two options of a group are the user's own, or both are the system's.
+        PlanError: the user, or the system, sets two options of a group.
     """
     notes: list[str] = []
     for group in words.exclusive:

@@ -1,4 +1,4 @@
-"""How a job's ranks come to their GPUs: what the scheduler is asked, how it binds, which of them a rank sees.
+"""GPUs of ranks: how they are requested, bound and shown to ranks.
 
 A script that calls ``torch.cuda.set_device(LOCAL_RANK)`` needs all GPUs of its node's ranks, in the order in which the
 site would have bound them. So a binding to one GPU becomes an order (`Plan.gpu_order`), unless
@@ -18,7 +18,7 @@ from hpc_hydra.planning.size import Size
 CLOSEST = "closest"
 """The order in which each rank's GPU is the one next to its CPUs."""
 
-# srun's --gpu-bind, 22.05 to 25.05, and flux's gpu-affinity: words that show a rank a part of its node's GPUs
+# values of srun's --gpu-bind (22.05 to 25.05) and flux's gpu-affinity that hide some GPUs from a rank
 _CONFINES = re.compile(r"(?:(?:q|quiet|v|verbose),)?(closest|single:\d+|per_task:\d+|per-task)")
 _PER_RANK = re.compile(r"(?:(?:q|quiet|v|verbose),)?(?:(?:single|per_task):(\d+)|(map_gpu):([\d,]+))")
 
@@ -29,7 +29,7 @@ class GpuOptions:
 
     request: str | None
     bind: str | None
-    order: str | None = None  # `CLOSEST`, or positions with commas; None: as they are counted
+    order: str | None = None  # `CLOSEST`, or positions separated by commas; None: unchanged
     notes: tuple[str, ...] = ()
 
 
@@ -56,7 +56,7 @@ def gpus(settings: Settings, merged: Merged, sized: Size) -> GpuOptions:
 
 
 def _positions(bind: str | None, sized: Size) -> str | None:
-    """``map_gpu:3,2,1,0`` as an order, where it gives each rank a GPU of its own."""
+    """Return the order of ``map_gpu:3,2,1,0`` if it gives each rank its own GPU."""
     found = _PER_RANK.fullmatch(bind or "")
     if found is None or found[2] is None or sized.gpus_per_proc != 1:
         return None
@@ -65,7 +65,7 @@ def _positions(bind: str | None, sized: Size) -> str | None:
 
 
 def _fitting(bind: str | None, per_proc: int) -> tuple[str | None, tuple[str, ...]]:
-    """A site's binding for so many GPUs of a rank; what cannot give so many is replaced, and said."""
+    """Return a site's binding for ``per_proc`` GPUs per rank: replaced, with a note, if it gives another number."""
     has = _given(bind)
     if has is None or per_proc in (0, has):
         return bind, ()
@@ -74,7 +74,7 @@ def _fitting(bind: str | None, per_proc: int) -> tuple[str | None, tuple[str, ..
 
 
 def _given(bind: str | None) -> int | None:
-    """How many GPUs this binding gives a rank; None where that depends."""
+    """Return the number of GPUs that this binding gives a rank; None if it is not fixed."""
     found = _PER_RANK.fullmatch(bind or "")
     if found is None:
         return None

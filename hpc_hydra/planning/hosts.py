@@ -1,4 +1,4 @@
-"""Hosts of machines without a scheduler: what `scheduler.hosts` and a host file say. Pure.
+"""Hosts of machines without a scheduler, from `scheduler.hosts` or a host file. Pure.
 
 Must not know: ssh, where the text comes from.
 """
@@ -19,14 +19,14 @@ _SLOTS = re.compile(r"slots=(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class ListedHost:
-    """One host, and how many ranks it takes at once; None: nobody said."""
+    """One host, with the number of its ranks; None if not given."""
 
     name: str
     slots: int | None = None
 
 
 def read(lines: Iterable[str], where: str) -> tuple[ListedHost, ...]:
-    """Hosts in their order, from lines such as ``node01 slots=4  # rack 2``; empty lines are left out.
+    """Parse hosts, in order, from lines such as ``node01 slots=4  # rack 2``; empty lines are skipped.
 
     Raises:
         ConfigError: a line is no host, or names one for the second time.
@@ -47,14 +47,14 @@ def read(lines: Iterable[str], where: str) -> tuple[ListedHost, ...]:
 
 
 def given(scheduler: SchedulerConfig) -> str | None:
-    """The key that lists hosts; None where none does."""
+    """Return the key that lists hosts, or None."""
     if scheduler.hosts:
         return "scheduler.hosts"
     return None if scheduler.hostfile is None else "scheduler.hostfile"
 
 
 def hosts(scheduler: SchedulerConfig) -> tuple[ListedHost, ...]:
-    """The hosts of a configuration whose host file has been read. Raises `ConfigError`."""
+    """Return the hosts of a configuration whose host file has been read. Raises `ConfigError`."""
     key = given(scheduler)
     if key is None:
         return ()
@@ -65,7 +65,7 @@ def hosts(scheduler: SchedulerConfig) -> tuple[ListedHost, ...]:
 
 
 def notes(asked: ResourcesConfig, hosts: Iterable[ListedHost]) -> tuple[str, ...]:
-    """What is said of slots that differ, where they are what decides the ranks of a node."""
+    """Return a note on hosts with different slots, if slots decide the number of ranks."""
     slots = {host.name: host.slots for host in hosts if host.slots is not None}
     if len(set(slots.values())) < 2 or filled(asked, [ListedHost("", min(slots.values()))]) == asked:
         return ()
@@ -75,7 +75,7 @@ def notes(asked: ResourcesConfig, hosts: Iterable[ListedHost]) -> tuple[str, ...
 
 
 def filled(asked: ResourcesConfig, hosts: Iterable[ListedHost]) -> ResourcesConfig:
-    """``resources`` with as many ranks a node as its hosts have slots, where the user says nothing.
+    """Return ``resources`` with as many ranks per node as the hosts have slots, unless the user set a number.
 
     Raises `PlanError` for more ranks than slots, unless the ranks may share (``resources.oversubscribe``).
     """

@@ -1,7 +1,7 @@
-"""Free options of the scheduler (`scheduler.extra` and the like) → our own keys, arguments, removals, variables.
+"""Sort the free options (`scheduler.extra` and others) into keys, arguments, removals and variables.
 
-An option that one of our keys stands for becomes that key, so that a job never has two spellings of one thing.
-What a scheduler's options are called is data: the `OptionTable` of its adapter. Must not know: any scheduler.
+An option that has a key becomes that key, so that no request has two spellings. The options of a scheduler are data:
+the `OptionTable` of its adapter. Must not know: any scheduler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpc_hydra.planning import exclusions
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import mebibytes, seconds
 
-if TYPE_CHECKING:  # ranks read names of options here, and need no more
+if TYPE_CHECKING:  # ranks import this module for names of options only
     from hpc_hydra.config.schema import Settings
 
 Arg = tuple[str, str | None]
@@ -24,14 +24,14 @@ Arg = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class OptionTable:
-    """What a scheduler calls the things that our keys stand for, and which options it does not take from us.
+    """The options of a scheduler: those that have keys, those that are refused, and how they relate.
 
     Attributes:
         keys: option → full key.
-        short: other spelling of an option, mostly of one letter → option.
-        refused: option that changes what is submitted, or what the commands print → what to write instead.
-        refused_submit: those that are refused for the submit command alone.
-        lacks: field of a request that the scheduler does not support → what to write instead.
+        short: other spelling of an option, mostly a letter → option.
+        refused: option → what to write instead.
+        refused_submit: the same, for the submit command only.
+        lacks: unsupported field of a request → what to write instead.
         gpu_requests: supported values of ``system.gpu_request``; the first is the default.
         gpus: other options that request GPUs.
         generic_resources: those options that request GPUs only if their value names them, such as ``gres``.
@@ -81,31 +81,31 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 
 @dataclass
 class Merged:
-    """What became of the free options."""
+    """The result of `merge`."""
 
-    settings: Settings  # with the keys that options stood for
+    settings: Settings  # with the keys set by options
     submit_args: list[Arg] = field(default_factory=list)
     launch_args: list[Arg] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     env: list[EnvVar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    own_gpus: str | None = None  # the key that asks for GPUs in another way
-    own_memory: str | None = None
-    own_gpu_bind: str | None = None  # the key that binds GPUs for this command line
+    own_gpus: str | None = None  # the key of an option that requests GPUs
+    own_memory: str | None = None  # the key of an option that requests memory
+    own_gpu_bind: str | None = None  # the key of an option that binds GPUs
 
 
 def merge(settings: Settings, table: OptionTable) -> Merged:
-    """Sort `scheduler.extra`, `submit_extra`, `launch_extra` and the system's own arguments. Changes nothing given.
+    """Sort `scheduler.extra`, `submit_extra`, `launch_extra` and the system's arguments. Does not modify ``settings``.
 
     Raises:
-        PlanError: for an option that is refused or denied, with the key to use instead.
-        ConfigError: for a value that is no option's.
+        PlanError: an option that is refused or denied, with the key to use instead.
+        ConfigError: an invalid name or value.
     """
     return _Merge(settings, table).run()
 
 
 def spoken_for(settings: Settings, table: OptionTable) -> frozenset[str]:
-    """Full keys that the free options stand for, exclude or take away, and those whose option the site rejects."""
+    """Return the full keys that free options set, exclude or remove, and those whose option the site rejects."""
     asked = settings.scheduler
     away = [*asked.remove, *(one for one in asked.extra if one.startswith("~")), *settings.system.denied_flags]
     found = {key for written in (*asked.extra, *asked.submit_extra) for key in kin(table, written)[1]}
@@ -113,9 +113,10 @@ def spoken_for(settings: Settings, table: OptionTable) -> frozenset[str]:
 
 
 def kin(words: OptionTable, written: str, *, alone: bool = False) -> tuple[frozenset[str], frozenset[str]]:
-    """An option and those that it excludes, by their one name, and the full keys that stand for them.
+    """Return the canonical names of an option and of those that it excludes, and their full keys.
 
-    ``alone``: without those that it excludes.
+    Args:
+        alone: without the options that it excludes.
     """
     name = _name(words, written)
     names = {name}.union(*(group for group in words.exclusive if name in group and not alone))
@@ -124,7 +125,7 @@ def kin(words: OptionTable, written: str, *, alone: bool = False) -> tuple[froze
 
 
 def _name(words: OptionTable, written: str) -> str:
-    """An option's one name: no dashes before it, long where there is a long one."""
+    """Return the canonical name of an option: the long one, without leading dashes."""
     bare = written.strip().lstrip("-")
     bare = words.short.get(bare.replace("_", "-"), bare)
     dashed = bare.replace("_", "-")
@@ -139,7 +140,7 @@ class _Merge:
         self.words = words
         self.denied = {self.name(flag) for flag in settings.system.denied_flags}
         self.args: dict[str, dict[str, list[str | None]]] = {"submit": {}, "launch": {}}
-        self.sources: dict[tuple[str, str], str] = {}  # (command, option), ("", full key) → the key that said it
+        self.sources: dict[tuple[str, str], str] = {}  # (command, option) or ("", full key) → the key that set it
 
     def name(self, written: str) -> str:
         return _name(self.words, written)
@@ -172,7 +173,7 @@ class _Merge:
             return
         name = self.name(written)
         if not name or re.search(r"[\s=]", name):
-            raise ConfigError(f"{written!r} is no option's name", where=key, fix=f"{source}: {{name: value}}")
+            raise ConfigError(f"{written!r} is not the name of an option", where=key, fix=f"{source}: {{name: value}}")
         if name in self.denied:
             raise PlanError(
                 f"{self.done.settings.system.name} rejects --{name}",
@@ -188,7 +189,7 @@ class _Merge:
         if VARIABLE.fullmatch(name) and source.startswith("scheduler."):
             text = _text(value, key)
             self.done.env.append(EnvVar(name, "" if text is None else text, "force", origin=key))
-            self.done.notes.append(f"{key} is no option's name: set as the variable {name} of the ranks")
+            self.done.notes.append(f"{key} is not an option: the ranks get the environment variable {name}")
             return
         values = [_text(item, key) for item in (value if isinstance(value, (list, tuple)) else [value])]
         for command in commands:
@@ -199,7 +200,7 @@ class _Merge:
             self.sources[command, name] = key
 
     def note_own_spellings(self) -> None:
-        """What asks for GPUs or memory in another way than our keys do."""
+        """Note the options that request GPUs or memory in place of keys."""
         for command in ("launch", "submit"):
             for name, values in self.args[command].items():
                 key = self.sources[command, name]
@@ -218,7 +219,7 @@ class _Merge:
             raise PlanError(f"~{name} can only be removed from both commands", where=f"{source}.~{name}", fix=fix)
 
     def as_key(self, name: str, value: Any, key: str, source: str) -> bool:
-        """Turn an option into the key that stands for it; False where only the option can say it."""
+        """Turn an option into its key; False if the key has no such value."""
         full = self.words.keys[name]
         if full == "resources.exclusive":
             if isinstance(value, str) and value.lower() not in ("true", "false"):
@@ -242,7 +243,7 @@ class _Merge:
         except ConfigError as error:
             raise ConfigError(error.what, where=key, fix=error.fix) from None
         if source.startswith("system.") and before not in (None, False):
-            return True  # the user's own key wins over the site's argument
+            return True  # the user's key overrides the site's argument
         said = self.sources.get(("", full), "")
         if said.rpartition(".")[0] == source and before != after:
             raise _twice(said, key)
@@ -255,7 +256,7 @@ class _Merge:
         return True
 
     def check_denied(self) -> None:
-        """Refuse keys of the user's that the site's scheduler rejects; what is only our default is left out."""
+        """Refuse the user's keys that the site's scheduler rejects; defaults are left out."""
         for option, full in self.words.keys.items():
             group, _, attribute = full.partition(".")
             if option not in self.denied or group == "system" or option in self.words.gpu_options:
@@ -270,9 +271,12 @@ class _Merge:
 
 
 def gpu_request(settings: Settings, merged: Merged, shared: bool) -> str | None:
-    """How GPUs are asked for on this system: exactly one spelling, or none where the site allows no more.
+    """Return the one way in which GPUs are requested on this system; "none" if the site allows none.
 
-    None leaves it to the adapter. ``shared``: the ranks of a node share its GPUs, which no task can ask for by itself.
+    None leaves it to the adapter.
+
+    Args:
+        shared: the ranks of a node share its GPUs, so they cannot be requested per task.
     """
     if merged.own_gpus:
         return "none"
@@ -290,7 +294,7 @@ def _twice(first: str, second: str) -> PlanError:
 
 
 def _text(value: Any, key: str) -> str | None:
-    """The value of an option; None for one that stands alone."""
+    """Return the value of an option as text; None for a flag."""
     if value is None or value is True:
         return None
     if value is False:
@@ -300,7 +304,7 @@ def _text(value: Any, key: str) -> str | None:
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is not a text", where=key, fix=f"quote it: {key}='\"1.10\"'")
+        raise ConfigError(f"{value!r} is not a string", where=key, fix=f"quote it: {key}='\"1.10\"'")
     if "\0" in value:
         raise ConfigError("holds a zero byte, which no command can take", where=key, fix="leave it out")
     return value

@@ -1,6 +1,6 @@
-"""Many runs in one allocation: what a run takes of a node, how large an allocation is, which runs go into which.
+"""Several runs in one allocation: the share of each run, the size of allocations, the distribution of runs.
 
-Pure. Must not know: how a scheduler starts a run in a part of an allocation.
+Pure. Must not know: how a scheduler starts packed runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackSettings:
-    """What the user wants of packing, and what is known of a node then."""
+    """The user's settings for packing, and the node's hardware if runs are packed."""
 
     pack: int | str | None = None
     allocations: int | None = None
@@ -32,40 +32,38 @@ class PackSettings:
 
 @dataclass(frozen=True)
 class Share:
-    """What one run takes: so many nodes, and so much of each."""
+    """Resources of one run: a number of nodes, and a part of each."""
 
     nodes: int
     cpus: int
     gpus: int = 0
-    mem: int = 0  # MiB; 0: not stated
+    mem: int = 0  # MiB; 0: not requested
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """Large ones come first: they are the hardest to place."""
+        """Sort key: large runs are placed first, since they are the hardest to place."""
         return self.nodes, self.gpus, self.cpus
 
 
 @dataclass(frozen=True)
 class PackAllocation:
-    """What is asked of the scheduler for several runs together. All allocations of a pack are alike."""
+    """The allocation for several runs. All allocations of a pack are equal."""
 
     request: Request
-    at_a_time: int | None  # runs at a time; None: as many as fit
+    at_a_time: int | None  # concurrent runs; None: as many as fit
     cpus: int  # of each node, for runs
     gpus: int
     mem: int  # MiB; 0: not counted
 
 
 def wanted(settings: Settings) -> PackSettings:
-    """``launch.pack`` and ``launch.allocations``, checked. Raises `ConfigError`."""
+    """Check ``launch.pack`` and ``launch.allocations``. Raises `ConfigError`."""
     pack = settings.launch.pack
     if isinstance(pack, str) and pack.strip().isdigit():
         pack = int(pack)
     if pack is None or pack is False:
         if settings.launch.allocations is not None:
-            raise ConfigError(
-                "is for packed runs, and these are not packed", where="launch.allocations", fix="launch.pack=auto"
-            )
+            raise ConfigError("is only for packed runs", where="launch.allocations", fix="launch.pack=auto")
         return PackSettings()
     if isinstance(pack, str) and pack.lower() == "auto":
         pack = "auto"
@@ -83,7 +81,7 @@ def wanted(settings: Settings) -> PackSettings:
         )
     if settings.rendezvous.name == "torchft":
         raise PlanError(
-            "replica groups start their parts anew in the whole allocation",
+            "replica groups restart their steps anywhere in the allocation",
             where="launch.pack",
             fix="launch.pack=null, or rendezvous=torchrun",
         )
@@ -97,9 +95,9 @@ def wanted(settings: Settings) -> PackSettings:
 
 
 def slice_of_node(settings: Settings, packing: PackSettings, sized: Size) -> Size:
-    """Cores of a rank where nobody states them: its part of the node, not all cores that are there.
+    """Set the default cores of a packed run's ranks: a part of the node, not all its cores.
 
-    With GPUs the part that its GPUs are of the node's; without, that of one of so many runs at a time; else one core.
+    In proportion to its GPUs; without GPUs, an equal share of the concurrent runs; else one core per rank.
     """
     cores, procs = packing.cores_on_node, sized.procs_per_node
     if settings.resources.cpus_per_proc is not None or cores is None:
@@ -116,7 +114,7 @@ def slice_of_node(settings: Settings, packing: PackSettings, sized: Size) -> Siz
 
 
 def share(plan: Plan) -> Share:
-    """What a run of this plan takes of an allocation."""
+    """Return the resources of a run of this plan."""
     request = plan.request
     gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
     return Share(
@@ -128,7 +126,7 @@ def share(plan: Plan) -> Share:
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """What is said where runs of this plan cannot go side by side as ``launch.pack`` means them to."""
+    """Return a note if fewer runs of this plan fit on a node than ``launch.pack`` asks for."""
     fit = _fit(share(plan), plan.cores_on_node, plan.gpus_on_node, plan.mem_on_node)
     if plan.pack is None or plan.pack == 1:
         return ()
@@ -144,16 +142,16 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 
 def alone(plan: Plan) -> tuple[str, ...]:
-    """What is said where there is one run only."""
+    """Return a note if a single run is to be packed."""
     if plan.pack is None or plan.pack == 1:
         return ()
     return (f"launch.pack={plan.pack}: there is one run, so nothing is packed with it",)
 
 
 def together(plan: Plan, *, by_launch_args: bool = False) -> Request:
-    """What must be equal for runs to share an allocation: all of the request but its size.
+    """Return what must be equal for runs to share an allocation: the request without its size.
 
-    ``by_launch_args``: options of the launch command concern the allocation, too (`Packing.packs_by_launch_args`).
+    ``by_launch_args``: options of the launch command must be equal, too (`Packing.packs_by_launch_args`).
     """
     options = plan.request.launch_args if by_launch_args else ()
     return replace(
@@ -163,14 +161,14 @@ def together(plan: Plan, *, by_launch_args: bool = False) -> Request:
 
 
 def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args: bool = False) -> PackAllocation:
-    """The allocation that runs of these plans share: room for the largest of them, as often as `launch.pack` says.
+    """Return the allocation for runs of these plans, with room for `launch.pack` runs of the largest size.
 
     Args:
-        most: runs that any one of the allocations carries, where that is known: no room is asked for more.
+        most: maximum number of runs in one allocation, if known: an upper bound of the room.
         by_launch_args: as in `together`.
 
     Raises:
-        PlanError: ``auto`` without knowing a node; more than a node has.
+        PlanError: ``auto`` on a system with unknown nodes.
     """
     first, shares = plans[0], [share(plan) for plan in plans]
     largest = Share(
@@ -210,16 +208,16 @@ def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args
 
 
 def _fit(one: Share, cores: int | None, gpus: int | None, mem: int | None) -> int:
-    """How many runs of this size a node holds, at least one; all that are wanted where nothing is known."""
+    """Return how many runs of this size fit on a node, at least 1; unlimited if nothing is known."""
     limits = [total // part for total, part in ((cores, one.cpus), (gpus, one.gpus), (mem, one.mem)) if total and part]
     return max(1, min(limits, default=2**31))
 
 
 def spread(plans: Sequence[Plan], room: PackAllocation, count: int | None = None) -> list[list[int]]:
-    """Which of the runs (by their plans, in order) go into which allocation: equal loads, each in its order.
+    """Distribute runs, given by their plans, over allocations with equal loads. Returns indices in ascending order.
 
     Args:
-        count: number of allocations; None: so many that, as far as can be said, no run waits for another.
+        count: number of allocations; None: enough that no run should have to wait.
     """
     from fractions import Fraction  # slow to import
 
@@ -236,7 +234,7 @@ def spread(plans: Sequence[Plan], room: PackAllocation, count: int | None = None
 
 
 def _load(one: Share, room: PackAllocation) -> Fraction:
-    """The part of an allocation that a run takes."""
+    """Return the fraction of an allocation that a run takes."""
     from fractions import Fraction
 
     parts = [Fraction(one.cpus, room.cpus)]
@@ -244,5 +242,5 @@ def _load(one: Share, room: PackAllocation) -> Fraction:
         parts.append(Fraction(one.gpus, room.gpus))
     if room.mem:
         parts.append(Fraction(one.mem, room.mem))
-    per_node = Fraction(1, max(1, int(1 / max(parts))))  # what is left over of a node serves nobody
+    per_node = Fraction(1, max(1, int(1 / max(parts))))  # the rest of a node stays unused
     return per_node * one.nodes / room.request.nodes

@@ -1,4 +1,4 @@
-"""Queue profiles: what `scheduler.queue=<name>` stands for on a system, and the limits it brings.
+"""Queue profiles: the meaning of `scheduler.queue=<name>` on a system, and its limits.
 
 Must not know: how a scheduler spells a queue.
 """
@@ -17,10 +17,10 @@ from hpc_hydra.suggest import nearest
 
 @dataclass(frozen=True)
 class Queue:
-    """The queue of a job. ``profile`` is empty where the system has none of that name."""
+    """The queue of a job. ``profile`` is empty if the system has none of that name."""
 
-    name: str | None  # as the user says it
-    partition: str | None  # what the scheduler is told; None: nothing
+    name: str | None  # as the user wrote it
+    partition: str | None  # the scheduler's name; None: its default
     profile: QueueConfig = dataclasses.field(default_factory=QueueConfig)
 
     @property
@@ -29,7 +29,7 @@ class Queue:
 
 
 def choose(system: SystemConfig, asked: str | None) -> Queue:
-    """The profile of the queue asked for, or of the system's default queue; other names are passed on as they are.
+    """Return the requested queue, or the system's default; names without a profile are passed on unchanged.
 
     An empty `partition` in a profile means that the scheduler is told none (the constraint or QOS chooses).
     """
@@ -41,7 +41,7 @@ def choose(system: SystemConfig, asked: str | None) -> Queue:
 
 
 def unknown(system: SystemConfig, queue: Queue) -> str | None:
-    """What to say about a queue that the system's list does not have; None where it has it, or there is no list.
+    """Return a note on a queue that is not in the system's list; None if it is, or there is no list.
 
     Raises `ConfigError` where the list is said to be whole (`system.all_queues`).
     """
@@ -70,7 +70,7 @@ def unknown(system: SystemConfig, queue: Queue) -> str | None:
 
 
 def check_default(system: SystemConfig) -> str | None:
-    """What to say about a `default_queue` that is none of the system's; raises where `unknown` would."""
+    """Return a note on a `default_queue` that the system does not have. Raises as `unknown`."""
     queue = choose(system, None)
     try:
         said = unknown(system, queue)
@@ -85,14 +85,14 @@ def check_default(system: SystemConfig) -> str | None:
 
 
 def with_hardware(system: SystemConfig, queue: Queue) -> SystemConfig:
-    """The system with the node of that queue."""
+    """Return the system with the hardware of that queue's nodes."""
     own = ("cores_per_node", "gpus_per_node", "gpu_arch", "gpu_type", "mem_per_gpu", "numa_domains")
     changes = {key: value for key in own if (value := getattr(queue.profile, key)) is not None}
     return dataclasses.replace(system, **changes)
 
 
 def check_limits(system: SystemConfig, queue: Queue, nodes: int, time_limit: int | None) -> None:
-    """Refuse what the queue would refuse, or leave pending for ever. Raises `PlanError`.
+    """Refuse what the queue would reject or leave pending forever. Raises `PlanError`.
 
     Args:
         system: whose other queues are named where they would do.
@@ -115,7 +115,7 @@ def check_limits(system: SystemConfig, queue: Queue, nodes: int, time_limit: int
 
 
 def _broken(queue: Queue, nodes: int, time_limit: int | None) -> tuple[str, str, str] | None:
-    """The first limit that does not hold, as (key, what, fix)."""
+    """Return the first violated limit, as (key, what, fix)."""
     profile, name = queue.profile, queue.name
     if profile.max_nodes is not None and nodes > profile.max_nodes:
         what = f"{nodes} nodes, but the queue {name!r} takes at most {profile.max_nodes}"
@@ -131,7 +131,7 @@ def _broken(queue: Queue, nodes: int, time_limit: int | None) -> tuple[str, str,
 
 
 def check_written(queue: Queue) -> None:
-    """Raises `ConfigError` where a limit of the queue is no time, or no range of nodes."""
+    """Raises `ConfigError` if a limit of the queue is not a valid time or range of nodes."""
     _time_limits(queue, 1)
 
 

@@ -29,10 +29,10 @@ ONLY_FOR = {
     "heartbeat_timeout": ("torchft",),
     "quorum_timeout": ("torchft",),
 }
-"""Keys that belong to some start modes only."""
+"""Keys of particular start modes."""
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "ccl", "hccl", "fake", "threaded", "smddp", "mccl", "cncl")
-"""torch's own, and those of packages that are often met."""
+"""Backends of torch and of common packages."""
 
 PATTERNS = ("job_id", "array_id", "num", "rank", "host", "user")
 _PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u": "{user}", "a": "{num}", "%": "%"}
@@ -41,7 +41,7 @@ _PERCENT = {"j": "{job_id}", "A": "{array_id}", "N": "{host}", "t": "{rank}", "u
 def rendezvous(
     asked: RendezvousConfig, system: SystemConfig, scheduler: str = "", *, has_queue: bool = True
 ) -> Rendezvous:
-    """How the ranks find each other; interface and host suffix are the system's where the user names none.
+    """Return how the ranks find each other; interface and host suffix default to the system's.
 
     Args:
         scheduler: its name.
@@ -124,7 +124,7 @@ def _timeout(value: Any, key: str) -> int:
 
 
 def check_nodes(meet: Rendezvous, nodes: int) -> None:
-    """Refuse bounds that the nodes of the job are not within, or that cannot be used. Raises `PlanError`."""
+    """Refuse bounds that exclude the number of nodes, or that have no effect. Raises `PlanError`."""
     if meet.min_nodes is not None and meet.min_nodes > nodes:
         raise PlanError(
             f"{meet.min_nodes} nodes at least, but the job has {nodes}",
@@ -178,7 +178,7 @@ def check_replicas(meet: Rendezvous, nodes: int, procs_per_node: int) -> None:
 
 
 def _check_backend(text: str) -> None:
-    """Refuse what is a slip of the pen; packages may bring backends that only the ranks know (and tell at once)."""
+    """Refuse misspelt backends; unknown ones may come from packages and are checked on the ranks."""
     for part in text.lower().split(","):
         name = part.rpartition(":")[2].strip()
         near = nearest(name, BACKENDS, 1)
@@ -190,7 +190,7 @@ def _check_backend(text: str) -> None:
 
 
 def _launcher(asked: RendezvousConfig, scheduler: str, *, has_queue: bool) -> Literal["scheduler", "mpiexec"]:
-    """Who starts the ranks: only MPI's own launcher can on this machine, where there is no scheduler."""
+    """Return what starts the ranks: on this machine, without a scheduler, MPI needs its own launcher."""
     if asked.name != "mpi":
         return "scheduler"
     is_here = scheduler == THIS_MACHINE
@@ -210,7 +210,7 @@ def _launcher(asked: RendezvousConfig, scheduler: str, *, has_queue: bool) -> Li
 
 
 def capped(asked: float | None, cap: float | None) -> float | None:
-    """The share of GPU memory of a rank: what is asked, and never more than the system's cap, where there is one."""
+    """Return the fraction of GPU memory of a rank: the user's, limited by the system's cap."""
     asked, cap = fraction(asked), fraction(cap, "system.gpu_mem_cap")
     if asked is not None and cap is not None and asked > cap:
         raise ConfigError(
@@ -222,14 +222,14 @@ def capped(asked: float | None, cap: float | None) -> float | None:
 
 
 def fraction(value: float | None, key: str = "rendezvous.fraction_max_gpu_mem") -> float | None:
-    """A share of GPU memory, above 0 and at most 1."""
+    """Check a fraction of GPU memory: above 0, at most 1."""
     if value is not None and not 0 < value <= 1:
         raise ConfigError(f"{value:g} is no share of a GPU's memory: above 0, at most 1", where=key, fix=f"{key}=0.8")
     return value
 
 
 def _master_addr(value: str) -> str:
-    """A name or an address, IPv6 without brackets. Raises `ConfigError`."""
+    """Check a host name or address, IPv6 without brackets. Raises `ConfigError`."""
     key = "rendezvous.master_addr"
     try:
         host, port = split_endpoint(value)
@@ -264,7 +264,7 @@ def _port_range(value: str, key: str) -> tuple[int, int]:
 
 
 def logging(asked: LoggingConfig, job_name: str) -> Logging:
-    """Where output goes, with the scheduler's own patterns (%j …) turned into ours. Raises `ConfigError`."""
+    """Return the logging settings, with the scheduler's patterns (%j …) converted to ours. Raises `ConfigError`."""
     return Logging(
         out=pattern(asked.out, "logging.out", job_name),
         err=pattern(asked.err, "logging.err", job_name),
@@ -278,7 +278,7 @@ def logging(asked: LoggingConfig, job_name: str) -> Logging:
 
 
 def pattern(value: str | None, key: str, job_name: str) -> str | None:
-    """The pattern of a file's name, in our own spelling. Raises `ConfigError`."""
+    """Return a file name pattern in our syntax. Raises `ConfigError`."""
     if value is None:
         return None
     if not value:

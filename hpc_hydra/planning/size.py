@@ -14,14 +14,14 @@ from hpc_hydra.errors import PlanError
 
 @dataclass(frozen=True)
 class NodeSize:
-    """A node, as far as it is known. None: not known; never guessed."""
+    """Hardware of a node. None if unknown, never a guess."""
 
     system: str
     cores_per_node: int | None = None
     gpus_per_node: int | None = None
     mem_per_gpu: float | None = None  # GB
-    cpus_per_proc: int | None = None  # of a rank, where the queue says so
-    may_crowd: bool = False  # nobody hands out cores here: ranks may be more than cores
+    cpus_per_proc: int | None = None  # default of the queue
+    may_crowd: bool = False  # this machine, without allocation of cores: more ranks than cores are allowed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Size:
     procs_per_node: int
     gpus_per_proc: int = 0
     cpus_per_proc: int | None = None
-    shared_gpus: int | None = None  # of a node, where its ranks share them (oversubscribe)
+    shared_gpus: int | None = None  # per node, if its ranks share them (oversubscribe)
     notes: tuple[str, ...] = ()
 
 
@@ -40,13 +40,13 @@ def size(asked: ResourcesConfig, node: NodeSize, fraction_of_gpu_mem: float | No
     """Decide the size of a job.
 
     Args:
-        asked: what the user wrote; None lets the node's facts decide.
-        node: the node.
-        fraction_of_gpu_mem: share of a GPU's memory that is really used, for `gpumem_at_least`.
-        helpers: tasks of a node beside its ranks (a lighthouse); with a rank's share of cores where there are enough.
+        asked: the user's keys; None uses the node's hardware.
+        node: hardware of a node.
+        fraction_of_gpu_mem: usable fraction of a GPU's memory, for `gpumem_at_least`.
+        helpers: tasks per node beside its ranks (a lighthouse), with as many cores as a rank if there are enough.
 
     Raises:
-        PlanError: for what excludes each other, and for more than the node has.
+        PlanError: mutually exclusive keys, or more than the node has.
     """
     _exclusions(asked)
     gpus_per_proc = _gpus_per_proc(asked, node)
@@ -68,14 +68,14 @@ def _exclusions(asked: ResourcesConfig) -> None:
     for first, second in pairs:
         if getattr(asked, first) is not None and getattr(asked, second) is not None:
             raise PlanError(
-                f"{first} and {second} exclude each other: {first} decides it",
+                f"{first} and {second} exclude each other",
                 where=f"resources.{second}",
                 fix=f"leave out one of resources.{first} and resources.{second} (resources.{second}=null)",
             )
 
 
 def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
-    """GPUs of a rank; refuses GPUs on a system that has none, or more than a node has."""
+    """Return the GPUs per rank. Refuses GPUs on a system without any, and more than a node has."""
     sized = next((key for key in ("gpus_at_least", "gpumem_at_least") if getattr(asked, key) is not None), None)
     if node.gpus_per_node == 0 and (sized or asked.gpus_per_proc):
         raise PlanError(
@@ -115,7 +115,7 @@ def _default_procs(gpus_per_proc: int, node: NodeSize) -> int:
 
 
 def _by_gpus(asked: ResourcesConfig, node: NodeSize, gpus_per_proc: int, fraction: float | None) -> tuple[int, int]:
-    """Nodes and ranks on each for at least so many GPUs: as few nodes as can be, ranks spread evenly."""
+    """Return nodes and ranks per node for a minimum of GPUs: as few nodes as possible, ranks spread evenly."""
     assert node.gpus_per_node
     gpus = asked.gpus_at_least or 0
     if asked.gpumem_at_least is not None:

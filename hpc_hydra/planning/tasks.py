@@ -28,8 +28,8 @@ def task_request(plan: Plan) -> Request:
         shared_gpus=None,
         gpu_bind=None,
         cpu_bind=None,
-        no_kill=plan.rendezvous.has_replicas or plan.is_elastic,
-        step_goes_on=plan.is_elastic,
+        survives_node_loss=plan.rendezvous.has_replicas or plan.is_elastic,
+        steps_survive_node_loss=plan.is_elastic,
     )
 
 

@@ -1,4 +1,4 @@
-"""The data that crosses the borders between folders. Frozen, hashable, JSON-able; no behaviour beyond that.
+"""Data shared between packages: frozen, hashable, convertible to JSON, without further behaviour.
 
 Must not know: Hydra, the environment, the clock, any scheduler's command line.
 """
@@ -18,7 +18,7 @@ Mode = Literal["default", "force", "prepend"]
 
 @dataclass(frozen=True)
 class EnvVar:
-    """One environment variable of the ranks, with where it came from.
+    """One environment variable of the ranks, with its origin.
 
     ``default`` sets it only where it is not set yet (a preset never wins over the user's shell), ``force`` always
     (``launch.env``), ``prepend`` puts the value and a ``:`` before what is there.
@@ -41,19 +41,19 @@ class EnvVar:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of the scheduler for one job. Equal requests share an array."""
+    """What one job asks of the scheduler. Runs with equal requests share an array."""
 
     scheduler: str
     nodes: int
     procs_per_node: int
     gpus_per_proc: int = 0
-    shared_gpus: int | None = None  # GPUs of a node that all its ranks share (oversubscribe); None: each has its own
+    shared_gpus: int | None = None  # GPUs of a node shared by all its ranks (oversubscribe); None: not shared
     cpus_per_proc: int | None = None
-    mem_per_node: int | None = None  # MiB; 0 is the whole node; None: not stated
+    mem_per_node: int | None = None  # MiB; 0: the whole node; None: not requested
     time_limit: int | None = None  # seconds; None: the scheduler's default
     exclusive: bool = False
     job_name: str = "hpc_hydra"
-    queue: str | None = None  # what the scheduler is told (a partition), after queue profiles
+    queue: str | None = None  # the scheduler's queue or partition, after queue profiles
     account: str | None = None
     qos: str | None = None
     reservation: str | None = None
@@ -67,24 +67,24 @@ class Request:
     array_parallelism: int | None = None
     mpi: str | None = None
     gpu_request: str | None = None  # spelling of GPUs on this system: gpus-per-task, gpus-per-node, gres, none
-    gpu_type: str | None = None  # the scheduler's name of the GPUs asked for; None: any
+    gpu_type: str | None = None  # the scheduler's name of the GPU model; None: any
     gpu_bind: str | None = None
     cpu_bind: str | None = None
-    project: str | None = None  # LSF: what the job is accounted to
-    user_group: str | None = None  # LSF: whose share it takes
+    project: str | None = None  # LSF
+    user_group: str | None = None  # LSF
     flavour: str | None = None  # LSF: standard, csm
-    no_kill: bool = False  # a node that is lost does not end the job
-    step_goes_on: bool = False  # nor do tasks of a step that end, or are lost, end its others
-    # tasks of a node, and CPUs of each, where the allocation is asked for others than its steps have
+    survives_node_loss: bool = False  # losing a node does not end the job
+    steps_survive_node_loss: bool = False  # nor do ended or lost tasks of a step end its other tasks
+    # (tasks per node, CPUs per task) of the allocation, if they differ from those of its steps (helper tasks)
     allocation: tuple[int, int | None] | None = None
-    warning: str | None = None  # USR1@120: the signal that the ranks get so many seconds before the time limit
-    max_requeues: int = 0  # how often a run that was warned or preempted is queued again
+    warning: str | None = None  # USR1@120: signal, and seconds before the time limit
+    max_requeues: int = 0  # limit of requeues after a warning or preemption
     setup_lines: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()  # where there is no scheduler: runs take theirs from these, in this order
-    # free-form options after merging scheduler.extra: (name without dashes, value or None for a bare flag)
+    hosts: tuple[str, ...] = ()  # without a scheduler: hosts that runs use, in this order
+    # free options after merging scheduler.extra: (name without dashes, value or None for a flag)
     submit_args: tuple[tuple[str, str | None], ...] = ()
     launch_args: tuple[tuple[str, str | None], ...] = ()
-    removed_args: tuple[str, ...] = ()  # `~name`: this option is left out of both commands
+    removed_args: tuple[str, ...] = ()  # `~name`: options removed from both commands
 
     @property
     def world_size(self) -> int:
@@ -92,12 +92,12 @@ class Request:
 
     @property
     def warn_signal(self) -> str | None:
-        """USR1, USR2; None: nobody warns."""
+        """USR1, USR2, or None without a warning."""
         return None if self.warning is None else self.warning.partition("@")[0]
 
     @property
     def warn_before(self) -> int:
-        """How many seconds before the time limit; 0: nobody warns."""
+        """Seconds between the warning and the time limit; 0 without a warning."""
         return int((self.warning or "").partition("@")[2] or 0)
 
 
@@ -116,23 +116,23 @@ class Rendezvous:
     init: Literal["script", "launcher"] | None = None
     fraction_max_gpu_mem: float | None = None
     unswap_rocr_hip_vis_dev: bool = False
-    gpu_visibility: Literal["all", "own"] = "all"  # which GPUs a rank sees: its node's of this run, or its own
-    max_restarts: int = 0  # of all workers together, by torchrun's agents
-    min_nodes: int | None = None  # torchrun: without which nobody trains on; None: all
-    max_nodes: int | None = None  # torchrun: None: those of the job
-    launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # who starts the ranks
-    fork_server: bool = False  # tcp: one process a node imports torch once, and forks the ranks
+    gpu_visibility: Literal["all", "own"] = "all"  # GPUs visible to a rank: all of the run on its node, or its own
+    max_restarts: int = 0  # restarts of all workers by torchrun's agents
+    min_nodes: int | None = None  # torchrun: minimum to continue; None: all
+    max_nodes: int | None = None  # torchrun; None: those of the job
+    launcher: Literal["scheduler", "mpiexec"] = "scheduler"  # starts the ranks
+    fork_server: bool = False  # tcp: one process per node imports torch once and forks the ranks
     # torchft only; times in seconds
     replicas_per_node: int = 1
     nodes_per_replica: int = 1
-    min_replicas: int = 1  # without which nobody trains on
-    join_timeout: int = 60  # until a quorum goes on without replicas that are alive and have not asked to join
-    heartbeat_timeout: int = 5  # until a silent replica counts as dead
-    quorum_timeout: int = 60  # until a rank that waits for a quorum gives up
+    min_replicas: int = 1  # minimum to continue
+    join_timeout: int = 60  # until a quorum proceeds without live replicas that have not joined
+    heartbeat_timeout: int = 5  # until a replica without heartbeat counts as dead
+    quorum_timeout: int = 60  # until a rank stops waiting for a quorum
 
     @property
     def start_mode(self) -> Literal["direct", "fork_server", "mpi", "torchrun"]:
-        """How the node starts the ranks: by which module of `hpc_hydra.node.modes`."""
+        """The start mode, a key of `hpc_hydra.node.modes.MODES`."""
         if self.name in AGENT_MODES:
             return "torchrun"
         if self.name == "mpi":
@@ -141,18 +141,18 @@ class Rendezvous:
 
     @property
     def by_agents(self) -> bool:
-        """Whether one agent a node starts the ranks there, so that the scheduler starts the agents only."""
+        """Whether the scheduler starts one agent per node, which starts the ranks."""
         return self.start_mode in ("torchrun", "fork_server")
 
     @property
     def has_replicas(self) -> bool:
-        """Whether the ranks form replica groups, each started, and started again, for itself."""
+        """Whether the ranks form replica groups, which are started and restarted independently."""
         return self.name == "torchft"
 
 
 @dataclass(frozen=True)
 class Logging:
-    """Where the output of the ranks goes. Patterns may hold {job_id} {array_id} {num} {rank} {host} {user}."""
+    """Destinations of the ranks' output. Patterns may contain {job_id} {array_id} {num} {rank} {host} {user}."""
 
     out: str | None = None  # None: logs/<attempt>/rank_<rank>.log in the run's directory, both streams
     err: str | None = None
@@ -160,13 +160,13 @@ class Logging:
     save_hostlist: bool = False
     color_stderr: bool = False
     rank_prefix: bool = False
-    timestamps: int | None = None  # seconds between two stamps in a rank's log
-    trace: bool = False  # of the job script
+    timestamps: int | None = None  # seconds between time stamps in a rank's log
+    trace: bool = False  # `set -x` in the job script
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A path of the node that is seen in a container; both absolute."""
+    """A path of the node mounted in a container; both paths are absolute."""
 
     source: str
     target: str
@@ -175,7 +175,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Container:
-    """What the ranks run in. None leaves it to the runtime."""
+    """The container of the ranks. None uses the runtime's default."""
 
     runtime: str  # pyxis, apptainer, singularity, podman_hpc, shifter, edf
     image: str
@@ -184,44 +184,44 @@ class Container:
     mount_home: bool | None = None
     remap_root: bool | None = None
     writable: bool | None = None
-    env: tuple[tuple[str, str], ...] = ()  # set inside, by each rank
+    env: tuple[tuple[str, str], ...] = ()  # set inside the container by each rank
     extra: tuple[tuple[str, str | None], ...] = ()  # options of the runtime, None: a bare flag; edf: values as JSON
     gpu: bool = False
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """What is measured on each node."""
+    """Sampling of GPUs and CPUs on each node."""
 
     interval: int = 15  # seconds
     dmon: bool = True
-    file: str | None = None  # pattern for the text's name; None: beside the logs
+    file: str | None = None  # file name pattern; None: beside the logs
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Request + process layout + environment: all that is needed to write the job script of a group of runs."""
+    """Request, process layout and environment: all that the job script of a group of runs needs."""
 
     system: str
     request: Request
     rendezvous: Rendezvous = field(default_factory=Rendezvous)
     logging: Logging = field(default_factory=Logging)
     env: tuple[EnvVar, ...] = ()
-    python: str | None = None  # None: the launcher's own interpreter, by absolute path
-    gpus_on_node: int | None = None  # of the system; None: not known
+    python: str | None = None  # None: the launcher's interpreter
+    gpus_on_node: int | None = None  # of the system; None: unknown
     gpu_vendor: str | None = None  # nvidia, amd, intel
     secrets: tuple[str, ...] = ()  # launch.secrets
-    poll_interval: int | None = None  # seconds between two queries for this sweep; None: the launcher decides
-    pack: int | str | None = None  # launch.pack: "auto", or how many runs at a time in one allocation
+    poll_interval: int | None = None  # seconds between two queries; None: the launcher's default
+    pack: int | str | None = None  # launch.pack: "auto", or the number of concurrent runs in one allocation
     after: tuple[str, ...] = ()  # launch.after, as the user wrote it
-    allocations: int | None = None  # that the packed runs are spread over; None: as many as let none wait
-    cores_on_node: int | None = None  # of the system, known to those that pack; None: not known
+    allocations: int | None = None  # number of allocations for packed runs; None: enough for all to run at once
+    cores_on_node: int | None = None  # of the system, for packing; None: unknown
     mem_on_node: int | None = None  # MiB
-    bind_cores: bool = True  # of a rank, by ourselves where nobody else does
-    gpu_order: str | None = None  # of the GPUs that a rank sees: closest; positions (3,2,1,0); None: as given
-    gpus_asked: bool = True  # by the user or a named system; False: they are there, and a rank takes one if it can
-    exit_timeout: int | None = 600  # seconds that a program may take to end after its function has returned
-    notes: tuple[str, ...] = ()  # said to the user before submission
+    bind_cores: bool = True  # bind ranks to cores if the scheduler does not
+    gpu_order: str | None = None  # of the GPUs that a rank sees: closest, or positions (3,2,1,0); None: unchanged
+    gpus_asked: bool = True  # by the user or a named system; False: ranks use detected GPUs if possible
+    exit_timeout: int | None = 600  # seconds until a program must exit after its function has returned
+    notes: tuple[str, ...] = ()  # for the user, before submission
     container: Container | None = None
     monitor: Monitor | None = None
 
@@ -230,22 +230,22 @@ class Plan:
         return self.request.world_size
 
     def hides(self, name: str) -> bool:
-        """Whether a variable's value is a secret, and not shown."""
+        """Whether the value of a variable is a secret."""
         return is_secret(name, self.secrets)
 
     @property
     def hidden(self) -> tuple[EnvVar, ...]:
-        """Variables with secrets: in no script, but in a file that only its owner reads."""
+        """Variables with secrets, which are kept out of scripts, in a file with mode 0600."""
         return tuple(var for var in self.env if self.hides(var.name))
 
     @property
     def has_secrets(self) -> bool:
-        """Whether the records of a run with this plan hold a secret."""
+        """Whether the records of a run with this plan contain a secret."""
         return bool(self.hidden) or any(self.hides(name) for name, _ in (self.container.env if self.container else ()))
 
     @property
-    def told(self) -> Plan:
-        """The plan as it may be shown, without secrets."""
+    def redacted(self) -> Plan:
+        """The plan with secrets masked, for display."""
         env = tuple(dataclasses.replace(var, value=MASK) if self.hides(var.name) else var for var in self.env)
         box = self.container
         if box is not None:
@@ -255,25 +255,25 @@ class Plan:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the run goes on with fewer nodes than it began with."""
+        """Whether the run continues when it loses nodes."""
         least = self.rendezvous.min_nodes
         return least is not None and least < self.request.nodes
 
     @property
     def replicas(self) -> int:
-        """Replica groups of the job; 1 where there is no such thing."""
+        """Number of replica groups of the job; 1 without groups."""
         meet = self.rendezvous
         return self.request.nodes // meet.nodes_per_replica * meet.replicas_per_node
 
     @property
     def procs_per_agent(self) -> int:
-        """Ranks that one agent starts on its node."""
+        """Number of ranks that one agent starts on its node."""
         return self.request.procs_per_node // self.rendezvous.replicas_per_node
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Who a process is, as in torch.distributed. ``source`` names where each value was read, for error messages."""
+    """Identity of a process, as in torch.distributed. ``source`` names the origin of the values, for error messages."""
 
     rank: int
     local_rank: int
@@ -282,10 +282,10 @@ class RankInfo:
     node_rank: int
     num_nodes: int
     master_host: str  # host of rank 0, as the scheduler names it
-    hosts: tuple[str, ...] = ()  # in allocation order; empty where not known
+    hosts: tuple[str, ...] = ()  # in allocation order; empty if unknown
     job_id: str = ""
     source: str = ""
-    step: str = ""  # tells the processes that were started together from others of the job
+    step: str = ""  # identifies the processes of one launch command within the job
 
 
 def to_json(value: Any) -> Any:
@@ -299,7 +299,7 @@ def to_json(value: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def hints(kind: type[Any]) -> dict[str, Any]:
-    """Types of a dataclass's fields by name: working them out takes longer than all the rest."""
+    """Return the types of a dataclass's fields; cached, because resolving them is slow."""
     found = get_type_hints(kind)
     return {f.name: found[f.name] for f in dataclasses.fields(kind)}
 

@@ -1,4 +1,4 @@
-"""The one parser of times and of memory sizes: what a user may write, and what is refused.
+"""Parse times and memory sizes.
 
 Must not know: what a scheduler can say (adapters round up to that).
 """
@@ -49,7 +49,7 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
 
 
 def period(value: Any, key: str, least: int) -> int | None:
-    """A short time that recurs: a whole number is seconds here, text has a unit. None stays None.
+    """Parse an interval: an integer is in seconds, text has a unit. None stays None.
 
     Raises `ConfigError` below ``least`` seconds, and for what is no time.
     """
@@ -125,7 +125,7 @@ def _bad_memory(value: Any, key: str) -> ConfigError:
 
 
 def clock(total: int) -> str:
-    """Seconds as a person reads them: 5400 → 1h30m."""
+    """Format seconds: 5400 → 1h30m."""
     parts = []
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
         count, total = divmod(total, size)
@@ -135,5 +135,5 @@ def clock(total: int) -> str:
 
 
 def size_text(mib: int) -> str:
-    """MiB as a person reads them, and as `mebibytes` takes them: 2048 → 2G."""
+    """Format MiB as `mebibytes` parses them: 2048 → 2G."""
     return f"{mib // 1024}G" if mib and mib % 1024 == 0 else f"{mib}M"

@@ -1,4 +1,4 @@
-"""A warning before a run is ended, and how often a run that was warned or preempted is put into the queue again.
+"""The warning before the time limit, and the limit of requeues after a warning or preemption.
 
 Pure. Must not know: how a scheduler sends a signal.
 """
@@ -19,18 +19,18 @@ _LONGEST = 65535  # seconds that sbatch's --signal takes
 
 @dataclass(frozen=True)
 class Warned:
-    """What `launch.signal`, `launch.signal_before_end` and `launch.max_requeues` mean."""
+    """The result of `warning`."""
 
     warning: str | None = None  # USR1@120: the signal, and seconds before the end
     max_requeues: int = 0
 
 
 def warning(settings: Settings, time_limit: int | None, meet: Rendezvous) -> Warned:
-    """The three keys, checked.
+    """Check `launch.signal`, `launch.signal_before_end` and `launch.max_requeues`.
 
     Args:
-        time_limit: of the job, in seconds; None: the scheduler's default.
-        meet: how the ranks find each other, which says who starts them.
+        time_limit: seconds; None: the scheduler's default.
+        meet: how the ranks are started.
 
     Raises `ConfigError`.
     """
@@ -53,12 +53,12 @@ def warning(settings: Settings, time_limit: int | None, meet: Rendezvous) -> War
 
 
 def notes(request: Request) -> tuple[str, ...]:
-    """What is said where runs are to be queued again, and nothing warns of the time limit, which ends them for good."""
+    """Return a note if runs can be requeued but get no warning: then the time limit ends them."""
     if not request.max_requeues or request.warn_signal is not None:
         return ()
     asked = f"launch.max_requeues={request.max_requeues}"
     missing = "without a warning before it (launch.signal_before_end=2m)"
-    return (f"{asked}: a run that reaches its time limit is not queued again {missing}",)
+    return (f"{asked}: a run that reaches its time limit is not requeued {missing}",)
 
 
 def _name(given: str | None, *, asked: bool) -> str | None:
@@ -67,7 +67,7 @@ def _name(given: str | None, *, asked: bool) -> str | None:
     name = given.upper().removeprefix("SIG")
     if name not in SIGNALS:
         raise ConfigError(
-            f"{given!r} is no signal that warns a program", where="launch.signal", fix=f"launch.signal={SIGNALS[0]}"
+            f"{given!r} is not a warning signal", where="launch.signal", fix=f"launch.signal={SIGNALS[0]}"
         )
     return name
 
@@ -75,25 +75,25 @@ def _name(given: str | None, *, asked: bool) -> str | None:
 def _check_start(meet: Rendezvous, key: str) -> None:
     if meet.launcher == "mpiexec":
         raise ConfigError(
-            "mpiexec starts the ranks, and hands on no warning", where=key, fix="rendezvous.launcher=scheduler"
+            "mpiexec starts the ranks and does not forward the warning", where=key, fix="rendezvous.launcher=scheduler"
         )
 
 
 def _requeues(settings: Settings, meet: Rendezvous) -> int:
     key, asked = "launch.max_requeues", settings.launch.max_requeues
     if asked < 0:
-        raise ConfigError(f"{asked} is no number of times", where=key, fix=f"{key}=3, or 0 for never")
+        raise ConfigError(f"{asked} is not a number of requeues", where=key, fix=f"{key}=3, or 0 for never")
     if not asked:
         return 0
     if settings.launch.batch_script is not None:
         raise ConfigError(
-            "is for our job scripts: one of your own says when it is requeued",
+            "applies to generated job scripts only: your own script decides when it is requeued",
             where=key,
             fix="scheduler.submit_extra={requeue: null}, or leave out launch.batch_script",
         )
     if meet.has_replicas:
         raise ConfigError(
-            "replica groups start again by themselves, within the job",
+            "replica groups are restarted within the job",
             where=key,
             fix="rendezvous.max_restarts=3, or rendezvous=torchrun",
         )

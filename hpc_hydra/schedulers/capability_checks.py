@@ -30,7 +30,7 @@ def check(scheduler: Scheduler, request: Request) -> None:
 
 def check_capabilities(scheduler: Scheduler, request: Request) -> None:
     """The part of `check` that goes by capabilities alone."""
-    if request.step_goes_on and not isinstance(scheduler, SurvivesNodeLoss):
+    if request.steps_survive_node_loss and not isinstance(scheduler, SurvivesNodeLoss):
         raise PlanError(
             f"scheduler={scheduler.name} ends a run whose node is lost",
             where="rendezvous.min_nodes",

@@ -316,7 +316,7 @@ def write_secrets(spec: JobSpec) -> None:
 
 
 def _exports(spec: JobSpec) -> Iterator[str]:
-    for var in spec.plan.told.env:
+    for var in spec.plan.redacted.env:
         yield ""
         yield from (line for line in export(var) if line.startswith("#") or not spec.plan.hides(var.name))
     if found := secrets_file(spec):

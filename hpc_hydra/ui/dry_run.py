@@ -73,7 +73,7 @@ def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
         ]
         parts.append(f"{spec.key}: {path}\nrendezvous: {' '.join([meet.name, *given])}")
         if group.plan.env:
-            parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.told.env)))
+            parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.redacted.env)))
     return "\n\n".join(parts)
 
 
@@ -115,7 +115,7 @@ def _job(adapter: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
     how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
     parts.append(f"{how} by:\n  " + "\n  ".join(shown))
     if group.plan.env:
-        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.told.env)))
+        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.redacted.env)))
     return "\n\n".join(parts)
 
 

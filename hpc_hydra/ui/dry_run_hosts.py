@@ -90,7 +90,7 @@ def _near(path: str, cwd: str) -> str:
 
 def _before(spec: JobSpec, program: Program) -> Iterator[str]:
     yield f"cd {quote(program.cwd)}"
-    variables = [*spec.plan.told.env]
+    variables = [*spec.plan.redacted.env]
     if spec.pythonpath:
         variables.append(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
     yield from spec.plan.request.setup_lines

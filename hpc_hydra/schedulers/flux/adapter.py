@@ -100,7 +100,7 @@ class Flux(
         return True
 
     def check(self, request: Request) -> None:
-        if request.no_kill:
+        if request.survives_node_loss:
             raise PlanError(
                 "Flux ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp, or scheduler=slurm"
             )

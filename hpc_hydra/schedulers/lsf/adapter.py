@@ -104,7 +104,7 @@ class Lsf(
         self.directives(request)
         self.launch_command(request)
         options_of.array(request, 1)
-        if request.no_kill:
+        if request.survives_node_loss:
             raise PlanError(
                 "LSF has no replicas of a job's ranks",
                 where="rendezvous.name",

@@ -163,7 +163,7 @@ class SlurmOptions(Scheduler):
         yield "requeue" if request.max_requeues else "no-requeue", None
         if request.warning is not None:
             yield "signal", request.warning  # without B: to the steps, not the script
-        if request.no_kill:
+        if request.survives_node_loss:
             yield "no-kill", None
 
     def _gpus(self, request: Request) -> Iterator[Option]:
@@ -218,8 +218,8 @@ class SlurmOptions(Scheduler):
             yield "cpus-per-task", str(request.cpus_per_proc)
         if request.gpu_request == "gpus-per-task":  # else the step has what the job has, and confines no rank
             yield from self._gpus(request)
-        yield "kill-on-bad-exit", "0" if request.step_goes_on else "1"
-        if request.step_goes_on:
+        yield "kill-on-bad-exit", "0" if request.steps_survive_node_loss else "1"
+        if request.steps_survive_node_loss:
             yield "no-kill", None
         yield "wait", "0"  # a rank that ended well may wait for slow ones, whatever the site's default is
         yield "export", "ALL"  # also where the job was submitted with --export=NONE

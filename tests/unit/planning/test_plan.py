@@ -571,9 +571,13 @@ def test_where_cpu_and_gpu_share_memory_a_rank_keeps_to_the_cap() -> None:
 def test_replica_groups_fill_the_job(nodes: int, keys: dict[str, Any], replicas: int, ranks: int, step: int) -> None:
     got = make(resources={"nodes": nodes}, rendezvous={"name": "torchft", **keys})
     assert (got.replicas, got.procs_per_agent, step_request(got).nodes) == (replicas, ranks, step)
-    assert task_request(got).no_kill and task_request(got).nodes == nodes and task_request(got).procs_per_node == 1
+    assert (
+        task_request(got).survives_node_loss
+        and task_request(got).nodes == nodes
+        and task_request(got).procs_per_node == 1
+    )
     assert got.rendezvous.max_restarts == 3
-    assert not task_request(make(resources={"nodes": nodes})).no_kill
+    assert not task_request(make(resources={"nodes": nodes})).survives_node_loss
 
 
 @pytest.mark.parametrize(
@@ -619,7 +623,8 @@ def test_replica_groups_that_do_not_fill_the_job_are_refused(keys: dict[str, Any
 )
 def test_a_run_may_go_on_with_fewer_nodes(nodes: int, keys: dict[str, Any], elastic: bool) -> None:
     got = make(resources={"nodes": nodes}, rendezvous={"name": "torchrun", **keys})
-    assert (got.is_elastic, task_request(got).no_kill, task_request(got).step_goes_on) == (elastic, elastic, elastic)
+    tasks = task_request(got)
+    assert (got.is_elastic, tasks.survives_node_loss, tasks.steps_survive_node_loss) == (elastic,) * 3
     assert got.rendezvous.max_restarts == (3 if "min_nodes" in keys else 0)
 
 

@@ -57,8 +57,8 @@ OTHER_VALUES: dict[str, Any] = {
 }  # fmt: skip
 REFUSED = {
     **{name: f"scheduler.{name}" for name in FLUX.options.lacks},
-    "mem_per_node": "resources.mem_per_node", "no_kill": "rendezvous.name", "gpu_type": "system.gpu_type",
-    "step_goes_on": "rendezvous.min_nodes",
+    "mem_per_node": "resources.mem_per_node", "survives_node_loss": "rendezvous.name", "gpu_type": "system.gpu_type",
+    "steps_survive_node_loss": "rendezvous.min_nodes",
 }  # fmt: skip
 FIELDS = [
     f.name

@@ -188,7 +188,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "hosts",  # planning refuses them
         "allocation",  # SLURM's
         "gpu_type",  # a scheduler's word for the GPUs of the machine, of which there is no other kind here
-        "no_kill",  # the one node is this machine: it cannot be lost alone
+        "survives_node_loss",  # the one node is this machine: it cannot be lost alone
     }  # fmt: skip
     for name in Request.__dataclass_fields__.keys() - used:
         value: Any = 2 if name == "nodes" else (("x", "1"),) if name.endswith("_args") else "x"

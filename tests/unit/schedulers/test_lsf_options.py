@@ -59,7 +59,7 @@ OTHER: dict[str, Any] = {
     "mail_type": "END", "flavour": "csm", "job_name": "other",
 }  # fmt: skip
 # see below; hosts: scheduler=ssh; allocation: SLURM
-IGNORED = {"scheduler", "hosts", "no_kill", "step_goes_on", "allocation"}
+IGNORED = {"scheduler", "hosts", "survives_node_loss", "steps_survive_node_loss", "allocation"}
 
 
 @pytest.mark.parametrize("flavour", ["standard", "csm"])
@@ -178,8 +178,8 @@ def test_a_dependency_that_lsf_does_not_know_is_refused(given: str) -> None:
         ({"array_parallelism": 0}, "scheduler.array_parallelism"),
         ({"job_name": "a[1]"}, "scheduler.job_name"),
         ({"flavour": "summit"}, "scheduler.flavour"),
-        ({"no_kill": True}, "rendezvous.name"),
-        ({"step_goes_on": True}, "rendezvous.min_nodes"),
+        ({"survives_node_loss": True}, "rendezvous.name"),
+        ({"steps_survive_node_loss": True}, "rendezvous.min_nodes"),
         ({"account": "a", "user_group": "b"}, "scheduler.user_group"),
         ({"nodelist": "node[1"}, "scheduler.nodelist"),
         ({"exclude": "a;b"}, "scheduler.exclude"),
