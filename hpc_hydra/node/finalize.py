@@ -1,4 +1,4 @@
-"""Once per attempt, after its ranks: gathers how they ended into outcome.json.
+"""Writes outcome.json once per attempt, from the records of its ranks.
 
 Must not know: what the program did.
 """
@@ -33,7 +33,7 @@ from hpc_hydra.schedulers.registry import adapter_for
 
 def main(argv: Sequence[str]) -> int:
     """``python -m hpc_hydra.node finish CODE``."""
-    ignore_signals()  # the script that starts it does, too: what comes before this line must not end it
+    ignore_signals()  # the job script does so, too, until this line
     return finish(*argv)
 
 
@@ -77,7 +77,7 @@ def finish(code: str) -> int:
 
 
 def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
-    """How an attempt ended, from what its ranks wrote and the exit code of what started them."""
+    """Return how an attempt ended, from the records of its ranks and the launch command's exit code."""
     return collect(
         attempt.paths(record),
         record.num,
@@ -90,7 +90,7 @@ def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) 
 
 
 def _interrupted(outcome: Outcome) -> Outcome:
-    """After a Ctrl-C: the launch command that obeyed it may say that it was killed, as SLURM's does."""
+    """Return the outcome after a Ctrl-C, which a launch command such as srun may report as a kill."""
     if outcome.status == "completed" or outcome.rank is not None:
         return outcome
     why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
@@ -99,13 +99,13 @@ def _interrupted(outcome: Outcome) -> Outcome:
 
 
 def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:
-    """An outcome that says so, where the scheduler does not say more."""
+    """Return the outcome of a run warned before its ranks began, unless the scheduler reports more."""
     why = f"warned by {name_of(signum or 0)} before its ranks began: its time limit is too short for the warning"
     return outcome if outcome.status != "failed" else replace(outcome, status="cancelled", signal=signum, reason=why)
 
 
 def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """An outcome that no rank explains, with what the scheduler says of the job where that is known while it ends."""
+    """Return an outcome that no rank explains with the state of the job, if the scheduler knows it already."""
     scheduler = adapter_for(attempt.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
     if of_itself or attempt.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
@@ -121,9 +121,9 @@ def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
 
 
 def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> Outcome:
-    """Put it into outcome.json, in a directory with the modes that the user's shell gives.
+    """Write outcome.json, with the umask of the user's shell.
 
-    Returns it, with the disk that takes no more in its reason: the index may be on another one. Raises `OSError`.
+    Returns the outcome; if the disk is full, its reason says so, as the index may be on another disk. Raises `OSError`.
     """
     os.umask(record.program.umask)
     try:
@@ -141,7 +141,7 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
 
 
 def summary(outcome: Outcome) -> str:
-    """What is said in the job's own log."""
+    """Return the line for the job's log."""
     text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome)}"
     advice = ending.advice(outcome)
     text += f" ({outcome.log})" if outcome.log else ""

@@ -19,7 +19,7 @@ _PATIENCE = 120.0  # seconds until the pickle is there, which gets its name afte
 
 
 def function(_: Sequence[str] = ()) -> int:
-    """Run it; returns the exit code. The result, or the traceback, is pickled as submitit does."""
+    """Run the function; returns the exit code. Pickles the result or the traceback as submitit does."""
     from submitit.core import plugins, utils
 
     from hpc_hydra.schedulers.executor import JobEnvironment

@@ -1,8 +1,8 @@
-"""Runs a scheduler's launch command, and ends it where a rank has failed and it does not end the others by itself.
+"""Runs a scheduler's launch command and ends it after a rank has failed, if it does not end by itself.
 
     python -m hpc_hydra.node guard -- jsrun … command args…
 
-Signals are handed on to it. Must not know: what the command does.
+Signals are forwarded to it. Must not know: what the command does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpc_hydra.records.attempt import failures
 
 
 def guard(argv: Sequence[str]) -> int:
-    """Returns the command's exit code; 2 where there is none."""
+    """Return the command's exit code; 2 without a command."""
     command = list(argv[1:]) if argv[:1] == ["--"] else []
     if not command:
         print("usage: python -m hpc_hydra.node guard -- command args…", file=sys.stderr)

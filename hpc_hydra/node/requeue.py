@@ -1,7 +1,7 @@
-"""A run whose ranks were warned or preempted goes into the queue again, by its own job script.
+"""Requeues a run whose ranks were warned or preempted, from its own job script.
 
-Under the same id where the scheduler requeues; else by a job that takes over. Must not know: what the program saved,
-any scheduler's commands.
+The job keeps its id if the scheduler supports requeue; else a successor job is submitted. Must not know: what the
+program saved, any scheduler's commands.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _requeued(
 
 
 def is_cancelled(standing: JobEndState) -> bool:
-    """Whether a person has cancelled a job that stands so."""
+    """Whether a user has cancelled a job in this state."""
     return not (standing.is_running or standing.reached_limit or standing.is_preempted)
 
 
@@ -208,7 +208,7 @@ def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> t
 
 
 def with_more(outcome: Outcome, more: str) -> Outcome:
-    """An outcome whose reason says more."""
+    """Return the outcome with an extended reason."""
     return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
 
 

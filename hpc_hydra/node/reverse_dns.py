@@ -1,4 +1,4 @@
-"""Names of addresses that nobody tells: a DNS that drops queries must not hold up the ranks.
+"""Avoids reverse DNS queries that time out, which would delay the ranks.
 
 torch asks for the host name of each connection of its TCPStore, on both sides, only to write it into its log; each
 question may take 10 s (resolv.conf(5): two attempts of 5 s), in which rank 0's store answers nobody. Since 2.9 torch
@@ -54,7 +54,7 @@ def _resolver(*, retry: int) -> Iterator[bool]:
 
 
 def nobody_answers(address: str) -> bool:
-    """Whether nobody says within a second which name an address has, if it has one. ``address`` may be a name."""
+    """Whether a reverse query of an address gets no answer within a second. ``address`` may be a name."""
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4]
         if is_loopback(str(found[0])):
@@ -71,7 +71,7 @@ def nobody_answers(address: str) -> bool:
 
 
 def note(env: MutableMapping[str, str], address: str) -> None:
-    """Say in the environment of a rank whether names are told here, so that it and what it starts need not wait."""
+    """Note in a rank's environment whether queries time out, so that its processes need not find out."""
     if envvars.NAMES_SILENT not in env:
         env[envvars.NAMES_SILENT] = str(int(nobody_answers(address)))
     if env[envvars.NAMES_SILENT] == "1":
@@ -79,7 +79,7 @@ def note(env: MutableMapping[str, str], address: str) -> None:
 
 
 def spare_torch(address: str | None = None) -> None:
-    """Keep torch in this process from asking for names, where nobody answers."""
+    """Keep torch in this process from reverse queries if they time out."""
     silent = os.environ.get(envvars.NAMES_SILENT)
     if silent == "0" or (silent is None and (address is None or not nobody_answers(address))):
         return

@@ -1,1 +1,1 @@
-"""Which machine this is: detection, facts from the operating system, a person's own defaults."""
+"""Facts about this machine: detection, hardware, and the user's own defaults."""

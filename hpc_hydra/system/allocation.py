@@ -1,7 +1,7 @@
-"""The allocation that this process is in, if it is one that lives: ``launch.inside``.
+"""The running allocation that contains this process, for ``launch.inside``.
 
-Variables alone prove nothing: they are left over from jobs that have ended, or were copied from elsewhere; so the
-scheduler is asked. Must not know: any scheduler's variables or commands (the adapter does).
+Variables may be copies, or remain from jobs that have ended, so the scheduler is queried. Must not know: any
+scheduler's variables or commands (the adapter does).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hpc_hydra.system.probe import Probe, Unanswered, here
 
 
 def current(adapter: Scheduler, inside: str | None, probe: Probe | None = None) -> Allocation | None:
-    """The allocation whose steps runs of ``adapter_for`` are; None: they are jobs of their own.
+    """Return the allocation in which runs become job steps; None: runs are jobs of their own.
 
     Args:
-        inside: ``launch.inside``; None is ``step`` in an allocation, and nothing outside.
+        inside: ``launch.inside``; None: ``step`` in an allocation, ``submit`` outside.
 
     Raises:
-        ConfigError: what ``inside`` says cannot be.
-        SchedulerError: the scheduler does not answer in time whether the allocation around us lives.
+        ConfigError: ``inside`` is not possible here.
+        SchedulerError: the scheduler does not tell in time whether the allocation is running.
     """
     probe = probe or here()
     if inside is not None:
@@ -44,7 +44,7 @@ ONLY_OF_JOBS = ("queue", "account", "qos", "constraint", "reservation", "submit_
 
 
 def notes(settings: Settings, held: Allocation | None, probe: Probe | None = None) -> tuple[str, ...]:
-    """What is said of keys that mean nothing to steps of ``held``; of a person's own defaults, nothing."""
+    """Return notes about keys that job steps of ``held`` ignore, except those from the user's defaults."""
     if held is None:
         return ()
     sections = defaults.sections(probe or here())
@@ -58,7 +58,7 @@ def notes(settings: Settings, held: Allocation | None, probe: Probe | None = Non
 
 
 def resumed(held: Allocation | None) -> tuple[str, ...]:
-    """What is said of runs that were planned elsewhere, and are steps of ``held`` now."""
+    """Return a note about runs that were planned as jobs and now become steps of ``held``."""
     if held is None:
         return ()
     own = "its queue, account and time are theirs; launch.inside=submit makes jobs"
@@ -84,5 +84,5 @@ def _ask(adapter: Scheduler, probe: Probe) -> Allocation | None:
         raise SchedulerError(
             error.what, where="launch.inside", fix="launch.inside=submit for jobs of their own, without asking"
         ) from None
-    except (HpcHydraError, ValueError):  # half of the variables, or a job that nobody can describe
+    except (HpcHydraError, ValueError):  # incomplete variables, or a job without a description
         return None

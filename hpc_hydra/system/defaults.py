@@ -1,4 +1,4 @@
-"""A person's own defaults per machine, from one file outside every repository.
+"""The user's own defaults per machine, from one file outside every repository.
 
 ``~/.config/hpc_hydra/defaults.yaml`` (or ``$XDG_CONFIG_HOME/hpc_hydra/…``, or the file ``$HPC_HYDRA_DEFAULTS`` names):
 
@@ -7,8 +7,8 @@
     "*":
       launch: {env: {WANDB_MODE: offline}}
 
-They fill what is still at its default; whatever a configuration or the command line says stays, also null and what
-another option says, and what the profile of a queue that was chosen there says.
+They replace values that are still at their default. Whatever a configuration, the command line or the profile of a
+chosen queue sets has precedence, including null and equivalent options.
 Must not know: detection, schedulers' command lines.
 """
 
@@ -37,14 +37,14 @@ Section = Mapping[str, Mapping[str, Any]]
 
 
 def path(env: Mapping[str, str]) -> Path:
-    """Where the file is looked for."""
+    """Return the path of the file."""
     if env.get(envvars.DEFAULTS):
         return Path(env[envvars.DEFAULTS]).expanduser()
     return own_dir(env) / "defaults.yaml"
 
 
 def sections(probe: Probe) -> Mapping[str, Section]:
-    """The file's content, checked: machine → group → key → value. Empty where there is no file.
+    """Return the validated content: machine → group → key → value. Empty without a file.
 
     Raises `ConfigError` naming file and key.
     """
@@ -52,9 +52,9 @@ def sections(probe: Probe) -> Mapping[str, Section]:
 
 
 def apply(settings: Settings, probe: Probe, said: Collection[str] = ()) -> Settings:
-    """Fill what is still at its default: the machine's section first, then that of every machine.
+    """Replace values still at their default: by the machine's section first, then by that of every machine.
 
-    ``said``: full keys that stay as they are.
+    ``said``: full keys to leave unchanged.
     """
     found = sections(probe)
     profile = settings.system.queues.get(settings.scheduler.queue or "", QueueConfig())
@@ -66,9 +66,9 @@ def apply(settings: Settings, probe: Probe, said: Collection[str] = ()) -> Setti
 
 
 def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
-    """Fill what is still at its default with the groups that the file of a machine of one's own has beside the facts.
+    """Replace values still at their default by the groups in the file of a user's own machine.
 
-    Hydra does so where the machine is chosen by its name. Raises `ConfigError`, also for choices of groups.
+    Hydra does so if the machine is chosen by name. Raises `ConfigError`, also for choices of groups.
     """
     from hpc_hydra.system import index, preset_check
 
@@ -89,9 +89,9 @@ def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
 
 
 def unknown_sections(probe: Probe, known: Collection[str]) -> dict[str, list[str]]:
-    """Names of sections that are none of the ``known`` machines, and those that each was meant to be, if any is near.
+    """Return sections of unknown machines, each with the similar names of ``known`` ones.
 
-    A name made of a machine's (``my_frontier``) is that of a system of one's own.
+    A name derived from a machine's (``my_frontier``) is taken for the user's own system.
     """
     found = [name for name in sections(probe) if name not in (*known, EVERYWHERE)]
     meant = {name: nearest(name, known) for name in found}
@@ -101,7 +101,7 @@ def unknown_sections(probe: Probe, known: Collection[str]) -> dict[str, list[str
 
 
 def sources(asked: Settings, resolved: Settings, probe: Probe) -> dict[str, tuple[str, Any]]:
-    """What came from the file: full key → (file and section, value). ``asked``: the settings before `apply`."""
+    """Return what the file has set: full key → (file and section, value). ``asked``: the settings before `apply`."""
     found: dict[str, tuple[str, Any]] = {}
     for name in (resolved.system.name, EVERYWHERE):
         where = f"{path(probe.env)}: {name}"
@@ -119,7 +119,7 @@ def sources(asked: Settings, resolved: Settings, probe: Probe) -> dict[str, tupl
 
 
 def notes(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
-    """What was taken from the file, a line for each section; of variables the names only."""
+    """Return a note per section about what the file has set; variables by name only."""
     said: dict[str, list[str]] = {}
     for key, (where, value) in sources(asked, resolved, probe).items():
         said.setdefault(where, []).append(key if ".env." in key else f"{key}={value}")
@@ -127,7 +127,7 @@ def notes(asked: Settings, resolved: Settings, probe: Probe) -> tuple[str, ...]:
 
 
 def named(error: HpcHydraError, asked: Settings, resolved: Settings, probe: Probe) -> HpcHydraError:
-    """The error, with the file beside the key where the value is from there."""
+    """Return the error, naming the file as well if it has set the key."""
     found = sources(asked, resolved, probe)
     key = next((key for key in found if error.where is not None and key == error.where), None)
     if key is None:
@@ -161,7 +161,7 @@ def _filled(settings: Settings, section: Section, of_the_queue: Collection[str],
 
 
 def _is_said(settings: Settings, option: str, said: Collection[str]) -> bool:
-    """Whether the settings say what an option of the file would say, in any of the ways there are."""
+    """Whether the settings already have an equivalent of the option, as an option or a key."""
     table = adapter_for(settings.scheduler.name).options
     names, keys = options.kin(table, option)
     theirs = [name for key in _OPTIONS for name in getattr(settings.scheduler, key)]

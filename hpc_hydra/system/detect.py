@@ -1,8 +1,8 @@
-"""`system=auto` and `scheduler=auto`: which machine this is, and which scheduler answers.
+"""`system=auto` and `scheduler=auto`: identifies this machine and its scheduler.
 
-Order: the site's own variable or file, the fully-qualified host name, the short host name. Names that several sites
-share (nid001234, login01, gn05) are in no machine's patterns. Then the scheduler: the machine's own, else one whose
-command answers; the variables of a job around us say nothing about where a new one goes.
+Order: the site's variable or file, the fully-qualified host name, the short host name. No pattern matches names that
+several sites use (nid001234, login01, gn05). The scheduler is the machine's own, else one whose command answers;
+variables of a surrounding job do not count.
 Must not know: torch, Hydra, sizes of jobs.
 """
 
@@ -28,7 +28,7 @@ UNKNOWN = "unknown"  # a cluster that no file describes
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was looked at, what was there, and whether it decided."""
+    """One check: what was examined, what was found, and whether it decided."""
 
     looked_at: str
     found: str
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Detection:
-    """What was found (None: nothing), and how."""
+    """The result (None: nothing found), and the checks that led to it."""
 
     name: str | None
     steps: tuple[Step, ...]
@@ -57,7 +57,7 @@ def resolve(
     earlier: Request | None = None,
     said: Collection[str] = (),
 ) -> Settings:
-    """Fill in what is `auto` or probed, and the person's own defaults; all else stays as it is.
+    """Resolve what is `auto` or probed, and apply the user's own defaults.
 
     A machine that is recognised gives the same as `system=<name>`, with the user's own `system.*` over it.
 
@@ -102,18 +102,18 @@ def resolve(
 
 
 def named(error: HpcHydraError, asked: Settings, resolved: Settings) -> HpcHydraError:
-    """An error about resolved settings, with the file of the person's defaults where the value is from there."""
+    """Return the error, naming the user's defaults file as well if it has set the value."""
     return defaults.named(error, asked, resolved, here())
 
 
 def machine(probe: Probe | None = None, without: tuple[str, ...] = ()) -> Detection:
-    """Which known machine this is, and how it was recognised. ``without``: machines whose files cannot be used."""
+    """Identify this machine among the known ones. ``without``: machines whose files are unusable."""
     probe = probe or here()
     return probe.once("machine", lambda: _machine(probe, without))
 
 
 def answering(probe: Probe | None = None) -> Detection:
-    """Which scheduler, among those there is an adapter for, answers on this machine."""
+    """Return the first scheduler with an adapter whose command answers on this machine."""
     probe = probe or here()
     return probe.once("scheduler", lambda: _answering(probe))
 
@@ -164,7 +164,7 @@ def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
 
 
 def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
-    """What is said of more nodes than the partition has: a scheduler may take such a job, and keep it waiting."""
+    """Return a note if the partition has fewer nodes than requested: such a job may stay pending."""
     nodes = resolved.resources.nodes
     adapter = adapter_for(resolved.scheduler.name)
     if not nodes or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
@@ -179,7 +179,7 @@ def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
 
 
 def _answering_or_local(probe: Probe) -> str:
-    """Raises `SchedulerError` rather than run here what was meant for a scheduler that is slow to answer."""
+    """Raise `SchedulerError` if a scheduler is slow to answer, instead of running on this machine."""
     found = answering(probe)
     if found.name is None and found.late:
         name, command = found.late[0]
@@ -192,7 +192,7 @@ def _answering_or_local(probe: Probe) -> str:
 
 
 def explain(probe: Probe | None = None) -> tuple[Step, ...]:
-    """Why this machine and scheduler: every step that was tried, in order."""
+    """Return the checks behind the choice of machine and scheduler, in order."""
     probe = probe or here()
     found = machine(probe)
     if found.name is None:
@@ -266,14 +266,14 @@ def _answering(probe: Probe) -> Detection:
 
 
 def _detectable() -> list[tuple[str, AutoDetection]]:
-    """Schedulers of this package that can be asked, by name, in the order in which they are."""
+    """Return the schedulers of this package that can be probed, by name, in the order of the probes."""
     found = [(name, adapter_for(name)) for name in shipped("scheduler") if name != "auto"]
     able = [(name, adapter) for name, adapter in found if isinstance(adapter, AutoDetection)]
     return sorted(able, key=lambda pair: pair[1].detection_order)
 
 
 def _adapter(name: str, system: SystemConfig) -> str:
-    """``name``, if there is an adapter for it."""
+    """Return ``name`` if it has an adapter."""
     if name in shipped("scheduler"):
         return name
     from hpc_hydra.schedulers import registry
@@ -290,7 +290,7 @@ def _adapter(name: str, system: SystemConfig) -> str:
 
 
 def _over(preset: SystemConfig, own: SystemConfig) -> SystemConfig:
-    """A machine's facts, and over them what the user has set by hand."""
+    """Return a machine's facts, overridden by what the user has set."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(SystemConfig):
         value = getattr(own, field.name)
@@ -317,7 +317,7 @@ def _deep(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _probed(settings: Settings, probe: Probe) -> SystemConfig:
-    """Facts of a machine that no file describes: of this machine, or of the nodes that its scheduler has."""
+    """Return the facts of a machine without a file, from this machine or from the scheduler's nodes."""
     system = settings.system
     facts: Mapping[str, Any] = {}
     adapter = adapter_for(settings.scheduler.name)
@@ -347,7 +347,7 @@ def _probed(settings: Settings, probe: Probe) -> SystemConfig:
 
 
 def _nodes(adapter: NodeFacts, probe: Probe) -> str | Unanswered:
-    """What the scheduler tells of its nodes; empty where it has no such command."""
+    """Query the scheduler for its nodes; empty if it has no such command."""
 
     def ask() -> str | Unanswered:
         try:

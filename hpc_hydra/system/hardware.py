@@ -1,4 +1,4 @@
-"""Cores, NUMA domains, memory and GPUs of this machine, from the operating system alone: no torch, nothing slow.
+"""Cores, NUMA domains, memory and GPUs of this machine, from the operating system. Fast, without torch.
 
 GPUs: NVIDIA's by NVML where its library is there (else counted), AMD's by the kernel's own tables in /sys.
 Must not know: configuration, schedulers.
@@ -23,7 +23,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. None: not known."""
+    """One GPU. None: unknown."""
 
     arch: str | None = None
     memory: int | None = None  # bytes
@@ -31,7 +31,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What one machine has. Memory in MiB, memory of a GPU in GB."""
+    """Hardware of one machine. Memory in MiB, GPU memory in GB."""
 
     cores: int
     numa_domains: int | None = None
@@ -45,7 +45,7 @@ class Hardware:
 def look(
     root: Path = Path("/"), env: Mapping[str, str] = os.environ, nvml: Callable[[], Sequence[Gpu] | None] | None = None
 ) -> Hardware:
-    """Describe this machine. ``root`` is where ``dev``, ``proc`` and ``sys`` are."""
+    """Describe this machine. ``root`` contains ``dev``, ``proc`` and ``sys``."""
     vendor, gpus = "nvidia", _nvidia(root, nvml or nvml_gpus)
     if not gpus:
         vendor, gpus = "amd", _amd(root)
@@ -64,7 +64,7 @@ def look(
 
 
 def _cores() -> int:
-    """Cores this process may use: inside a job or a container these may be fewer than the machine's."""
+    """Return the cores that this process may use, possibly fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -84,7 +84,7 @@ def _memory(root: Path) -> int | None:
 
 
 def _visible(vendor: str, env: Mapping[str, str], count: int) -> int:
-    """How many of them a user, or an outer job, lets this process see."""
+    """Return the number of GPUs visible to this process."""
     ids = visible(env, vendor).ids
     return count if ids is None else min(count, len(ids))
 
@@ -97,7 +97,7 @@ def _nvidia(root: Path, nvml: Callable[[], Sequence[Gpu] | None]) -> Sequence[Gp
 
 
 def nvml_gpus() -> Sequence[Gpu] | None:
-    """GPUs by NVIDIA's management library (docs.nvidia.com/deploy/nvml-api); None where it cannot tell."""
+    """GPUs by NVIDIA's management library (docs.nvidia.com/deploy/nvml-api); None if it is unavailable."""
     import ctypes
 
     try:

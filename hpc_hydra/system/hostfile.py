@@ -1,4 +1,4 @@
-"""``scheduler.hostfile``: hosts from a file instead of the configuration, one a line.
+"""``scheduler.hostfile``: hosts from a file, one per line.
 
 Must not know: what a host is (planning does).
 """
@@ -15,7 +15,7 @@ from hpc_hydra.system.probe import Probe
 
 
 def read(scheduler: SchedulerConfig, probe: Probe) -> SchedulerConfig:
-    """The same with the file's lines as ``hosts``. Raises `ConfigError` naming the file."""
+    """Return the settings with the file's lines as ``hosts``. Raises `ConfigError` naming the file."""
     if scheduler.hostfile is None:
         return scheduler
     if scheduler.hosts:

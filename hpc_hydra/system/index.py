@@ -1,4 +1,4 @@
-"""The machines that ship as YAML (conf/system), and those of a person's own folders, read without Hydra.
+"""The machines described in YAML (conf/system and the user's own folders), read without Hydra.
 
 Reading every file whole would cost more than a start may: what tells machines apart (host names, variables, files)
 stands before `queues:` and `env:`, and only that much of each is read until one machine is chosen.
@@ -28,7 +28,7 @@ _DETAILS = re.compile(r"^  (queues|env):", re.MULTILINE)
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Hydra reads it, less two traps: a date stays a text, and so does ``1:30:00``."""
+    """YAML as Hydra reads it, except that dates and ``1:30:00`` stay strings."""
 
 
 _PLAIN_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
@@ -49,7 +49,7 @@ Loader.add_implicit_resolver(
 
 @dataclass(frozen=True)
 class Signs:
-    """What tells that this is a machine: its site's variables and files, and patterns of its host names."""
+    """How to recognise a machine: variables and files of its site, and patterns of its host names."""
 
     name: str
     site_env: tuple[tuple[str, str], ...] = ()
@@ -61,13 +61,13 @@ Folders = tuple[Path, ...]  # that hold a folder `system`, as Hydra's search pat
 
 
 def own(env: Mapping[str, str]) -> Folders:
-    """Where a person's own machines are: ``~/.config/hpc_hydra``, if it has any."""
+    """Return the folder of the user's own machines, ``~/.config/hpc_hydra``, if it has any."""
     folder = own_dir(env)
     return (folder,) if folder.joinpath("system").is_dir() else ()
 
 
 def names(folders: Folders = ()) -> tuple[str, ...]:
-    """Names of the machines that ship, sorted; before them those of ``folders``."""
+    """Return the names of machines: those of ``folders``, then the shipped ones, sorted."""
     ours = tuple(name for name in shipped("system") if name not in NOT_MACHINES)
     mine = sorted({path.stem for folder in folders for path in (folder / "system").glob("*.yaml")} - {*NOT_MACHINES})
     return (*mine, *(name for name in ours if name not in mine))
@@ -75,13 +75,13 @@ def names(folders: Folders = ()) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def signs(folders: Folders = (), without: tuple[str, ...] = ()) -> tuple[Signs, ...]:
-    """What every machine is recognised by, but those ``without``. Costs a few milliseconds the first time."""
+    """Return how to recognise each machine, except those in ``without``. The first call takes a few milliseconds."""
     return tuple(_signs(name, folders) for name in names(folders) if name not in without)
 
 
 @lru_cache(maxsize=8)
 def preset(name: str, folders: Folders = ()) -> SystemConfig:
-    """The facts of a machine, as `system=<name>` composes them. Do not change what this returns.
+    """Return the facts of a machine, as `system=<name>` composes them. Do not modify the result.
 
     Raises `ConfigError` where there is no machine of this name, or its file cannot be used.
     """
@@ -89,7 +89,7 @@ def preset(name: str, folders: Folders = ()) -> SystemConfig:
 
 
 def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The ``system:`` mapping of a machine's file, laid over that of the machines it is based on."""
+    """Return the ``system:`` mapping of a machine's file, merged over those of its base machines."""
     known = names(folders)
     if name not in known:
         near = " or ".join(nearest(name, known))
@@ -110,7 +110,7 @@ def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict
 
 
 def others(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a machine's file, and those it is based on, say beside the facts: groups, and choices of them.
+    """Return the other groups, and choices of groups, in a machine's file and those of its base machines.
 
     A choice (``override /rendezvous: mpi``) is a text by the name of its group with a slash: ``/rendezvous``.
     """
@@ -128,7 +128,7 @@ def others(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dic
 
 
 def origin(name: str, folders: Folders, key: str) -> Path | None:
-    """The file that has this top-level key: of a machine, or of one that it is based on. None: none of them.
+    """Return the file, of a machine or one of its base machines, that has this top-level key; None if none has.
 
     ``folders``: those of Hydra's search path.
     """
@@ -159,7 +159,7 @@ def _signs(name: str, folders: Folders) -> Signs:
 
 
 def _load(name: str, folders: Folders, text: str) -> dict[str, Any]:
-    """A file's content; ``system`` holds what is of the machine, whatever package the file is of."""
+    """Load a file; ``system`` holds the machine's facts, whatever the package of the file."""
     where = str(file(name, folders))
     try:
         data = yaml.load(text, Loader) or {}
@@ -177,7 +177,7 @@ def _load(name: str, folders: Folders, text: str) -> dict[str, Any]:
 
 
 def file(name: str, folders: Folders) -> Path:
-    """Where a machine is described; it may not be there."""
+    """Return the path of a machine's file, which may not exist."""
     files = [Path(folder, "system", f"{name}.yaml") for folder in (*folders, conf_dir())]
     return next((one for one in files if one.exists()), files[-1])
 
@@ -192,7 +192,7 @@ def _text(name: str, folders: Folders) -> str:
 
 
 def content(name: str, folders: Folders = ()) -> dict[str, Any]:
-    """All that a machine's own file says, the groups beside ``system`` too. Raises `ConfigError`."""
+    """Return the content of a machine's file, including other groups than ``system``. Raises `ConfigError`."""
     return _load(name, folders, _text(name, folders))
 
 
@@ -202,7 +202,7 @@ def _own(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _bases(data: Mapping[str, Any]) -> list[str]:
-    """Names of what a file starts from, in order, with `_self_` for itself."""
+    """Return the base machines in a file's defaults list, in order, with `_self_` for the file."""
     entries = [entry for entry in data.get("defaults") or () if isinstance(entry, str)]
     found = [entry.removeprefix("/").removeprefix("system/") for entry in entries]
     return found if "_self_" in found else [*found, "_self_"]

@@ -1,4 +1,4 @@
-"""A machine's file, checked as a launch would check it: times, memory, variables, queues, and the other groups in it.
+"""Validates a machine's file as a launch does: times, memory, variables, queues and other groups.
 
 Must not know: this machine, Hydra.
 """
@@ -16,11 +16,11 @@ from hpc_hydra.planning.units import mebibytes, seconds
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system import index
 
-WITHOUT_ADAPTER = ("pbs",)  # machines that have it are known, and refused in plain words
+WITHOUT_ADAPTER = ("pbs",)  # used by known machines; refused with an explanation
 
 
 def system(name: str, folders: index.Folders = ()) -> SystemConfig:
-    """The facts of a machine. Raises `ConfigError` naming its file and the key where a launch could not use them."""
+    """Return the facts of a machine. Raises `ConfigError` naming file and key if a launch could not use them."""
     file = str(index.file(name, folders))
     try:
         data = index.content(name, folders)

@@ -1,6 +1,6 @@
-"""What can be seen of the machine this runs on: names, variables, files, commands that answer.
+"""Queries of this machine: names, variables, files, commands.
 
-Everything detection asks goes through one `Probe`, so that a test describes a machine as a table.
+Detection uses only a `Probe`, so that a test can describe a machine as a table.
 Must not know: machines, configuration.
 """
 
@@ -20,17 +20,17 @@ from hpc_hydra.schedulers.environment import for_queries
 from hpc_hydra.system.hardware import Hardware, look
 
 T = TypeVar("T")
-NAME_SERVICE_S = 0.5  # a name service that does not answer must not hold up a start
+NAME_SERVICE_S = 0.5  # a silent name service must not delay a start
 COMMAND_S = 5.0
 
 
 def full_name() -> str | None:
-    """The fully-qualified name of this host; None where no name service tells one in time."""
+    """Return the fully-qualified name of this host; None if no name service answers in time."""
     name = socket.gethostname()
     if "." in name:
         return name
     found: list[str] = []
-    # getfqdn cannot be given a time limit, so it runs beside us and may be left behind
+    # getfqdn has no timeout: it runs in a thread that may be abandoned
     thread = threading.Thread(target=lambda: found.append(socket.getfqdn(name)), daemon=True)
     thread.start()
     thread.join(NAME_SERVICE_S)
@@ -39,7 +39,7 @@ def full_name() -> str | None:
 
 
 def read_file(path: str) -> str | None:
-    """The text of a small file; None where it cannot be read."""
+    """Return the text of a small file; None if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -47,7 +47,7 @@ def read_file(path: str) -> str | None:
 
 
 class Unanswered(Exception):
-    """A command that is there has failed, or (``late``) has not answered within `COMMAND_S`; ``said`` is its error."""
+    """An existing command failed or, with ``late``, exceeded `COMMAND_S`. ``said`` is its error message."""
 
     def __init__(self, said: str, *, late: bool = False) -> None:
         super().__init__(said)
@@ -55,7 +55,7 @@ class Unanswered(Exception):
 
 
 def run_command(argv: Sequence[str]) -> str | None:
-    """What a command prints; None where there is no such command. Raises `Unanswered`."""
+    """Return the output of a command; None if it does not exist. Raises `Unanswered`."""
     env = for_queries(os.environ) | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -75,7 +75,7 @@ def run_command(argv: Sequence[str]) -> str | None:
 
 @dataclass
 class Probe:
-    """Answers about one machine. Each question is asked once (`once`)."""
+    """Queries of one machine, with a cache (`once`)."""
 
     env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     hostname: Callable[[], str] = socket.gethostname
@@ -86,14 +86,14 @@ class Probe:
     _answers: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def told(self, argv: Sequence[str]) -> str | None:
-        """What a command prints; None where it is missing, fails, or does not answer in time."""
+        """Return the output of a command; None if it is missing, fails, or times out."""
         try:
             return self.run(argv)
         except Unanswered:
             return None
 
     def once(self, question: object, ask: Callable[[], T]) -> T:
-        """The answer to a question, asked only the first time."""
+        """Return the cached answer to a question; calls ``ask`` the first time."""
         if question not in self._answers:
             self._answers[question] = ask()
         answer: T = self._answers[question]

@@ -1,7 +1,7 @@
-"""What a person's shell says to the scheduler's own commands: ``SBATCH_ACCOUNT``, ``LSB_DEFAULTQUEUE`` and the like.
+"""Defaults of the scheduler's commands from the user's shell: ``SBATCH_ACCOUNT``, ``LSB_DEFAULTQUEUE`` and the like.
 
-Such a default fills what nothing else says, so that it stands in the request and is seen; of the others, which would
-change what was asked for, it is said that they are kept from the job.
+They fill keys that nothing else sets, so that they are part of the request. Other variables would change the request;
+they are removed from the job's environment, with a note.
 Must not know: any scheduler's variables (the adapter does), sizes of jobs.
 """
 
@@ -21,13 +21,14 @@ from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation
 from hpc_hydra.system.probe import Probe
 
-_NAMED = {"user_group": "account"}  # keys of which one does for the other
+_NAMED = {"user_group": "account"}  # either key replaces the other
 
 
 def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
-    """Fill the keys of `scheduler` that are null and for which the shell has a value.
+    """Fill the null keys of `scheduler` from the shell.
 
-    Not in an allocation whose steps the runs are: it has its account and queue. ``attached``: see `detect.resolve`.
+    Does nothing if runs become steps of an allocation, which has its own account and queue. ``attached``: see
+    `detect.resolve`.
     """
     named = default_variables(adapter_for(settings.scheduler.name), attached=attached)
     values = {key: probe.env[name] for key, name in named.items() if probe.env.get(name)}
@@ -37,7 +38,7 @@ def apply(settings: Settings, probe: Probe, *, attached: bool) -> Settings:
 
 
 def again(settings: Settings, earlier: Request) -> Settings:
-    """Fill them with what a run asked for before, whatever this shell has."""
+    """Fill these keys from a run's earlier request, ignoring this shell."""
     keys = default_variables(adapter_for(settings.scheduler.name), attached=False)
     values = {key: value for key in keys if (value := getattr(earlier, key))}
     usual = queues.choose(settings.system, settings.scheduler.queue)
@@ -49,7 +50,7 @@ def again(settings: Settings, earlier: Request) -> Settings:
 
 
 def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) -> tuple[str, ...]:
-    """What was taken from the shell, and what was not. ``asked``: the settings before they were resolved."""
+    """Return notes about used and ignored variables. ``asked``: the settings before they were resolved."""
     known = adapter_for(resolved.scheduler.name)
     if not isinstance(known, ShellDefaults):
         return ()
@@ -77,7 +78,7 @@ def notes(asked: Settings, resolved: Settings, probe: Probe, *, attached: bool) 
 
 
 def _shown(value: str) -> str:
-    """A value as a terminal may have it: one line, and none of its own commands."""
+    """Return the value on one line, without terminal control sequences."""
     return value if value.isprintable() else repr(value)
 
 
@@ -105,7 +106,7 @@ def _filled(settings: Settings, values: Mapping[str, str]) -> Settings:
 
 
 def _is_queue(settings: Settings, name: str) -> bool:
-    """Whether the system does not refuse it."""
+    """Whether the system accepts this queue."""
     try:
         queues.unknown(settings.system, queues.choose(settings.system, name))
     except ConfigError:
@@ -114,7 +115,7 @@ def _is_queue(settings: Settings, name: str) -> bool:
 
 
 def _effective(settings: Settings, key: str) -> tuple[str | None, ...]:
-    """What a key comes to: its value, or that of the queue's profile."""
+    """Return the effective values of a key: its own, or that of the queue's profile."""
     queue = queues.choose(settings.system, settings.scheduler.queue)
     own = getattr(settings.scheduler, key)
     if key == "queue":

@@ -1,10 +1,10 @@
-"""torchft's lighthouse on the first node of a job: one port and one address for the whole job, whatever ends it.
+"""torchft's lighthouse on the first node of a job, at one address and port for the whole job.
 
     python -m hpc_hydra.node lighthouse [--port N]
 
-This process holds the port and says in the attempt's directory where it is. The lighthouse itself is its child, and is
-started again on the same port where it dies. It is bound to the address that the nodes are told, and to nothing else:
-whoever reaches it may end replicas. Must not know: torch; replicas.
+This process reserves the port and publishes it in the attempt's directory. The lighthouse is its child, restarted on
+the same port if it dies. It listens on the published address only: whoever reaches it may end replicas. Must not
+know: torch; replicas.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.processes import STOP, Signals, die_with_parent, exit_code, kill_children, name_of
 from hpc_hydra.records.files import write_json
 
-TICK_MS = 100  # between two looks of the lighthouse at who is there
-_PAUSE = 0.5  # seconds before a lighthouse that died is started again
+TICK_MS = 100  # interval of the lighthouse's quorum checks
+_PAUSE = 0.5  # seconds before a dead lighthouse is restarted
 _OFTEN = re.compile(r"\[INFO\].* - (Quorum status|Received quorum request)")
 _MEMBER = re.compile(r'QuorumMember \{ replica_id: "([^"]*)".*?store_address: "([^"]*)", step: (\d+)')
-_HOPELESS = 5  # times in a row that it dies within a moment
+_HOPELESS = 5  # quick deaths in a row before this gives up
 
 
 def lighthouse(argv: Sequence[str]) -> int:
-    """Keep a lighthouse until told to stop. Raises `RendezvousError` where there can be none."""
+    """Keep a lighthouse running until a stop signal. Raises `RendezvousError` if it cannot run."""
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node lighthouse", allow_abbrev=False)
     parser.add_argument("--port", type=int, default=None, help="where it was before")
     options = parser.parse_args(argv)
@@ -104,7 +104,7 @@ def _keep(
 def _start(
     meeting: rendezvous.Endpoint, settings: Rendezvous, held: socket.socket, signals: Signals
 ) -> tuple[int, int]:
-    """The lighthouse's pid, and where it can be read what it says."""
+    """Start the lighthouse; returns its pid and a pipe with its output."""
     keeper = os.getpid()
     reader, writer = os.pipe()
     child = os.fork()
@@ -127,7 +127,7 @@ def _start(
 
 
 def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
-    """The running server, which lives as long as the object. Raises what torchft raises."""
+    """Start the server, which runs as long as the returned object exists. Raises what torchft raises."""
     places = [*bind_addresses(meeting), "::" if socket.has_ipv6 else "0.0.0.0"]
     for place in places:
         try:
@@ -145,7 +145,7 @@ def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
 
 
 class LogFilter(threading.Thread):
-    """Keeps of what a lighthouse says what is new: it says ten lines a step.
+    """Filters the lighthouse's log, ten lines a step: keeps only what is new.
 
     Each change of the quorum is a line of its log, and replaces ``quorum.json``.
     """
@@ -170,14 +170,14 @@ class LogFilter(threading.Thread):
 
 
 def members_of(line: str) -> list[dict[str, object]] | None:
-    """Who is in a quorum that the lighthouse tells of; None for every other line."""
+    """Return the members of a quorum in a log line; None for other lines."""
     if "Quorum! " not in line:
         return None
     return [{"id": m[1], "store": m[2], "step": int(m[3])} for m in _MEMBER.finditer(line)]
 
 
 def bind_addresses(meeting: rendezvous.Endpoint) -> list[str]:
-    """Where the lighthouse listens: at the address that the replicas are told. Empty where this host cannot tell."""
+    """Return the address to listen on, that of the replicas; empty if this host cannot resolve it."""
     try:
         found = socket.getaddrinfo(meeting.address, meeting.port, type=socket.SOCK_STREAM)
     except OSError:
@@ -194,7 +194,7 @@ def url(meeting: rendezvous.Endpoint) -> str:
 
 
 def check_installed() -> None:
-    """Raises `RendezvousError` where torchft is not."""
+    """Raise `RendezvousError` unless torchft is installed."""
     if importlib.util.find_spec("torchft") is None:
         raise RendezvousError(
             f"{sys.executable} on {socket.gethostname()} has no package torchft",
@@ -204,7 +204,7 @@ def check_installed() -> None:
 
 
 def extension() -> ModuleType:
-    """torchft's compiled part, without the rest of the package, which takes seconds to import torch."""
+    """Import torchft's extension module alone: the package imports torch, which takes seconds."""
     package = importlib.util.find_spec("torchft")
     for folder in (package.submodule_search_locations or []) if package else []:
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:

@@ -2,8 +2,8 @@
 
     python -m hpc_hydra.node mpiexec --nodes N --procs-per-node P [--cpus-per-proc C] -- command args…
 
-For schedulers whose launch command does not speak to the MPI of mpi4py (no fitting PMI). The launcher taken is the one
-installed beside this interpreter, as the wheels of MPICH and Open MPI have it, else the first on PATH.
+For schedulers whose launch command does not support the MPI of mpi4py (no matching PMI). Prefers the launcher installed
+beside this interpreter, as by the wheels of MPICH and Open MPI, to the first on PATH.
 Must not know: what the command does.
 """
 

@@ -1,11 +1,11 @@
-"""Starts the replica groups of a job, each by a launch command of its own, and starts again those that fail.
+"""Starts the replica groups of a job, each by its own launch command, and restarts those that fail.
 
     python -m hpc_hydra.node replicas --words N -- srun --nodes={nodes} --nodelist={hosts} … python … rank
 
-N words are the launch command, which starts the lighthouse, too, where this is not the first node. A group is the
-agents of its nodes and their ranks. One that ends takes nothing else with it: it is started again up to
-``rendezvous.max_restarts`` times, and the others go on as long as ``rendezvous.min_replicas`` are left. The lighthouse,
-by which they know each other, runs on the first node as long as this process does.
+The first N words are the launch command, which also starts the lighthouse unless this is the first node. A group
+consists of the agents of its nodes and their ranks. A failed group is restarted up to ``rendezvous.max_restarts``
+times; the others continue while ``rendezvous.min_replicas`` remain. The lighthouse coordinates the groups. It runs on
+the first node as long as this process.
 
 Must not know: the scheduler's commands, torch, what a group trains.
 """
@@ -46,15 +46,15 @@ from hpc_hydra.records.types import RankEnd, Replica, Replicas
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.registry import adapter_for
 
-QUORUM_RETRIES = 5  # a lighthouse that is started again is not the end of its replicas
-_LIGHTHOUSES = 10  # times that what keeps the lighthouse is started again
-_LONGEST_PAUSE = 30.0  # seconds before a group that fails again and again is started again
-_RECORDS_COME = 5.0  # seconds in which the records of ranks that ended well are seen here
-_STOP_COMES = 2.0  # seconds in which a group that was told to stop may be followed by this process
+QUORUM_RETRIES = 5  # replicas survive a restart of the lighthouse
+_LIGHTHOUSES = 10  # restarts of the lighthouse's keeper
+_LONGEST_PAUSE = 30.0  # seconds before a group that keeps failing is restarted
+_RECORDS_COME = 5.0  # seconds until records of ranks on other nodes are visible
+_STOP_COMES = 2.0  # seconds between the stop of a group and that of this process
 
 
 def replicas(argv: Sequence[str]) -> int:
-    """Run all groups to their ends; returns 0 where enough of them ended well, else the first cause's code."""
+    """Run all groups; returns 0 if enough of them completed, else the exit code of the first cause."""
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node replicas", allow_abbrev=False)
     parser.add_argument("--words", type=int, required=True)
     parser.add_argument("--contained", action="store_true", help="the launch command enters a container")
@@ -88,7 +88,7 @@ def _hosts(context: RankContext) -> tuple[str, ...]:
 
 
 def group_nodes(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
-    """The nodes of each replica group, in order."""
+    """Return the nodes of each replica group, in order."""
     settings = plan.rendezvous
     span = settings.nodes_per_replica
     spans = [tuple(hosts[at : at + span]) for at in range(0, plan.request.nodes, span)]
@@ -96,14 +96,14 @@ def group_nodes(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def launch_command(command: Sequence[str], hosts: Sequence[str]) -> list[str]:
-    """The launch command of a group on these nodes."""
+    """Return the launch command of a group on these nodes."""
     return [word.replace("{nodes}", str(len(hosts))).replace("{hosts}", ",".join(hosts)) for word in command]
 
 
 def group_environment(
     base: Mapping[str, str], plan: Plan, number: int, again: int, hosts: Sequence[str], lighthouse: str, job_id: str
 ) -> dict[str, str]:
-    """What the processes of a group see beside what every rank does."""
+    """Return the environment of a group's processes."""
     return {
         "TORCHFT_QUORUM_TIMEOUT_SEC": str(plan.rendezvous.quorum_timeout),
         "TORCHFT_QUORUM_RETRIES": str(QUORUM_RETRIES),
@@ -120,12 +120,12 @@ def group_environment(
 
 @dataclass
 class ReplicaGroup:
-    """A replica group as this process sees it."""
+    """A replica group, as managed by this process."""
 
     state: Replica
     pid: int | None = None
-    start_at: float = 0.0  # monotonic time at which it is to be started (again)
-    dropped: str | None = None  # why it was ended although it had not failed
+    start_at: float = 0.0  # monotonic time of its next start
+    dropped: str | None = None  # why this process ended it although it had not failed
 
 
 @dataclass
@@ -134,15 +134,15 @@ class ReplicaJob:
 
     context: RankContext
     command: list[str]
-    words: int  # the first ones of it are the launch command
+    words: int  # number of words of the launch command
     contained: bool  # which enters a container
     hosts: tuple[str, ...]
     signals: Signals
     groups: list[ReplicaGroup] = field(default_factory=list)
-    lighthouse: int | None = None  # pid of what keeps it
+    lighthouse: int | None = None  # pid of its keeper
     meeting: Endpoint | None = None
     lighthouse_starts: int = 0
-    ending: bool = False  # too few replicas are left
+    ending: bool = False  # too few replicas remain
 
     def __post_init__(self) -> None:
         self.groups = [
@@ -188,7 +188,7 @@ class ReplicaJob:
         return self._verdict()
 
     def end(self) -> None:
-        """Nothing of this goes on without it: what keeps the lighthouse ends with this process."""
+        """End all groups and the lighthouse."""
         self._tell(signal.SIGTERM)
         if self.lighthouse is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -284,7 +284,7 @@ class ReplicaJob:
         return self.plan.procs_per_agent * len(group.state.hosts)
 
     def _ends(self, group: ReplicaGroup, patience: float) -> list[RankEnd]:
-        """How its ranks ended. What another node wrote may be seen late."""
+        """Return the ends of its ranks. Records from other nodes may become visible late."""
         end = time.monotonic() + patience
         while True:
             found = read_ends(self.context.paths, self.context.paths.replica(self.attempt, group.state.replica))
@@ -293,7 +293,7 @@ class ReplicaJob:
             time.sleep(0.1)
 
     def _drop_late(self) -> None:
-        """Once a group has ended its training, one that was started again and is in no quorum would train alone."""
+        """After a group has completed, drop restarted groups outside the quorum: they would train alone."""
         quorum = read_json(self.context.paths.attempt(self.attempt) / "quorum.json")
         if not quorum:
             return
@@ -325,7 +325,7 @@ class ReplicaJob:
                     os.kill(group.pid, signum)
 
     def _pass_on(self, signum: int) -> None:
-        """A scheduler signals the ranks itself, and its launch command would end them where it is told to stop."""
+        """Forward a signal unless the scheduler signals the ranks itself: its launch command would kill them."""
         if not adapter_for(self.context.attempt.scheduler).has_queue or self.signals.seen.count(signal.SIGTERM) > 1:
             self._tell(signum)
 
@@ -388,7 +388,7 @@ class ReplicaJob:
 
 
 def describe_end(cause: RankEnd | None, told: bool, code: int) -> str:
-    """How a group ended."""
+    """Return why a group ended."""
     if cause is not None:
         text = how(cause)
         return f"rank {cause.rank} on {cause.host}: {text}" if cause.rank >= 0 else text

@@ -1,4 +1,4 @@
-"""The runs that share an allocation, as the launcher has written them down, and where each of them is.
+"""The runs that share an allocation, as recorded by the launcher, and the state of each.
 
 Must not know: how they are started, any scheduler.
 """
@@ -59,7 +59,7 @@ def chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
 
 
 def tasks_of(paths: SweepPaths, job: str, data: Mapping[str, Any], numbers: Sequence[int]) -> list[Task]:
-    """The runs, large ones first: small ones fill what they leave."""
+    """Return the runs, large ones first: small ones fill the gaps."""
     wanted = set(numbers)
     records = {record.num: record for record in read_runs(paths.root) if record.num in wanted}
     plans = read_plans(paths.root)

@@ -1,4 +1,4 @@
-"""Processes of packed runs: each run's script in a process group of its own, with its output in a file.
+"""Processes of packed runs: a process group and an output file per run.
 
 Must not know: which runs there are, any scheduler.
 """
@@ -16,12 +16,12 @@ from hpc_hydra.processes import Signals, no_input
 
 
 def has_ended(stream: int) -> bool:
-    """Whether the other end of it is closed."""
+    """Whether the other end of the pipe is closed."""
     return bool(select.select([stream], [], [], 0)[0]) and not os.read(stream, 64)
 
 
 def exec_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> None:
-    """In the child: a process group of its own, its output into a file, nothing on standard input."""
+    """In the child: execute a command in a new process group, with its output in a file."""
     try:
         os.setpgid(0, 0)
         signals.restore()
@@ -40,13 +40,13 @@ def exec_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int |
 
 
 def spawn_helper(argv: Sequence[str]) -> int:
-    """The pid of a helper that `dead_children` will tell of; `subprocess` could reap it before."""
+    """Start a helper that `dead_children` reaps (`subprocess` could reap it first); returns its pid."""
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     return os.posix_spawn(argv[0], list(argv), os.environ, file_actions=nothing, setsigmask=())
 
 
 def dead_children() -> Iterator[tuple[int, int]]:
-    """Pids and wait statuses of all that have ended, adopted ones too."""
+    """Yield pid and wait status of all children that have exited, including adopted ones."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -56,7 +56,7 @@ def dead_children() -> Iterator[tuple[int, int]]:
 
 
 def signal_all(group: int, number: int) -> bool:
-    """Whether there is anything in this process group that can be sent a signal."""
+    """Signal a process group; returns False if it is empty."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

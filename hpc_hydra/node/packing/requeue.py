@@ -1,7 +1,7 @@
-"""A packed allocation that is queued again: which of its runs are gone on with, and which have come to their end.
+"""Requeue of a packed allocation: which of its runs continue, and which are final.
 
-The job is queued again, by the ways of `requeue`, at most `launch.max_requeues` times. When it is back, it leaves out
-runs with a final outcome; each other one begins a new attempt beside its earlier ones. Must not know: who starts them.
+The job is requeued by `node.requeue`, at most `launch.max_requeues` times. When it starts again, it skips runs with a
+final outcome; each other run starts a new attempt. Must not know: who starts them.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Again:
 
     @property
     def holds(self) -> bool:
-        """Whether no run is to begin any more."""
+        """Whether no further run is started."""
         if not self.over and self.last_start is not None and time.monotonic() >= self.last_start:
             self.warn()
         return self.over
 
     def warn(self) -> None:
-        """The allocation was warned: its time is up soon."""
+        """Note the warning of the allocation."""
         if self.most:
             self.over = self.warned = True
 
@@ -108,7 +108,7 @@ class Again:
         return sorted(name for name in names if _id_of(name) in self.ids)
 
     def fresh_attempt(self, record: RunRecord) -> str:
-        """A name for an attempt that begins now; those of earlier ones are older."""
+        """Return a name for an attempt that starts now; it sorts after earlier ones."""
         now, earlier = time.time(), self.earlier(record)
         while attempt_name(self.id, now) in earlier:
             now += 1

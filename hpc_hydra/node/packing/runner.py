@@ -1,9 +1,9 @@
-"""Runs the packed runs of one allocation: each in a part of its own, the next when there is room, failures alone.
+"""Runs the packed runs of one allocation, each in a part of its own, as room becomes free. Failures are independent.
 
     python -m hpc_hydra.node pack
 
-It is what the job script of an allocation turns into. It decides which hosts a run gets and counts cores and GPUs; the
-scheduler's own launch command confines the run to them. Must not know: any scheduler's commands, what a run computes.
+The job script of an allocation executes it. It assigns hosts, cores and GPUs to runs; the scheduler's launch command
+confines each run to them. Must not know: any scheduler's commands, what a run computes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Pack:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> Pack:
-        """From what the job script exports. Raises `SweepError`."""
+        """Read the pack from the job script's variables. Raises `SweepError`."""
         names = (envvars.SWEEP, envvars.JOB, envvars.SCHEDULER, envvars.PACK, envvars.PACK_JOB)
         values = {name: env.get(name, "") for name in names}
         for name, value in values.items():
@@ -111,7 +111,7 @@ class Pack:
         return pack
 
     def _leave_out_the_final(self) -> None:
-        """The allocation is back: runs that have come to their end are not repeated."""
+        """After a requeue: drop runs that have a final outcome."""
         cancelled = self._cancels()
         self._cancel_read = 0
         for task in list(self.waiting):
@@ -124,7 +124,7 @@ class Pack:
     # the loop
 
     def run(self, signals: Signals) -> int:
-        """Until all runs have ended, or the allocation does; the exit code."""
+        """Run until all runs or the allocation have ended; returns the exit code."""
         warns = adapter_for(self.scheduler)
         limit = warns.limit_signal if isinstance(warns, EndWarning) else None
         pass_on = not (isinstance(warns, EndWarning) and warns.warns_steps)
@@ -150,7 +150,7 @@ class Pack:
         return self._end()
 
     def _end(self) -> int:
-        """Queue the allocation again where its runs go on; the exit code of the job."""
+        """Requeue the allocation if runs are to continue; returns the exit code of the job."""
         code = self.again.queue(self.first, len(self.waiting))
         if code is not None:
             return code
@@ -167,11 +167,11 @@ class Pack:
 
     @property
     def _holds(self) -> bool:
-        """Whether no run is to begin any more."""
+        """Whether no further run is started."""
         return self.ends_by is not None or self.again.holds
 
     def _pause(self) -> float:
-        """Seconds until something has to be looked at, though nothing happens."""
+        """Return the seconds until the next check."""
         now = time.monotonic()
         ends = [task.kill_at for task in self.running.values() if task.kill_at is not None]
         if self.waiting and self.held_until > now:
@@ -192,7 +192,7 @@ class Pack:
                 self._start(task, signals)
 
     def _place(self, share: Share) -> tuple[int, ...] | None:
-        """The nodes for a run; of those with room the fullest, so that whole nodes stay free for large runs."""
+        """Choose the nodes for a run: the fullest with room, so that whole nodes stay free for large runs."""
         fits = [index for index, host in enumerate(self.hosts) if host.holds(share, self.counts_memory)]
         if len(fits) < share.nodes:
             return None
@@ -219,14 +219,14 @@ class Pack:
 
     @cached_property
     def _ends_with_us(self) -> int | None:
-        """A stream that ends when this process does, whatever ends it; nobody writes into it."""
+        """A pipe without a writer, which closes when this process ends."""
         if not self.lifeline:
             return None
         reader, self._open_end = os.pipe()
         return reader
 
     def _reap(self) -> None:
-        """A run has ended, and its slot is free, when nothing of its process group lives any more."""
+        """Collect ended runs. A run has ended, and its slot is free, once its process group is empty."""
         for pid, status in dead_children():
             if pid in self.running:
                 self.running[pid].status = status
@@ -275,7 +275,7 @@ class Pack:
         self._write(task.record, outcome)
 
     def _note_lost_hosts(self, task: Task, code: int) -> None:
-        """Hosts that could not be reached get no further runs."""
+        """Exclude hosts that could not be reached from further runs."""
         adapter = adapter_for(self.scheduler)
         if not isinstance(adapter, LostHosts) or code != adapter.lost_exit_code:
             return
@@ -330,7 +330,7 @@ class Pack:
                 task.kill_at = time.monotonic() + self.patience
 
     def _end_step(self, task: Task) -> None:
-        """What the killed launch command has started may live on in the scheduler's hands."""
+        """End the job step of a killed launch command, which may outlive it."""
         scheduler = adapter_for(self.scheduler)
         if isinstance(scheduler, Packing) and (command := scheduler.end_step_command(task.record.num)) is not None:
             with contextlib.suppress(OSError):  # reaped with the others
@@ -349,7 +349,7 @@ class Pack:
                 self._ask(pid, task)
 
     def _ask(self, pid: int, task: Task) -> None:
-        """Tell one run to end: its ranks, where the launch command would kill them at once."""
+        """Stop one run: through its ranks, if the launch command would kill them at once."""
         if not isinstance(adapter_for(self.scheduler), StepSignals) or task.kill_at is not None:
             self._tell(pid, task)
             return
@@ -367,7 +367,7 @@ class Pack:
 
     @property
     def _is_cancelled(self) -> bool:
-        """Whether a person ended the allocation, and the scheduler, which only handed SIGTERM on, will not say so."""
+        """Whether a user cancelled the allocation under a scheduler that only forwards SIGTERM and reports nothing."""
         asks = isinstance(adapter_for(self.scheduler), GracefulCancel)
         return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
 
@@ -379,7 +379,7 @@ class Pack:
             self._write(task.record, outcome)
 
     def _cancels(self) -> set[int]:
-        """Runs that somebody wants to end, said since the last look."""
+        """Return runs whose cancellation was requested since the last call."""
         try:
             with SweepPaths(self.sweep).cancelled(self.job).open("rb") as file:
                 file.seek(self._cancel_read)
@@ -392,7 +392,7 @@ class Pack:
 
 
 def main(argv: Sequence[str]) -> int:
-    """``--failed CODE``: nothing could be started, and every run is told so. Returns the exit code."""
+    """Run the pack; returns the exit code. ``--failed CODE``: record that no run could be started."""
     signals = Signals()
     adopt_orphans()  # what a killed script leaves behind is awaited here
     try:
