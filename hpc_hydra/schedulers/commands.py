@@ -1,4 +1,4 @@
-"""Runs a scheduler's commands, with an environment in which no other job is left over, and tells how they ended.
+"""Run a scheduler's commands in an environment without variables of other jobs, and report how they ended.
 
 Must not know: any scheduler.
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import SchedulerError
 
-_LAST_WORDS = 10.0  # seconds that a command may go on after an interrupt
+_LAST_WORDS = 10.0  # seconds that a command may continue after an interrupt
 
 
 class NotHere(SchedulerError):
-    """The command is not on this machine."""
+    """The command is not installed on this machine."""
 
 
 def not_here(program: str) -> NotHere:
@@ -31,7 +31,7 @@ def not_here(program: str) -> NotHere:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command printed and how it ended; ``code`` is None where it was stopped after its time."""
+    """Output and exit code of a command; ``code`` is None after a timeout."""
 
     code: int | None
     out: str
@@ -43,7 +43,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """What it said, for people: its errors, or what it printed where there are none."""
+        """The error output, or the standard output if it is empty."""
         said = self.err.strip() or self.out.strip()
         return said or ("no answer in time" if self.code is None else f"exit code {self.code}, and no word")
 
@@ -56,7 +56,7 @@ def run(
     cwd: Path | None = None,
     stdin: Path | None = None,
 ) -> Answer:
-    """Run a command to its end. It does not see the terminal's Ctrl-C: a submission that was begun is ended.
+    """Run a command to its end. The terminal's Ctrl-C does not reach it: a submission is completed.
 
     Args:
         timeout: seconds; after them the command is killed.

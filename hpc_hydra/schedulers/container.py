@@ -21,7 +21,7 @@ from hpc_hydra.planning.types import Container, Mount
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers.base import JobSpec
 
-PYTHON = "python3"  # of the image, found on its PATH
+PYTHON = "python3"  # of the image, from its PATH
 ENTER = "enter.sh"
 HOST_ONLY = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 """What the host's own values of are no use inside. The image's values of them stay."""
@@ -43,7 +43,7 @@ exec "$@"
 
 
 def around(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """Options of the launch command, and the words between it and the ranks' own command. Nothing without a container.
+    """Return options of the launch command, and words before the ranks' command; empty without a container.
 
     Raises `PlanError` naming a path that the runtime cannot mount.
     """
@@ -61,7 +61,7 @@ def around(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def exports(spec: JobSpec) -> Iterator[str]:
-    """Lines of the job script that the container needs."""
+    """Yield the lines of the job script for the container."""
     box = spec.plan.container
     if box is None:
         return
@@ -76,7 +76,7 @@ def exports(spec: JobSpec) -> Iterator[str]:
 
 
 def files(spec: JobSpec) -> dict[Path, str]:
-    """Files beside the job script that its commands name."""
+    """Return the files beside the job script that its commands use."""
     box = spec.plan.container
     if box is None or box.runtime != "edf":
         return {}
@@ -84,12 +84,12 @@ def files(spec: JobSpec) -> dict[Path, str]:
 
 
 def edf_path(spec: JobSpec) -> Path:
-    plan = spec.environ.get(envvars.PLAN, "")  # runs of several may share a job
+    plan = spec.environ.get(envvars.PLAN, "")  # runs of several plans may share a job
     return SweepPaths(spec.sweep).jobs / f"{spec.key}{f'.{plan}' if plan else ''}.toml"
 
 
 def all_mounts(spec: JobSpec, box: Container) -> list[Mount]:
-    """The user's mounts, and those directories of the run that are not seen through them. Raises `PlanError`."""
+    """Return the user's mounts and those for the run's other directories. Raises `PlanError`."""
     mounts = list(box.mounts)
     for path in sorted({str(spec.sweep), str(spec.workdir), *spec.needs}, key=lambda path: (path.count("/"), path)):
         if path == "/" or any(_shows(mount, path) for mount in mounts):
@@ -100,7 +100,7 @@ def all_mounts(spec: JobSpec, box: Container) -> list[Mount]:
 
 
 def _shows(mount: Mount, path: str) -> bool:
-    """Whether ``path`` is seen at its own place, and can be written, through this mount."""
+    """Whether this mount makes ``path`` visible at the same path, and writable."""
     inside = PurePosixPath(path).is_relative_to(mount.source)
     return inside and mount.source == mount.target and not mount.read_only
 

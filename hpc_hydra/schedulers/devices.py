@@ -1,4 +1,4 @@
-"""What of this machine a local queue may hand out: GPUs, cores, memory. No torch; entries of GPU lists are opaque.
+"""Resources of this machine for a local queue: GPUs, cores, memory. No torch; entries of GPU lists are opaque.
 
 Must not know: requests, runs.
 """
@@ -15,20 +15,20 @@ from hpc_hydra.schedulers.visible_gpus import CUDA, HIP, ROCR, ZE, show, visible
 
 @dataclass(frozen=True)
 class Gpus:
-    """GPUs that may be used, as ``variable`` names them to the programs that shall see some of them only."""
+    """Usable GPUs, as entries of ``variable``, which selects the GPUs that a program sees."""
 
     variable: str
     ids: tuple[str, ...]
 
     def show(self, env: MutableMapping[str, str], ids: Sequence[str]) -> None:
-        """Have ``env`` show some of them, and no others."""
+        """Make only these GPUs visible in ``env``."""
         vendor = {HIP: "amd", ROCR: "amd", ZE: "intel"}.get(self.variable)
         show(env, ids, vendor, by_rocr=self.variable == ROCR)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a local queue shares out. ``memory`` in MiB."""
+    """Resources for runs. ``memory`` in MiB."""
 
     gpus: Gpus
     cpus: tuple[int, ...]
@@ -36,7 +36,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The GPUs, the cores this process may use, and the memory of this machine."""
+    """Return this machine's GPUs, the cores that this process may use, and the memory."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     if hasattr(os, "sched_getaffinity"):
         cpus = tuple(sorted(os.sched_getaffinity(0)))
@@ -46,7 +46,7 @@ def this_machine() -> Machine:
 
 
 def gpus(env: Mapping[str, str], root: Path = Path("/"), nvml: Callable[[], int | None] | None = None) -> Gpus:
-    """GPUs by the lists that are set, else by what is in the machine: NVML, device files, the kernel's AMD tables."""
+    """Return the GPUs listed by variables, else all of the machine: NVML, device files, the kernel's AMD tables."""
     told = visible(env)
     if told.ids is not None:
         return Gpus(told.variable, told.ids)

@@ -1,4 +1,4 @@
-"""Which variables of the launcher's shell reach a new job, and which are left over from another one.
+"""Which variables of the launcher's shell reach a new job, and which belong to another job.
 
 A job started from inside another job (salloc, a Jupyter job, tmux in srun) inherits that job's variables; they override
 directives and feed the inner launch command. Pure: takes a mapping, returns a new one.
@@ -30,9 +30,9 @@ RANK_VARIABLES = (
 """What torch.distributed and its launchers set for each rank; TORCHELASTIC_* comes on top."""
 
 DEVICE_VARIABLES = visible_gpus.VARIABLES
-"""GPUs of a job: of no meaning in another one."""
+"""GPUs of a job, meaningless in another one."""
 
-_OTHER_JOBS = ("PBS_JOBID", "COBALT_JOBID")  # of schedulers that have no adapter
+_OTHER_JOBS = ("PBS_JOBID", "COBALT_JOBID")  # schedulers without an adapter
 
 _OF_LAUNCHERS = (
     r"""
@@ -46,7 +46,7 @@ _OF_LAUNCHERS = (
     | TORCHELASTIC_ | SUBMITIT_ | """
     + envvars.PREFIX
 )
-"""What launchers of MPI and of torch leave behind; what schedulers do, their folders tell (`registry.constants`)."""
+"""Variables of MPI's and torch's launchers; those of schedulers are in their folders (`registry.constants`)."""
 
 _OF_RANKS = re.compile(
     r"""
@@ -65,7 +65,7 @@ _MPI_RANK = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PRTE_LAUNCHED")
 
 
 def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str]:
-    """A copy of ``env`` without what belongs to another job; ``env`` itself is not touched.
+    """Return a copy of ``env`` without variables of another job; ``env`` is not modified.
 
     Parameters that a user exports (``OMPI_MCA_plm_rsh_agent``, ``PRTE_MCA_*``, ``PMIX_MCA_*``, ``I_MPI_*``, ``NCCL_*``)
     stay, as does what locates the cluster. Visible GPUs go where ``env`` is that of a job, and parameters that an MPI
@@ -81,24 +81,24 @@ def cleaned(env: Mapping[str, str], keep: Collection[str] = ()) -> dict[str, str
 
 
 def for_queries(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a command that asks a scheduler about the machine."""
+    """Return the environment of a command that queries a scheduler about the machine."""
     narrowing = tuple(start for starts in registry.constants("NARROWING_VARIABLES") for start in starts)
     return {name: value for name, value in env.items() if not name.startswith(narrowing)}
 
 
 def is_in_job(env: Mapping[str, str]) -> bool:
-    """Whether ``env`` is that of a job's process."""
+    """Whether ``env`` is the environment of a job."""
     return any(name in env for names in (*registry.constants("JOB_VARIABLES"), _OTHER_JOBS) for name in names)
 
 
 def for_other_nodes(env: Mapping[str, str]) -> list[str]:
-    """Names of the variables that processes on other nodes get from here, beside our own."""
+    """Return the names of the variables that are passed to processes on other nodes, besides our own."""
     return [name for name in cleaned(env) if name not in _site_variables() and not _OF_NODE.match(name)]
 
 
 @cache
 def _site_variables() -> frozenset[str]:
-    """How commands find their cluster."""
+    """Variables with which commands find their cluster."""
     return frozenset(name for names in registry.constants("SITE_VARIABLES") for name in names)
 
 

@@ -28,7 +28,7 @@ from hpc_hydra.schedulers.watcher import ASK_TIMEOUT
 
 @dataclass(frozen=True)
 class Submission:
-    """What it takes to submit one function again."""
+    """Data to resubmit one function."""
 
     scheduler: str
     spec: JobSpec
@@ -49,11 +49,11 @@ class Succession:
         self.job, self.folder = job, Path(folder)
 
     def current(self) -> str:
-        """Id of the job that runs the function now."""
+        """Return the id of the job that runs the function now."""
         return next((each["id"] for each in reversed(self._decisions()) if each["id"]), self.job)
 
     def again(self, queue: BatchQueue, submission: Path, run: int) -> str:
-        """Submit the successor, by the job that runs the function; returns its id.
+        """Submit the successor, from the job that runs the function; return its id.
 
         Args:
             submission: file of the `Submission`.
@@ -62,7 +62,7 @@ class Succession:
         Raises `SchedulerError`: it cannot be submitted, or the function was cancelled.
         """
         _speak_to_outer_queue(queue.adapter)
-        if (found := self.settle(queue)) is not None:  # of an earlier start of this very job
+        if (found := self.settle(queue)) is not None:  # from an earlier start of this job
             return found
         decisions = self._decisions()
         if not self._is_closed(decisions):
@@ -92,13 +92,13 @@ class Succession:
         return decided
 
     def close(self) -> str:
-        """Decide that no successor comes any more; returns the id of the job that runs the function now."""
+        """Decide that there are no further successors; return the id of the job that runs the function now."""
         while not self._is_closed(decisions := self._decisions()):
             self.decide(len(decisions) + 1, None, cancelled=True)
         return self.current()
 
     def late(self, queue: BatchQueue) -> list[str]:
-        """Ids of successors in the queue that were decided against. Raises `SchedulerError`."""
+        """Return the ids of queued successors that were decided against. Raises `SchedulerError`."""
         against = [n for n, each in enumerate(self._decisions(), 1) if not each["id"] and self._asked(n).exists()]
         return [found for number in against if (found := self._find(number, queue)) is not None]
 
@@ -129,7 +129,7 @@ class Succession:
         return next(iter(spec.ids_of_runs(queue.find(spec, script_of(spec)))), None)
 
     def _spec(self, number: int, asked: Mapping[str, Any]) -> JobSpec:
-        """A successor; its tag is its own."""
+        """Return the spec of a successor, with its own tag."""
         known: Submission = pickle.loads(Path(asked["submission"]).read_bytes())
         key = f"{known.spec.key}-{asked['run']}-{number}"
         own = {envvars.FUNCTION_JOB: self.job, envvars.FUNCTION_SUCCESSOR: str(number)}
@@ -138,7 +138,7 @@ class Succession:
 
 
 def submit(queue: BatchQueue, spec: JobSpec) -> tuple[str, ...]:
-    """Write the script of ``spec`` and put it into the queue; returns an id per run. Raises `SubmitError`."""
+    """Write and submit the script of ``spec``; return an id per run. Raises `SubmitError`."""
     script = script_of(spec)
     write_script(script, queue.adapter.script(spec))
     write_secrets(spec)

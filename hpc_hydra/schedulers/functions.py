@@ -1,4 +1,4 @@
-"""Functions as jobs: the parameters that submitit's users give, the request and the job that they make.
+"""Functions as jobs: from submitit's parameters to the request and the job.
 
     from hpc_hydra.schedulers.functions import LsfExecutor   # of any scheduler with a queue: NameExecutor, NameJob
 
@@ -41,11 +41,11 @@ DEFAULTS: dict[str, Any] = {
     "launch_args": {},
     **dict.fromkeys(_TEXTS),
 }
-"""What `update_parameters` takes: submitit's words, then ours. Times in minutes, memory in GiB of a node."""
+"""Parameters of `update_parameters`: submitit's, then ours. Times in minutes, memory in GiB per node."""
 
 
 def __getattr__(name: str) -> Any:
-    """`executor_for` and `job_for` of the scheduler that the name begins with."""
+    """Return `executor_for` or `job_for` of the scheduler that the name begins with."""
     for ending in ("Executor", "Job"):
         if name.endswith(ending) and name != ending:
             from hpc_hydra.schedulers import executor  # submitit is loaded only where functions are submitted
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
 
 
 def updated(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """``parameters`` with those that are ``given``. Raises `ValueError` listing all there are, if one is unknown."""
+    """Return ``parameters`` updated by ``given``. Raises `ValueError` listing all parameters if one is unknown."""
     unknown = sorted(given.keys() - DEFAULTS.keys())
     if unknown:
         valid = "\n  - ".join(f"{name} (default: {value!r})" for name, value in DEFAULTS.items())
@@ -65,7 +65,7 @@ def updated(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 
 def request(adapter: Scheduler, wanted: Mapping[str, Any], signal: str) -> Request:
-    """What the parameters ask of a scheduler.
+    """Return the request of the parameters.
 
     Args:
         signal: sent to the function before the end, without SIG.
@@ -94,7 +94,7 @@ def request(adapter: Scheduler, wanted: Mapping[str, Any], signal: str) -> Reque
 
 
 def _warning(adapter: Scheduler, signal: str, limit: int, before: int) -> str | None:
-    """None: the scheduler does not warn, or the function would be warned from its start."""
+    """Return the warning; None if the scheduler sends none, or it would come at the start."""
     if not isinstance(adapter, EndWarning):
         return None
     unit = adapter.warning_unit
@@ -107,7 +107,7 @@ def _args(given: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
 
 
 def spec(asked: Request, env: Mapping[str, Any], folder: Path, key: str, number: int, python: str | None) -> JobSpec:
-    """The job of so many functions.
+    """Return the job of a number of functions.
 
     Args:
         env: variables of the functions.

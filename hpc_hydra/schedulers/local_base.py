@@ -1,4 +1,4 @@
-"""What adapters without a queue have in common: ``bash SCRIPT RUN`` starts a run, and only its launcher knows it.
+"""Base of adapters without a scheduler: ``bash SCRIPT RUN`` starts a run as a child of its launcher.
 
 Must not know: hosts, processes, the launcher.
 """
@@ -17,14 +17,14 @@ from hpc_hydra.schedulers.capabilities import Attach
 
 
 class Unqueued(Attach):
-    """Runs are the launcher's children."""
+    """Runs are child processes of the launcher."""
 
     has_queue = False
-    place: str  # as notes and errors name it
-    without_meaning: ClassVar[Mapping[str, str]]  # fields that are left out → how they are called
+    place: str  # name in notes and errors
+    without_meaning: ClassVar[Mapping[str, str]]  # ignored fields → their names in notes
 
     def check_fields(self, request: Request) -> None:
-        """Refuse values that cannot be. Raises `PlanError` naming the key."""
+        """Refuse invalid values. Raises `PlanError` naming the key."""
         if request.array_parallelism is not None and request.array_parallelism < 1:
             raise PlanError(f"{request.array_parallelism} runs at a time", where="scheduler.array_parallelism", fix="1")
 
@@ -45,7 +45,7 @@ class Unqueued(Attach):
         return tuple(ids_of(spec))
 
     def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
-        return []  # only the queue of this launcher knows
+        return []  # the launcher's queue knows the states
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
         return {}
@@ -55,16 +55,16 @@ class Unqueued(Attach):
 
 
 def lacking(*fields: str) -> OptionTable:
-    """The table of a scheduler without commands, hence without options."""
+    """Return the table of a scheduler without commands, hence without options."""
     return OptionTable(lacks=dict.fromkeys((*fields, "project", "user_group", "flavour"), "leave it out"))
 
 
 def ids_of(spec: JobSpec) -> tuple[str, ...]:
-    """For each run: its own, or that of the pack that carries it, which its first run names (`queue_id`)."""
+    """Return an id per run: its own, or that of its pack, which is named by its first run (`queue_id`)."""
     starts = [sum(spec.packs[:i]) for i in range(len(spec.packs))]
     return spec.ids_of_runs([run_id(spec.key, spec.runs[at]) for at in starts or range(len(spec.runs))])
 
 
 def run_id(job: str, run: int | str) -> str:
-    """Our id of a run of this launcher's; its output is in ``<id>.log``."""
+    """Return the id of a run of this launcher; its output is in ``<id>.log``."""
     return f"{job}.{run}"

@@ -1,4 +1,4 @@
-"""Options of a scheduler's commands: what we state, and the user's free-form ones that add to it, override or remove.
+"""Options of a scheduler's commands: those of the request, and the user's free options that add, override or remove.
 
 Must not know: any scheduler; spellings come as tables.
 """
@@ -20,7 +20,7 @@ _GROUPS = {
 
 
 def key_of(field: str) -> str:
-    """The full key of a request's field."""
+    """Return the full key of a request's field."""
     return f"{_GROUPS.get(field, 'scheduler')}.{field}"
 
 
@@ -28,21 +28,21 @@ def check_lacks(scheduler: str, table: OptionTable, request: Request) -> None:
     """Refuse what the scheduler does not support. Raises `PlanError` naming the key."""
     for field, fix in table.lacks.items():
         if (value := getattr(request, field)) is not None:
-            raise PlanError(f"scheduler={scheduler} does not support it ({value!r})", where=key_of(field), fix=fix)
+            raise PlanError(
+                f"scheduler={scheduler} does not support {key_of(field)}={value}", where=key_of(field), fix=fix
+            )
 
 
 def supported_gpu_request(table: OptionTable, request: Request) -> str:
-    """How the request asks for GPUs. Raises `PlanError` where the scheduler knows no such way."""
+    """Return how the request asks for GPUs. Raises `PlanError` if the scheduler does not support it."""
     found = request.gpu_request or table.gpu_requests[0]
     if found not in table.gpu_requests:
-        raise PlanError(
-            f"{found!r} is no way to ask for GPUs", where="system.gpu_request", fix=" | ".join(table.gpu_requests)
-        )
+        raise PlanError(f"{found!r} is not supported", where="system.gpu_request", fix=" | ".join(table.gpu_requests))
     return found
 
 
 def texts(table: OptionTable, request: Request, names: Iterable[str], group: str = "") -> Iterator[Option]:
-    """Those of the options ``names`` whose keys (of ``group.``, where that is given) hold a text that is passed on."""
+    """Yield the options of ``names`` whose keys, in ``group.`` if given, are set to a text."""
     for name in names:
         key = table.keys[name]
         value = getattr(request, key.partition(".")[2])
@@ -51,7 +51,7 @@ def texts(table: OptionTable, request: Request, names: Iterable[str], group: str
 
 
 def canonical(name: str, aliases: Mapping[str, str]) -> str:
-    """One spelling of an option: no leading dashes, long form, dashes for underscores."""
+    """Return the canonical name of an option: long form, no leading dashes, dashes for underscores."""
     name = name.strip().lstrip("-").replace("_", "-")
     return aliases.get(name, name)
 
@@ -64,13 +64,13 @@ def overlaid(
     aliases: Mapping[str, str],
     exclusive: Sequence[Collection[str]] = (),
 ) -> list[Option]:
-    """Lay the user's options over ours.
+    """Override our options by the user's.
 
     Args:
-        ours: what the request says, in order.
-        extra: free-form options; the last of a name holds. One replaces ours of the same name, and ours of the same
-            group in ``exclusive``, in its place.
-        removed: names of ours that are left out.
+        ours: options of the request, in order.
+        extra: free options; the last of a name counts. Each replaces our option of the same name, in its place, and
+            ours of the same group in ``exclusive``.
+        removed: names of our options to leave out.
         aliases: short and other spellings of options.
         exclusive: groups of options of which a command may hold one.
     """
@@ -87,7 +87,7 @@ def overlaid(
 
 
 def one_line(value: str, key: str) -> str:
-    """``value`` as it may stand in an option. Raises `PlanError` where it would not be one line of text."""
+    """Return ``value``. Raises `PlanError` if it is not one line of printable text."""
     if not value.isprintable():
-        raise PlanError(f"{value!r} holds a line break or another control character", where=key)
+        raise PlanError(f"{value!r} contains a line break or another control character", where=key)
     return value

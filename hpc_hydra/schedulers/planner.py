@@ -1,4 +1,4 @@
-"""`planning.plan` for the scheduler that the settings name: with the facts of its adapter, and what that refuses.
+"""Call `planning.plan` with the facts of the adapter that the settings name.
 
 Ranks do without. Must not know: any scheduler.
 """
@@ -19,7 +19,7 @@ from hpc_hydra.schedulers.capabilities import ContainerLaunch, HostList, Replica
 
 
 def plan(settings: Settings) -> Plan:
-    """`planning.plan`, with the facts of the scheduler that the settings name. Raises as that does."""
+    """Call `planning.plan` with the facts of the settings' scheduler. Raises as it does."""
     asked = settings.scheduler
     if asked.kind == "auto":
         return planning.plan(settings, planning.SchedulerFacts())  # which refuses it
@@ -39,13 +39,13 @@ def plan(settings: Settings) -> Plan:
 
 
 def facts(adapter: Scheduler) -> planning.SchedulerFacts:
-    """What planning has to know about a scheduler."""
+    """Return the facts that planning needs about a scheduler."""
     helpers = adapter.helper_tasks if isinstance(adapter, ReplicaLaunch) else 0
     return planning.SchedulerFacts(adapter.options, adapter.has_queue, helpers)
 
 
 def _check_container(adapter: Scheduler, runtime: str) -> None:
-    """Refuse a runtime that the launch command has to know and does not. Raises `PlanError`."""
+    """Refuse a container runtime that the launch command does not support. Raises `PlanError`."""
     known = adapter.container_runtimes if isinstance(adapter, ContainerLaunch) else ()
     if not ABILITIES[runtime].by_scheduler or runtime in known:
         return
@@ -58,5 +58,5 @@ def _check_container(adapter: Scheduler, runtime: str) -> None:
 
 
 def _all() -> Iterator[Scheduler]:
-    """The adapters of this package, for errors that say which would do."""
+    """Return the adapters of this package, to name alternatives in errors."""
     yield from map(registry.adapter_for, registry.built_in())

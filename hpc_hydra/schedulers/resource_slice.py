@@ -19,7 +19,7 @@ from hpc_hydra.planning.packing import Share
 from hpc_hydra.schedulers.devices import gpus
 from hpc_hydra.schedulers.hostlist import numbers, ranges
 
-WHOLE = "whole"  # the run's job has the host for itself
+WHOLE = "whole"  # the whole host
 
 _RANGES = r"((?:\d+(?:-\d+)?(?:,|(?=/)))*)"  # as `ranges` writes them
 _WORD = re.compile(rf"{_RANGES}/(\d+):{_RANGES}/(\d+)(?::(whole))?", re.ASCII)
@@ -49,7 +49,7 @@ class Slice:
 
 @dataclass
 class Host:
-    """What is free on a node; ``name`` is empty where the scheduler itself places runs."""
+    """Free resources of a node; ``name`` is empty if the scheduler places runs."""
 
     name: str
     of_cpus: int
@@ -57,25 +57,25 @@ class Host:
     mem: int
     cpus: list[int] = field(default_factory=list)
     gpus: list[int] = field(default_factory=list)
-    lost: str | None = None  # why no further run goes there
+    lost: str | None = None  # why the host gets no further runs
 
     def __post_init__(self) -> None:
         self.cpus, self.gpus = list(range(self.of_cpus)), list(range(self.of_gpus))
 
     def holds(self, share: Share, counts_memory: bool) -> bool:
-        """Whether there is room for a run now."""
+        """Whether a run fits now."""
         enough = len(self.cpus) >= share.cpus and len(self.gpus) >= share.gpus
         return enough and self.lost is None and (not counts_memory or self.mem >= share.mem)
 
     def take(self, share: Share) -> Slice:
-        """For a run that it `holds`: neighbours, as far as there are."""
+        """Allocate a run that fits: adjacent cores and GPUs if possible."""
         part = Slice(tuple(self.gpus[: share.gpus]), self.of_gpus, tuple(self.cpus[: share.cpus]), self.of_cpus)
         del self.gpus[: share.gpus], self.cpus[: share.cpus]
         self.mem -= share.mem
         return part
 
     def give_back(self, part: Slice, share: Share) -> None:
-        """What a run had that has ended."""
+        """Free the resources of an ended run."""
         self.gpus, self.cpus = sorted({*self.gpus, *part.gpus}), sorted({*self.cpus, *part.cpus})
         self.mem += share.mem
 

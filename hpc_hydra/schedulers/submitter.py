@@ -1,4 +1,4 @@
-"""The doing half of a scheduler: it runs commands, or the runs themselves. The pure half is in `base`.
+"""The interface that runs a scheduler's commands, or the runs themselves. Adapters (`base`) are pure.
 
 Must not know: any scheduler, Hydra, torch.
 """
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 
 class Submitter(ABC):
-    """The doing half: submit scripts, ask for states, cancel. One object per launcher process."""
+    """Submits scripts, polls states, cancels. One object per launcher process."""
 
     adapter: Scheduler
-    label: str | None = None  # what the manifest calls its scheduler, where that is not the adapter's name
+    label: str | None = None  # name of the scheduler in the manifest; None: the adapter's
 
     @property
     def outlives_launcher(self) -> bool:
-        """Whether its jobs do."""
+        """Whether jobs continue without the launcher."""
         return self.adapter.has_queue
 
     @abstractmethod
     def check(self, request: Request) -> None:
-        """Refuse, before anything is written, what cannot be submitted from here. Raises `HpcHydraError`."""
+        """Refuse a request that cannot be submitted, before anything is written. Raises `HpcHydraError`."""
 
     @abstractmethod
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Put the script into the queue; returns one id per run. Raises `SubmitError` (whose ids are queued)."""
+        """Submit the script; return one id per run. Raises `SubmitError`, with the ids that are queued."""
 
     def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Ids of the runs of ``spec`` if it is queued although nobody got its ids (an interrupt, a crash)."""
+        """Return the ids of the runs of ``spec`` if it is queued, although its ids were lost (interrupt, crash)."""
         return ()
 
     def successor(self, name: str) -> str | None:
@@ -49,24 +49,24 @@ class Submitter(ABC):
 
     @abstractmethod
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        """States of all these jobs by one query; what the scheduler does not know is `State.UNKNOWN`."""
+        """Return the states of all these jobs by one query; jobs unknown to the scheduler are `State.UNKNOWN`."""
 
     def array_limit(self) -> int | None:
-        """The most runs that one submission may have here; None: as many as one likes, or nobody says."""
+        """Return the maximum number of runs per submission; None if unlimited or unknown."""
         return None
 
     def unanswered(self) -> str | None:
-        """Why the last `poll` may have taken jobs for unknown that live: the queue did not answer. None: it did."""
+        """Return why the last `poll` failed, so that active jobs may be reported as unknown; None if it succeeded."""
         return None
 
     @abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel all these jobs in one call. Raises `SchedulerError` naming the ids where that failed."""
+        """Cancel all these jobs in one call. Raises `SchedulerError` naming the ids if that fails."""
 
     @abstractmethod
     def close(self, *, cancel: bool) -> None:
-        """The launcher leaves; ``cancel`` ends what is still running (only a local queue needs to know)."""
+        """Called when the launcher ends; with ``cancel``, local queues end running runs."""
 
     def abandon(self) -> None:
-        """The launcher leaves this very moment: end what would go on as an orphan. Waits for nothing, takes no lock."""
+        """Called when the launcher exits at once: end orphans, without waiting or taking locks."""
         return

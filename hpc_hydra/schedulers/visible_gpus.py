@@ -22,22 +22,22 @@ ORDINAL = "GPU_DEVICE_ORDINAL"
 OF_HIP = (HIP, CUDA, ORDINAL)
 VARIABLES = (*OF_HIP, ROCR, ZE)
 MAIN = {"nvidia": CUDA, "amd": HIP, "intel": ZE}
-"""The variable by which a vendor's programs are told."""
+"""Vendor → its visibility variable."""
 
 _NONE = ("", "-1", "NoDevFiles", "none", "void")
 
 
 @dataclass(frozen=True)
 class Visible:
-    """What the variables say together."""
+    """The combined effect of the visibility variables."""
 
-    variable: str  # that programs read first
-    ids: tuple[str, ...] | None  # in the order in which programs count them; None: all, nobody says anything
-    conflict: str = ""  # variables that contradict each other, and which of them holds
+    variable: str  # the one that programs read first
+    ids: tuple[str, ...] | None  # in the order in which programs count them; None: no variable is set, so all
+    conflict: str = ""  # contradicting variables, and which of them applies
 
 
 def visible(env: Mapping[str, str], vendor: str | None = None) -> Visible:
-    """The GPUs that ``env`` shows, as numbers or identifiers of the node. ``vendor``: nvidia, amd, intel, None."""
+    """Return the GPUs visible in ``env``, as numbers or identifiers. ``vendor``: nvidia, amd, intel, None."""
     if vendor is None:
         vendor = _vendor(env)
     if vendor != "amd":
@@ -55,13 +55,13 @@ def visible(env: Mapping[str, str], vendor: str | None = None) -> Visible:
     other = [name for name in differs if entries(env[name]) != outer]
     if ids != outer and at is None:
         return Visible(ROCR, outer, _said(env, [ROCR, inner, *other], ROCR))
-    # one list told twice, as SLURM does, is one filter
+    # the same list in both variables, as SLURM sets them, is one filter
     found = outer if at is None or ids == outer else tuple(outer[position] for position in at)
     return Visible(inner, found, _said(env, [inner, *other], inner) if other else "")
 
 
 def show(env: MutableMapping[str, str], ids: Sequence[str], vendor: str | None = None, *, by_rocr: bool = False) -> str:
-    """Have ``env`` show these GPUs and no others, by one filter; returns its variable.
+    """Make only these GPUs visible in ``env``, by one variable, whose name is returned.
 
     Args:
         ids: numbers or identifiers as `visible` gives them, in the order in which programs shall count them.

@@ -1,4 +1,4 @@
-"""Flux: `flux batch` puts a script into the queue, `flux run` starts its ranks. As of flux-core 0.48–0.88.
+"""Flux: `flux batch` submits a script, `flux run` starts its ranks. As of flux-core 0.48–0.88.
 
 A job is a Flux instance of its own on its nodes, in which the script runs. Flux has no arrays: each run is a job, and
 several are put into the queue by one `flux submit --cc`, which makes of each what `flux batch` does.
@@ -51,7 +51,7 @@ _WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux signals the ranks too: wait fo
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _AFFINITY = re.compile(r"on|off|per-task|map:\S+")
 _ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
-_BULK = 1000  # runs that one command puts into the queue
+_BULK = 1000  # runs submitted by one command
 # As `manifest.took_over`: who links first decides.
 _TAKES_OVER = """\
 if [ -n "${{3-}}" ]; then  # goes on with the run of that job, unless it has been decided that nobody does
@@ -129,7 +129,7 @@ class Flux(
         self.directives(request)
 
     def directives(self, request: Request) -> list[Option]:
-        """Options of ``flux batch``."""
+        """Return options of ``flux batch``."""
         given = [pair for pair in request.submit_args if _long(pair[0]) not in RUN_ONLY]
         return overlaid(self._stated(request), given, request.removed_args)
 
@@ -181,8 +181,8 @@ class Flux(
             yield "gpus-per-task", str(request.gpus_per_proc)
         if request.exclusive or (shared and asks):  # all that the job has, GPUs too
             yield "exclusive", None
-        yield "setopt", "exit-on-error"  # a rank that fails takes the others with it
-        yield "setopt", "exit-timeout=none"  # one that ended well may wait for slow ones
+        yield "setopt", "exit-on-error"  # a failed rank ends the others
+        yield "setopt", "exit-timeout=none"  # a successful rank may wait for slow ones
         gpu_bind = request.gpu_bind or ("per-task" if request.gpu_request == "gpus-per-task" and not shared else None)
         if gpu_bind:
             yield "setopt", f"gpu-affinity={gpu_bind}"
@@ -221,7 +221,7 @@ class Flux(
         return job_script(spec, own, launch=self.launch_command(request), select='"${1:-${runs[0]}}"')
 
     def step_script(self, spec: JobSpec) -> str:
-        """`flux run` in the allocation's instance, which places the run and confines it to the cores and GPUs asked."""
+        """`flux run` in the allocation's instance, which places the run and confines it to its cores and GPUs."""
         request = task_request(spec.plan)
         if request.shared_gpus:
             raise PlanError(
@@ -236,7 +236,7 @@ class Flux(
         return step_script(spec, own, launch=argv, last=f'--job-name="{_STEP}${envvars.RUN}"')
 
     def end_step_command(self, run: int) -> list[str]:
-        """A `flux run` that is killed leaves its job behind."""
+        """A killed `flux run` leaves its job running."""
         return ["flux", "pkill", f"^{_STEP}{run}$"]
 
     @staticmethod
@@ -281,7 +281,7 @@ class Flux(
 
     @staticmethod
     def _as_instance(options: Sequence[Option], argv: Sequence[str]) -> list[str]:
-        """What makes of `flux run` and `flux submit` an instance that runs ``argv``, as `flux batch` does."""
+        """Arguments with which `flux run` and `flux submit` start an instance for ``argv``, as `flux batch` does."""
         mine = [pair for pair in options if pair[0] not in BATCH_ONLY]
         opts = [value for name, value in options if name == "broker-opts" and value]
         words = [written(name, value) for name, value in (*options_of.for_submit(mine), *_NESTED)]
@@ -315,11 +315,11 @@ class Flux(
         return {"FLUX_URI": env[_PARENT]} if env.get(_PARENT) else {}
 
     def order_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
-        """The answers to one `flux submit --cc` come in no certain order."""
+        """`flux submit --cc` prints ids in any order."""
         return ["flux", "jobs", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
 
     def trial_commands(self, request: Request) -> list[tuple[str, list[str]]]:
-        """A dry run asks nobody, and reads names and values as a submission does."""
+        """`--dry-run` contacts no instance, and checks names and values as a submission does."""
         batch = ["flux", "batch", *(written(name, value) for name, value in self.directives(request))]
         run = self.launch_command(request)
         found = []
@@ -363,7 +363,7 @@ class Flux(
         return "FLUX_URI", ["flux", "getattr", "parent-uri"]  # a batch job is an instance of its own
 
     def check_inside(self, inside: str, env: Mapping[str, str]) -> None:
-        """In an allocation, which is an instance of Flux, all commands speak to that."""
+        """Within an allocation, which is a Flux instance, all commands use that instance."""
         if inside == "submit" and env.get("FLUX_ENCLOSING_ID"):
             raise ConfigError(
                 f"commands in the allocation {env['FLUX_ENCLOSING_ID']} speak to its own instance of Flux",

@@ -1,4 +1,4 @@
-"""Options of Flux's commands: their names, what they cannot be, and how a value is written.
+"""Options of Flux's commands: names, refused options, and the spelling of values.
 
 Sources: flux-batch(1), flux-submit(1), flux-run(1) at flux-framework.readthedocs.io; RFC 36 (directives), RFC 23 (Flux
 standard duration). Pure. Must not know: scripts, jobs.
@@ -99,7 +99,7 @@ _JOB = re.compile(r"(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+|[0-9]+|0x[0-9a-f.]+", re.IGNOR
 
 
 def check_option(name: str, value: str | None, key: str) -> None:
-    """Refuse a free option that cannot be one of Flux's. Raises `PlanError` naming ``key``."""
+    """Refuse an invalid free option. Raises `PlanError` naming ``key``."""
     option = canonical(name, TABLE.short)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
         raise PlanError(f"{name!r} is no option of flux", where=key, fix="flux help batch, flux help run")
@@ -113,7 +113,7 @@ def check_option(name: str, value: str | None, key: str) -> None:
 
 
 def overlaid(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
-    """The user's options over ours; those that may be repeated are added to ours.
+    """Override our options by the user's; repeatable options are added.
 
     A removed name is an option's, or a shell option's (``fastload`` for ``--setopt=fastload=on``). The end of the ranks
     is ours, whatever ``setopt`` is taken away: `ENDING` goes by its own name only.
@@ -134,7 +134,7 @@ def _shell_option(value: str | None) -> str:
 
 
 def written(name: str, value: str | None) -> str:
-    """An option as one word of a command line."""
+    """Format an option as one word of a command line."""
     dashes = "-" if len(name) == 1 else "--"
     return f"{dashes}{name}" if value is None else f"{dashes}{name}{'=' if len(name) > 1 else ''}{value}"
 

@@ -1,4 +1,4 @@
-"""What Flux's commands print, as ids and states.
+"""Parse the output of Flux's commands into ids and states.
 
 Source: flux-jobs(1), flux-batch(1), RFC 18 (eventlogs) at flux-framework.readthedocs.io. Pure. Must not know: options,
 scripts.
@@ -43,7 +43,7 @@ class FluxOutput:
     """The part of the adapter that parses output."""
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        """A line each, among what a site's wrapper says."""
+        """One line per id, among the output of a site's wrapper."""
         return tuple(self._printed(stdout, spec.elements))
 
     @staticmethod
@@ -105,7 +105,7 @@ class FluxOutput:
         return found[0], found[1]
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
-        start = stdout.find("{")  # what a site's wrapper says before is not ours
+        start = stdout.find("{")  # skip the output of a site's wrapper
         if start < 0:
             return {}
         try:
@@ -152,7 +152,7 @@ def _status(job: Mapping[str, Any]) -> JobStatus:
 
 
 def named(stdout: str) -> dict[str, str]:
-    """Name → id, from lines of both."""
+    """Parse lines of id and name into name → id."""
     pairs = (line.split(maxsplit=1) for line in stdout.splitlines())
     return {pair[1]: _ascii(pair[0]) for pair in pairs if len(pair) == 2}
 

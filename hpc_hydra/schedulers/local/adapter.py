@@ -1,4 +1,4 @@
-"""This machine as a scheduler: plain scripts, ranks started by our own ``spawn``. The queue is in `local_queue`.
+"""This machine as a scheduler: plain scripts, ranks started by our own ``spawn``. The queue is in `queue`.
 
 Must not know: processes, GPUs, the launcher.
 """

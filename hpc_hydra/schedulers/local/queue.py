@@ -1,4 +1,4 @@
-"""A queue on this machine: each run gets GPUs, cores and memory of its own, and waits until they are free.
+"""A queue on this machine: each run gets its own GPUs, cores and memory, and waits until they are free.
 
 A run is one process group. One thread per running run awaits its end; nothing is polled. Must not know: Hydra, what a
 run computes.
@@ -33,7 +33,7 @@ _STEP = 0.02  # seconds between two looks at a process group whose first process
 
 @dataclass(frozen=True)
 class LocalShare:
-    """What a run needs, or has, of the machine."""
+    """Resources of a run."""
 
     gpus: int = 0
     cpus: int = 0
@@ -53,7 +53,7 @@ class LocalRun:
     gpus: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
-    stopped: State | None = None  # why it was told to end: cancelled, or its time was over
+    stopped: State | None = None  # why it was ended: cancelled, or at its time limit
 
 
 class LocalSubmitter(Submitter):
@@ -99,7 +99,7 @@ class LocalSubmitter(Submitter):
             return {job: run.status if run is not None else JobStatus(State.UNKNOWN) for job, run in runs.items()}
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End these runs, waiting or running, and everything they started; returns when they are gone."""
+        """End these pending or running runs and all their processes; return when they are gone."""
         wanted = [self._runs[job] for job in dict.fromkeys(map(queue_id, ids)) if job in self._runs]
         with self._changed:
             for run in [run for run in self._waiting if run in wanted]:
@@ -126,7 +126,7 @@ class LocalSubmitter(Submitter):
     # what a run needs
 
     def _share(self, request: Request) -> LocalShare:
-        """Of this machine. Raises `PlanError` where it has not as much."""
+        """Return the share of a run. Raises `PlanError` if this machine is too small."""
         total = len(self.machine.gpus.ids)
         gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
         if request.gpu_request == "none":
@@ -178,7 +178,7 @@ class LocalSubmitter(Submitter):
         return share.gpus <= len(self._gpus) and share.cpus <= len(self._cpus) and share.memory <= self._memory
 
     def _take(self, run: LocalRun) -> None:
-        """Give a run what it needs; it fits."""
+        """Allocate a run that fits."""
         share = run.share
         run.gpus, self._gpus = tuple(self._gpus[: share.gpus]), self._gpus[share.gpus :]
         run.cpus, self._cpus = tuple(self._cpus[: share.cpus]), self._cpus[share.cpus :]
@@ -205,7 +205,7 @@ class LocalSubmitter(Submitter):
         self._changed.notify_all()
 
     def _stop(self, run: LocalRun, why: State) -> None:
-        """Tell a running run to end; its thread sees to it that it does."""
+        """Ask a running run to end; its thread kills it later if needed."""
         if run in self._running and run.stopped is None:
             run.stopped = why
             if run.process is not None:
@@ -215,11 +215,11 @@ class LocalSubmitter(Submitter):
                 timer.start()
 
     def _ask(self, group: int) -> None:
-        """Tell the process group of a run to end, and wait for nothing."""
+        """Send SIGTERM to the process group of a run, without waiting."""
         _signal(group, signal.SIGTERM)
 
     def _force(self, group: int) -> None:
-        """End one that was asked in vain."""
+        """Kill a run that did not end when asked."""
         _signal(group, signal.SIGKILL)
 
     # in the thread of a run
@@ -277,7 +277,7 @@ class LocalSubmitter(Submitter):
 
     @staticmethod
     def _exit(code: int) -> tuple[int, int | None]:
-        """Exit code and signal of a script."""
+        """Return exit code and signal of a script."""
         return (128 - code, -code) if code < 0 else (code, None)
 
     def _time_is_over(self, run: LocalRun) -> None:
@@ -290,7 +290,7 @@ class LocalSubmitter(Submitter):
                 self._force(run.process.pid)
 
     def _await_group(self, group: int) -> None:
-        """Until nothing of it runs any more; what does not end in time is killed."""
+        """Wait until the whole process group has ended; kill it after the grace period."""
         end = time.monotonic() + self.grace
         while _signal(group, 0) and _runs(group):
             if time.monotonic() > end:
@@ -299,7 +299,7 @@ class LocalSubmitter(Submitter):
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether the process group is there."""
+    """Whether the process group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True
@@ -307,7 +307,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _runs(group: int) -> bool:
-    """Whether a process of the group is more than a zombie that nobody has reaped yet."""
+    """Whether a process of the group is not a zombie."""
     stats = list(Path("/proc").glob("[0-9]*/stat"))
     for path in stats:
         with contextlib.suppress(OSError):
@@ -318,7 +318,7 @@ def _runs(group: int) -> bool:
 
 
 def _bind(cpus: Sequence[int]) -> None:
-    """Keep this thread, and what it starts, to these cores, as far as they are still this process's."""
+    """Bind this thread and its children to these cores, as far as this process may use them."""
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)

@@ -42,7 +42,7 @@ from hpc_hydra.schedulers.lsf import options as options_of
 from hpc_hydra.schedulers.lsf import output, ranks
 from hpc_hydra.schedulers.options import Option, one_line
 
-_DEFAULTS = {  # a person's own defaults, each where the request does not say it
+_DEFAULTS = {  # variable with the user's default → field of the request
     "LSB_DEFAULTQUEUE": "queue",
     "LSB_DEFAULTPROJECT": "project",
     "LSB_DEFAULT_USERGROUP": "user_group",
@@ -78,7 +78,7 @@ class Lsf(
     status_forms = output.FORMS
     requeue_exit_code = options_of.AGAIN  # `bsub -Q`: the same id, another attempt
     kill_delay = 25.0
-    packs_by_launch_args = True  # they tell which options of both commands are not for bsub
+    packs_by_launch_args = True  # they show which options of both commands are not for bsub
     limit_signal = signal.SIGUSR2
     warning_unit = 60
     size_variable = "JSM_NAMESPACE_SIZE"
@@ -115,7 +115,7 @@ class Lsf(
         return options_of.submit(request, flavour(request))
 
     def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
-        """One process on each host starts the ranks there; a watcher ends jsrun where a rank failed."""
+        """One process per host starts its ranks; with jsrun, a watcher ends it if a rank failed."""
         node = [python, "-m", "hpc_hydra.node"]
         if flavour(request) == "csm":
             return [*node, "guard", "--", "jsrun", *self._jsrun(options_of.launch(request, "csm"))]
@@ -184,7 +184,7 @@ class Lsf(
 
     @staticmethod
     def _other_nodes(request: Request, python: str) -> list[str]:
-        """Starts one process on each host that the script itself does not run on."""
+        """Command that starts one process on each host that the script does not run on."""
         if flavour(request) == "csm":
             sets = {"nrs": str(request.nodes), "rs_per_host": "1", "tasks_per_rs": "1", "cpu_per_rs": "1"}
             return ["jsrun", *(f"--{name}={value}" for name, value in sets.items())]
@@ -237,7 +237,7 @@ class Lsf(
     def batch_command(
         self, script: Path, args: Sequence[str], given: Sequence[Option], *, name: str | None, attached: bool
     ) -> list[str]:
-        """The script goes in by standard input, or LSF would not read its directives; so it can have no arguments."""
+        """LSF reads directives from standard input only, so the script cannot have arguments."""
         if args:
             raise PlanError(
                 f"LSF reads a batch script from standard input, without arguments ({shlex.join(args)})",
@@ -285,7 +285,7 @@ class Lsf(
         return output.is_unknown_job(message)
 
     def terminate_command(self, ids: Sequence[str]) -> list[str]:
-        """LSF kills parallel jobs at once (LSB_USE_SEQUENTIAL_SIGNAL), so it is told to say TERM first."""
+        """By default LSF kills parallel jobs at once (LSB_USE_SEQUENTIAL_SIGNAL), so TERM is sent first."""
         return ["bkill", "-s", "TERM", *output.addresses(ids)]
 
     def cancel_command(self, ids: Sequence[str]) -> list[str]:
@@ -320,7 +320,7 @@ class Lsf(
 
 
 def flavour(request: Request) -> str:
-    """Which LSF this is; ``standard`` where nobody says. Raises `PlanError`."""
+    """Return the flavour of LSF; default ``standard``. Raises `PlanError`."""
     name = request.flavour or "standard"
     if name not in options_of.FLAVOURS:
         raise PlanError(

@@ -1,4 +1,4 @@
-"""A request in the words of bsub and jsrun, and options of the user's own over them.
+"""A request as options of bsub and jsrun, overridden by the user's free options.
 
 Two flavours of LSF count differently: the standard one in slots (``-n``, ``span[ptile]``) with GPUs by ``-gpu``; CSM
 machines in whole nodes (``-nnodes``), whose cores and GPUs jsrun deals out. Sources: "bsub" in the command reference of
@@ -18,7 +18,7 @@ from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.options import Option, one_line, supported_gpu_request, texts
 
 FLAVOURS = ("standard", "csm")
-AGAIN = 75  # exit code of a script that is to run again; ours for nothing else (sysexits.h: EX_TEMPFAIL)
+AGAIN = 75  # exit code of a script that requests a requeue (sysexits.h: EX_TEMPFAIL)
 LONGEST = 4094  # characters of a name or description
 
 TABLE = OptionTable(  # -W and -m are not among the keys, as they are not written like ours
@@ -87,7 +87,7 @@ _DEPENDENCY = {"afterok": "done", "afterany": "ended", "afternotok": "exit", "af
 
 
 def submit(request: Request, flavour: str) -> list[Option]:
-    """Options of bsub: what the request says, then the user's own; one that is given again replaces ours."""
+    """Return options of bsub: the request's, then the user's, which replace ours of the same name."""
     theirs = list(_given(request, flavour))
     names = {name for name, _ in theirs} - {"R"}  # several -R are one requirement
     gone = {_name(name) for name in request.removed_args}
@@ -101,7 +101,7 @@ def submit(request: Request, flavour: str) -> list[Option]:
 
 
 def launch(request: Request, flavour: str) -> list[Option]:
-    """Options of jsrun (CSM), of blaunch elsewhere: the user's own ones only, ours being told by the caller."""
+    """Return the user's options for jsrun (CSM) or blaunch; the caller adds ours."""
     theirs = dict(_given_to_launch(request, flavour))
     gone = {_launch_name(name, flavour) for name in request.removed_args}
     ours = {name: value for name, value in _resource_sets(request, flavour) if name not in gone}

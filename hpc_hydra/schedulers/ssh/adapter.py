@@ -1,4 +1,4 @@
-"""Machines without a scheduler: a list of hosts that ssh reaches. The queue over them is in `ssh_queue`.
+"""Machines without a scheduler: a list of hosts that ssh reaches. The queue over them is in `queue`.
 
 The job script runs where the launcher runs; its launch command (`launch`) starts one ssh a host, and there
 `agent` starts the ranks of that host. Options of ssh: man.openbsd.org/ssh, OpenSSH 7.4 to 10.

@@ -153,7 +153,7 @@ OTHERS = {  # their nodes have four GPUs
             "--account ml_research": "#flux: --setattr=system.bank=ml_research",
             "--dependency afterok:12345": "#flux: --dependency=afterok:12345",
         },
-        {"--reservation": "scheduler.reservation: scheduler=flux does not support it ('dat_2024')"},
+        {"--reservation": "scheduler.reservation: scheduler=flux does not support scheduler.reservation=dat_2024"},
     ),
 }
 

@@ -10,6 +10,7 @@ from hpc_hydra.config.load import from_mapping
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.schedulers.planner import plan
+from hpc_hydra.schedulers.slurm.adapter import Slurm
 
 BOX = {"name": "box", "kind": "known", "cores_per_node": 32, "gpus_per_node": 4, "scheduler": "slurm"}
 
@@ -65,3 +66,11 @@ def test_a_binding_of_ones_own_is_submitted_or_refused(visibility: str) -> None:
         with pytest.raises(PlanError) as error:
             make({}, visibility, 2, launch_extra={"gpu-bind": bind})
         assert error.value.where == "scheduler.launch_extra.gpu-bind" and "per_task:2" in str(error.value.fix)
+
+
+@pytest.mark.parametrize("extra", [{"gres": "craynetwork:1"}, {"tres-per-task": "license/matlab:1"}])
+def test_an_option_without_gpus_in_its_value_does_not_replace_the_request_for_gpus(extra: dict[str, str]) -> None:
+    request = make({}, "all", extra=extra).request
+    ((name, value),) = extra.items()
+    options = Slurm().directives(request)
+    assert ("gpus-per-node", "4") in options and (name, value) in options
