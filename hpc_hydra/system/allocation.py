@@ -33,7 +33,7 @@ def current(adapter: Scheduler, inside: str | None, probe: Probe | None = None) 
     found = probe.once(("allocation", adapter.name), lambda: _ask(adapter, probe))
     if found is None and inside == "step" and not isinstance(adapter, NestedQueue):
         raise ConfigError(
-            f"this is in no allocation of {adapter.name} that lives",
+            f"this process is not inside a running allocation of {adapter.name}",
             where="launch.inside",
             fix="launch.inside=null, or start it in a shell of an allocation",
         )

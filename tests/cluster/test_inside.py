@@ -116,7 +116,7 @@ def test_variables_of_a_dead_job_do_not_fool_it(inside: Inside) -> None:
     assert "sbatch --parsable" in done.stdout, done.stdout + done.stderr
     done = inside.run([*argv[:-5], "launch.inside=step", *argv[-5:]], **left)
     assert done.returncode == 2
-    assert "in no allocation of slurm that lives" in done.stderr
+    assert "not inside a running allocation of slurm" in done.stderr
 
 
 def test_a_shell_of_srun_pty_is_no_rank_and_its_steps_are(inside: Inside) -> None:

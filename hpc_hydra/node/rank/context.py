@@ -135,7 +135,7 @@ def identify(attempt: Attempt, plan: Plan, env: Mapping[str, str], host: str) ->
     info = registry.rank_info(attempt.scheduler, env)
     if info is None:
         raise RendezvousError(
-            f"this process on {host} is no task of {attempt.scheduler}: its per-task variables are not set",
+            f"this process on {host} is not a task of {attempt.scheduler}: its per-task variables are not set",
             where=host,
             fix="start the job script, which starts one process per rank",
         )

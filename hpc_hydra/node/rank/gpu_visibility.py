@@ -1,4 +1,4 @@
-"""Which GPUs a rank sees, and in which order: all of its run on this node with LOCAL_RANK at its own, or its own only.
+"""Sets which GPUs a rank sees, in which order: all of its run on the node, indexed by LOCAL_RANK, or only its own.
 
 Must not know: torch, how ranks are started.
 """
@@ -17,11 +17,11 @@ from hpc_hydra.schedulers.devices import gpus
 from hpc_hydra.schedulers.visible_gpus import ORDINAL, ROCR, show, visible
 
 WARNING = "warning: "
-"""How a note begins that the rank itself has to print, whichever it is."""
+"""Prefix of notes that every rank prints, not only rank 0."""
 
 
 def settle(env: MutableMapping[str, str], plan: Plan) -> list[str]:
-    """Make one filter of all that ``env`` says about GPUs; returns a warning where that is contradictory."""
+    """Reduce the visibility variables of ``env`` to one consistent filter; returns a warning if they conflict."""
     vendor = plan.gpu_vendor
     told = visible(env, vendor)
     several = ROCR in env or told.conflict or told.variable == ORDINAL
@@ -31,7 +31,7 @@ def settle(env: MutableMapping[str, str], plan: Plan) -> list[str]:
 
 
 def choose(env: MutableMapping[str, str], plan: Plan, info: RankInfo, root: Path = Path("/")) -> list[str]:
-    """Show a rank what ``rendezvous.gpu_visibility`` says, in the order of `Plan.gpu_order`; returns notes."""
+    """Apply ``rendezvous.gpu_visibility`` to ``env``, in the order of `Plan.gpu_order`; returns notes."""
     per_proc = plan.request.gpus_per_proc
     is_own = plan.rendezvous.gpu_visibility == "own"
     if not per_proc or not (is_own or plan.gpu_order):

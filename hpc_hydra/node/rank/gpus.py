@@ -1,6 +1,6 @@
-"""GPUs of this node: which there are, by files of their drivers, and what they do, by the vendors' libraries.
+"""GPUs of this node: models, from driver files, and readings, from the vendors' libraries.
 
-The libraries are imported only by `open_gpus`, in a process of its own. Must not know: ranks, plans.
+Only `open_gpus` imports the libraries, in a separate process. Must not know: ranks, plans.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRM = Path("/sys/class/drm")
 
 @dataclass(frozen=True)
 class Reading:
-    """One GPU at one moment; None where it does not say."""
+    """A sample of one GPU; None: not available."""
 
     gpu: str  # its index on the node
     power_w: float | None = None
@@ -36,7 +36,7 @@ Gpus = Callable[[], list[Reading]]
 
 
 def models(nvidia: Path = NVIDIA, drm: Path = DRM) -> str:
-    """The GPUs of this node in words, ``4 × NVIDIA H100``; empty where no driver tells of any."""
+    """Describe the GPUs of this node, such as ``4 × NVIDIA H100``; empty if no driver reports any."""
     found = [*_nvidia(nvidia), *_amd(drm)]
     return ", ".join(f"{count} × {name}" for name, count in Counter(found).items())
 
@@ -56,10 +56,10 @@ def _amd(root: Path) -> Iterator[str]:
 
 
 def open_gpus(wanted: Sequence[str] | None) -> tuple[Gpus, str]:
-    """What reads the GPUs of this node, and a note about them.
+    """Return a function that samples the GPUs of this node, and a note about them.
 
     Args:
-        wanted: indices or ``GPU-…`` identifiers; None: all. Those that are not there: all.
+        wanted: indices or ``GPU-…`` identifiers; None, or if any is missing: all.
     """
     notes = []
     for find in (_open_nvml, _open_amdsmi):
@@ -77,7 +77,7 @@ def open_gpus(wanted: Sequence[str] | None) -> tuple[Gpus, str]:
 
 
 def _chosen(handles: dict[str, Any], wanted: Sequence[str] | None, by_id: Callable[[str], Any]) -> dict[str, Any]:
-    """Of all handles, by index, those that are wanted; all where one of these is not there."""
+    """Return the wanted handles; all if one of them is missing."""
     found = {}
     for name in wanted or ():
         handle = handles.get(name) if name.isdigit() else by_id(name)

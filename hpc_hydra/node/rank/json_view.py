@@ -1,4 +1,4 @@
-"""What of a value JSON can say. Imports nothing that the value's own program has not imported.
+"""Converts values to JSON. Imports nothing that the program has not imported.
 
 Must not know: files, where the value comes from.
 """
@@ -21,13 +21,13 @@ _NUMBERS = (bool, int, float, str)
 
 
 class NotJson(Exception):
-    """JSON cannot say this."""
+    """The value has no JSON form."""
 
 
 def exact(value: Any, depth: int = DEEPEST) -> Any:
-    """The value as JSON gives it back; numbers and texts of other types (numpy, torch) as Python's own.
+    """Return the value as JSON restores it; scalars of numpy and torch become Python's.
 
-    Raises `NotJson` where anything else of it would change.
+    Raises `NotJson` if anything else would change.
     """
     if type(value) is str:
         return _text(value)
@@ -44,9 +44,9 @@ def exact(value: Any, depth: int = DEEPEST) -> Any:
 
 
 def view(value: Any, depth: int = DEEPEST) -> Any:
-    """What shows the value in a table: paths, dates, enums, dataclasses, tuples too; None for parts that nothing shows.
+    """Return a JSON view of the value for tables, with paths, dates, enums, dataclasses and tuples converted.
 
-    Raises `NotJson` where nothing shows the whole.
+    Parts without a view become None. Raises `NotJson` if the whole has none.
     """
     try:
         return exact(value, 0)
@@ -89,7 +89,7 @@ def _key(key: Any) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether the string is Unicode text: lone surrogates (undecodable bytes of a file's name) are not for JSON."""
+    """Whether the string is Unicode text without lone surrogates (undecodable bytes of a file name)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -104,7 +104,7 @@ def _text(value: str) -> str:
 
 
 def _scalar(value: Any) -> bool | int | float | str | None:
-    """A number or text of another type than Python's own; None where it is none."""
+    """Return a scalar of a foreign type as Python's own; None for other values."""
     if isinstance(value, enum.Enum):
         return None
     kind = type(value).__module__.partition(".")[0]

@@ -3,7 +3,7 @@
 Scripts, modules and console scripts are started again, so that nothing of the user's has to be pickled; a function
 without a program (a notebook, a closure) comes from one pickle; a command replaces this process.
 
-Must not know: how the process came to life, the scheduler, torch.
+Must not know: how the process was started, the scheduler, torch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(context: RankContext) -> int:
 
 
 def execute(argv: tuple[str, ...]) -> NoReturn:
-    """Become another program. Exit code 127 where there is none, 126 where it cannot be started, as a shell has it."""
+    """Execute another program. Exit code 127 if it does not exist, 126 if it cannot be started, as in a shell."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -76,7 +76,7 @@ def execute(argv: tuple[str, ...]) -> NoReturn:
 
 
 def _set_path(sys_path0: str | None) -> None:
-    """Put the user's first entry of sys.path where Python puts it."""
+    """Insert the user's first entry of sys.path."""
     if sys_path0 is not None:
         sys.path.insert(0, sys_path0)
 

@@ -1,6 +1,6 @@
 """How an exception of the user's program is shown and reported.
 
-Must not know: how the process came to life, how the program is run.
+Must not know: how the process was started, how the program is run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
 
 
 def report_error(context: RankContext, error: Exception) -> int:
-    """Print the traceback as Python does, without our own frames, and report it. Returns the exit code."""
+    """Print the traceback without our own frames and report the error. Returns the exit code."""
     error.__traceback__ = _users_frames(error.__traceback__)
     sys.stdout.flush()
     sys.excepthook(type(error), error, error.__traceback__)

@@ -1,6 +1,6 @@
-"""Keeps what a task function returned, whatever it is: a run is never lost over its value.
+"""Saves the return value of a task function. A value that cannot be saved never fails a run.
 
-JSON where the value comes back as it is, else a pickle beside what JSON can say of it, else a note with its type.
+JSON if the value survives it unchanged, else a pickle with a JSON view, else a note with its type.
 Must not know: ranks, schedulers.
 """
 
@@ -20,14 +20,13 @@ from hpc_hydra.node.rank import json_view
 from hpc_hydra.records.files import write_json
 
 LARGEST_JSON = 1_000_000  # characters; outcome.json is read often
-LARGEST_PART = 100_000  # of one value of a dict, where others stay in a file
+LARGEST_PART = 100_000  # for one value of a dict whose other values are pickled
 
 
 def keep(value: Any, note: Path, pickled: Path) -> str | None:
-    """Write ``value`` to ``note`` (JSON) and, what would not come back from there as it is, to ``pickled``.
+    """Write ``value`` to ``note`` (JSON) and, if JSON would change it, to ``pickled``.
 
-    Of a dict only those of its values; the others, and what shows these, are in the note. Returns what could not be
-    kept, and why, or None.
+    Of a dict, only the values that JSON would change are pickled. Returns what could not be saved, and why, or None.
     """
     if value is None:
         write_json(note, {"kind": "none"})
@@ -47,7 +46,7 @@ def keep(value: Any, note: Path, pickled: Path) -> str | None:
 
 
 def _keep_parts(value: dict[str, Any], note: Path, pickled: Path) -> str | None:
-    """A dict of which not all is JSON: what is, comes back from there, and shows in tables."""
+    """Save a dict of which some values are not JSON: the others stay JSON, for tables."""
     shown: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for key, part in value.items():
@@ -75,7 +74,7 @@ def _keep_parts(value: dict[str, Any], note: Path, pickled: Path) -> str | None:
 
 
 def _json(value: Any, largest: int, how: Callable[[Any], Any]) -> Any:
-    """The value as JSON; None where it is none, or too large. Never raises: types of others do what they like."""
+    """Return the value as JSON; None if impossible or too large. Never raises, whatever foreign types do."""
     try:
         found = how(value)
         return found if len(json.dumps(found)) <= largest else None
@@ -84,7 +83,7 @@ def _json(value: Any, largest: int, how: Callable[[Any], Any]) -> Any:
 
 
 def _try(value: Any, pickled: Path) -> str | None:
-    """Pickle it. Returns why it could not be."""
+    """Pickle the value. Returns the reason of a failure, or None."""
     try:
         _pickle(value, pickled)
     except Exception as error:
@@ -94,9 +93,9 @@ def _try(value: Any, pickled: Path) -> str | None:
 
 
 def keep_failure(result: Any, pickled: Path) -> None:
-    """Keep Hydra's JobReturn of a failed task, without its configurations, for a launcher in the same program.
+    """Save Hydra's JobReturn of a failed task, without its configurations.
 
-    A function of a notebook or a test has its exception raised there, as it was here.
+    A launcher in a notebook or a test raises the exception from it.
     """
     result.cfg = result.hydra_cfg = None
     with contextlib.suppress(Exception):  # the run has failed anyway, and its log says how

@@ -175,7 +175,7 @@ def test_no_task_of_the_scheduler_is_refused(freeze: Freeze) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hpc_hydra.node", "rank"], env=frozen.environ(), capture_output=True, text=True
     )
-    assert done.returncode == 1 and "no task of local" in done.stderr
+    assert done.returncode == 1 and "not a task of local" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["SWEEP", "RUN", "ATTEMPT", "SCHEDULER"])
