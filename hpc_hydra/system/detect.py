@@ -75,22 +75,23 @@ def resolve(
     probe = probe or here()
     if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
         settings = dataclasses.replace(settings, logging=dataclasses.replace(settings.logging, debug=True))
-    system = settings.system
+    system, found = settings.system, None
     if system.kind == "auto":
         found = machine(probe).name
         if found:
             system = _over(index.preset(found, index.own(probe.env)), system)
-            settings = defaults.of_machine(settings, found, probe)
-    scheduler = settings.scheduler
-    if scheduler.kind == "auto":
+    if settings.scheduler.kind == "auto":
         name = system.scheduler or _answering_or_local(probe)
-        scheduler = dataclasses.replace(scheduler, name=_adapter(name, system), kind="known")
+        scheduler = dataclasses.replace(settings.scheduler, name=_adapter(name, system), kind="known")
+        settings = dataclasses.replace(settings, scheduler=scheduler)
+    if found:
+        settings = defaults.of_machine(settings, found, probe)
     is_probed = system.kind != "known"
     if is_probed:
-        is_local = scheduler.name == THIS_MACHINE
+        is_local = settings.scheduler.name == THIS_MACHINE
         name, kind = (THIS_MACHINE, THIS_MACHINE) if is_local else (UNKNOWN, "probed")
         system = dataclasses.replace(system, name=name, kind=kind)
-    done = defaults.apply(dataclasses.replace(settings, system=system, scheduler=scheduler), probe, said)
+    done = defaults.apply(dataclasses.replace(settings, system=system), probe, said)
     done = (
         shell_defaults.again(done, earlier)
         if earlier is not None
