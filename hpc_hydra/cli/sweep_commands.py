@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.errors import SweepError
 from hpc_hydra.ui import streams
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
     from hpc_hydra.sweep.status import look
 
     recover(sweep)
-    return select(look(sweep), runs)
+    views = look(sweep)
+    try:
+        return select(views, runs)
+    except SweepError as error:
+        raise SweepError(error.what, where=f"{error.where}, of {sweep.root}", fix=error.fix) from None
 
 
 def status(argv: Sequence[str]) -> int:
@@ -159,8 +164,9 @@ def logs(argv: Sequence[str]) -> int:
     if len(views) > 1 and runs and not options.follow:
         return _ends_of_logs(sweep, views, options)
     if len(views) != 1:
-        numbers = " ".join(str(view.run.num) for view in views[:20]) or "none"
-        raise UsageError(f"one run at a time, not: {numbers}", where="logs", fix="hpc-hydra logs RUN, one number")
+        numbers = " ".join(str(view.run.num) for view in views[:20])
+        what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
+        raise UsageError(what, where=f"logs of {sweep.root}", fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
     found = _await_logs(sweep, views[0], options)
     if options.follow and views[0].word not in _ended():
         parts = output.follow(found, lambda: _has_ended(sweep, views[0].run.num))
@@ -174,7 +180,6 @@ def logs(argv: Sequence[str]) -> int:
 
 def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Namespace) -> int:
     """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
-    from hpc_hydra.errors import SweepError
     from hpc_hydra.records.collect import last_lines
     from hpc_hydra.sweep import logs as output
     from hpc_hydra.ui.progress import common_overrides, printable, shown_overrides
@@ -195,7 +200,6 @@ def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Name
 
 
 def _await_logs(sweep: Sweep, view: RunView, options: argparse.Namespace) -> list[Log]:
-    from hpc_hydra.errors import SweepError
     from hpc_hydra.sweep import logs as output
 
     while True:

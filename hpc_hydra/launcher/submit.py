@@ -21,9 +21,10 @@ from hpc_hydra.launcher.interrupt import Interrupts
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import GONE, is_gone
 from hpc_hydra.records.layout import SweepPaths
-from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.manifest import Manifest, read_manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, queue_id
+from hpc_hydra.sweep.status import canceller
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
@@ -262,8 +263,7 @@ class Session:
 
     def _step(self) -> None:
         for watcher in self.watchers.values():
-            changed = watcher.step()
-            self.reporter.changed(changed)
+            changed = self._changed(watcher)
             for watched in changed:
                 if watched.outcome is not None:
                     self.outcomes[watched.run.num] = watched.outcome
@@ -271,6 +271,19 @@ class Session:
                         self._stop(watched)
         self._report_hopeless()
         self.reporter.show(self._watched, next((w.message for w in self.watchers.values() if w.message), None))
+
+    def _changed(self, watcher: Watcher) -> list[Watched]:
+        """Report the runs whose state changed, with who cancelled them if one of our commands did, and return them."""
+        changed = watcher.step()
+        cancelled = [w for w in changed if w.outcome is not None and w.outcome.status == "cancelled"]
+        if cancelled:
+            state = read_manifest(self.root)
+            for watched in cancelled:
+                if watched.outcome is not None and (whom := canceller(state, watched.id)):
+                    reason = whom if watched.outcome.attempt else f"{whom}; never started"
+                    watched.outcome = replace(watched.outcome, reason=reason)
+        self.reporter.changed(changed)
+        return changed
 
     def _report_hopeless(self) -> None:
         """Report each job that can never start, once."""
@@ -387,7 +400,7 @@ class Session:
         while time.monotonic() < end and any(w.active for w in watchers):
             for watcher in watchers:
                 watcher.hurry()
-                self.reporter.changed(watcher.step())
+                self._changed(watcher)
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
         remaining = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
         if remaining:

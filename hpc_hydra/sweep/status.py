@@ -126,16 +126,23 @@ def in_queues(views: Iterable[RunView]) -> dict[str, list[str]]:
     return {name: list(ids) for name, ids in ids_of.items()}
 
 
+def canceller(state: SweepState, id_: str) -> str | None:
+    """Return who cancelled a job and when, if it was one of our commands: ``by hpc-hydra, 29 Nov 10:32:01``."""
+    times = [event["time"] for event in state.events if event["event"] == "cancelled" and id_ in event["ids"]]
+    if not times:
+        return None
+    when = time.strftime("%d %b %H:%M:%S", time.localtime(times[-1]))
+    return f"{state.cancelled[id_] or 'by hpc-hydra'}, {when}"
+
+
 def _with_canceller(state: SweepState, views: list[RunView]) -> list[RunView]:
     """Add who cancelled a run, and when, to the runs that were cancelled by one of our commands."""
-    times = {id_: event["time"] for event in state.events if event["event"] == "cancelled" for id_ in event["ids"]}
-    if not times:
+    if not state.cancelled:
         return views
     result = []
     for view in views:
-        if view.id in times and (view.word == "cancelled" or (view.word == "pending" and is_packed(view.id))):
-            when = time.strftime("%d %b %H:%M:%S", time.localtime(times[view.id]))
-            whom = f"{state.cancelled[view.id] or 'by hpc-hydra'}, {when}"
+        if view.id in state.cancelled and (view.word == "cancelled" or (view.word == "pending" and is_packed(view.id))):
+            whom = canceller(state, view.id)
             more = "never started" if view.outcome is not None and not view.outcome.attempt else ""
             if view.word == "pending":
                 whom, more = f"cancelled {whom}", "its allocation will skip it"

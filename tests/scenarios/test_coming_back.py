@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.awaiting import await_true
+from tests.awaiting import PATIENCE, await_true
 from tests.cluster.fixtures import Cluster
 
 from .conftest import Probe
@@ -148,6 +149,14 @@ def test_a_request_that_can_never_start_is_said_aloud(slurm_probe: Probe) -> Non
         assert launcher.wait(timeout=90) == 1
 
 
+def test_a_launcher_that_is_interrupted_says_so_of_its_runs(local_probe: Probe) -> None:
+    with local_probe.started("note=1,2", "sleep=300", "launch.on_interrupt=cancel", *SMALL) as launcher:
+        assert await_true(lambda: local_probe.saw())
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=PATIENCE)
+    assert re.search(r"run 0: cancelled, .*, SIGINT to the launcher, \d", out) and "unknown user" not in out, out
+
+
 def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     """One run, then all; who waits for them is told, and a cancelled run can be submitted again."""
     assert slurm_probe.run("note=1,2", "sleep=300", "launch.bg=true", *SMALL).code == 0
@@ -164,6 +173,7 @@ def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     hpc(slurm_probe, "cancel")
     out, _ = waiter.communicate(timeout=90)
     assert waiter.returncode == 1 and "2 of 2 runs failed" in out
+    assert re.search(r"run 1: cancelled, .*, by hpc-hydra, \d", out) and "unknown user" not in out
     assert states(slurm_probe) == ["cancelled", "cancelled"]
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")
     assert "2 of 2 runs are submitted again" in hpc(slurm_probe, "resume", "--bg")
