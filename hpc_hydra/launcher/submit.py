@@ -37,7 +37,7 @@ HUNG_UP = "SIGHUP: the terminal was closed"
 
 
 @dataclass
-class _Waiting:
+class _QueuedJob:
     """A job that is not submitted yet."""
 
     group: Group
@@ -67,7 +67,7 @@ class Session:
         self.reporter = Reporter(self.total, common_overrides([r for group, _, _ in jobs for r in group.runs]))
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
-        self._queue = [_Waiting(*job) for job in jobs]
+        self._queue = [_QueuedJob(*job) for job in jobs]
         self._refusals: list[tuple[str, SubmitError]] = []  # key of the job, why
         self._reported = 0  # number of reported refusals
         self._hopeless: set[str] = set()  # ids of jobs reported as never starting
@@ -156,7 +156,7 @@ class Session:
         if self._stopping:
             self._queue.clear()
 
-    def _submit(self, waiting: _Waiting) -> SubmitError | None:
+    def _submit(self, waiting: _QueuedJob) -> SubmitError | None:
         """Try to submit once. Watch the runs that were accepted, and leave the others in ``waiting``."""
         self._let_follow(waiting)
         group, spec = waiting.group, waiting.spec
@@ -183,15 +183,15 @@ class Session:
         self._submitted(replace(job, ids=ids), group, scheduler)
         return None
 
-    def _one_by_one(self, waiting: _Waiting) -> list[_Waiting]:
+    def _one_by_one(self, waiting: _QueuedJob) -> list[_QueuedJob]:
         """Return single jobs for the elements of an array that the scheduler refused."""
         adapter = self.submitters[waiting.spec.plan.request.scheduler].adapter
         jobs = scripts.one_by_one(waiting.group, waiting.spec, adapter)
         self._follows |= {spec.key: spec.follows for _, spec, _ in jobs}
         self._parts |= {spec.key: waiting.spec.key for _, spec, _ in jobs}
-        return [_Waiting(*job) for job in jobs]
+        return [_QueuedJob(*job) for job in jobs]
 
-    def _let_follow(self, waiting: _Waiting) -> None:
+    def _let_follow(self, waiting: _QueuedJob) -> None:
         """Add a dependency on the job that it follows, or on the nearest predecessor that is in the queue."""
         spec, key = waiting.spec, waiting.spec.follows
         while key and key != scripts.EARLIER and key not in self._ids:
@@ -202,7 +202,7 @@ class Session:
             spec = scripts.following(spec, waiting.script, before, self.submitters[scheduler].adapter)
         waiting.spec = replace(spec, follows="")
 
-    def _retag(self, waiting: _Waiting, spec: JobSpec) -> None:
+    def _retag(self, waiting: _QueuedJob, spec: JobSpec) -> None:
         """Give the next try another tag, in the manifest and in the script, by which the job is found in the queue."""
         waiting.spec = replace(spec, tag=scripts.tag(spec.key))
         scripts.retag(waiting.script, spec.tag, waiting.spec.tag)
@@ -219,7 +219,7 @@ class Session:
         say(f"{job.key}: {runs} submitted to {scheduler}, {self._shown_ids(new)}")
         self._report_refusals()
 
-    def _refuse(self, waiting: _Waiting, error: SubmitError) -> None:
+    def _refuse(self, waiting: _QueuedJob, error: SubmitError) -> None:
         self._refusals.append((waiting.spec.key, error))
         self._report_refusals()
         self._end(waiting.group.runs, "failed", f"not submitted: {error.what}")

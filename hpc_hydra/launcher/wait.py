@@ -36,7 +36,7 @@ def wait(sweep: Sweep) -> int:
     """
     recover(sweep, patient=True)
     views = look(sweep)
-    session = _Waiting(sweep, views)
+    session = _WaitSession(sweep, views)
     outcomes = session.run()
     assert outcomes is not None
     runs = [view.run for view in views]
@@ -88,7 +88,7 @@ class _Nothing(Manifest):
         pass
 
 
-class _Waiting(Session):
+class _WaitSession(Session):
     """A session that submits nothing and watches runs submitted by other processes."""
 
     def __init__(self, sweep: Sweep, views: Sequence[RunView]) -> None:
