@@ -44,14 +44,14 @@ def function(_: Sequence[str] = ()) -> int:
     except Exception:
         traceback.print_exc()
         done, code = ("error", traceback.format_exc()), 1
+    partial = paths.result_pickle.with_suffix(".partial")  # may be left by an attempt that was killed
     try:
-        with utils.temporary_save_path(paths.result_pickle) as temporary:
-            utils.cloudpickle_dump(done, temporary)
+        utils.cloudpickle_dump(done, partial)
     except Exception:  # a result that cannot be pickled
         traceback.print_exc()
-        with utils.temporary_save_path(paths.result_pickle) as temporary:
-            utils.cloudpickle_dump(("error", traceback.format_exc()), temporary)
-        return 1
+        code = 1
+        utils.cloudpickle_dump(("error", traceback.format_exc()), partial)
+    partial.replace(paths.result_pickle)
     return code
 
 

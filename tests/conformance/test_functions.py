@@ -6,7 +6,9 @@ import os
 import pickle
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,34 @@ def test_functions_run_and_their_results_come_back(executor: Executor) -> None:
 def test_every_task_of_a_job_has_its_result(executor: Executor) -> None:
     executor.update_parameters(tasks_per_node=2)
     assert executor.submit(who).results() == [(0, 2, 0), (1, 2, 0)]
+
+
+class Unpicklable:
+    """Fails after a part of it is written."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"large": bytes(1 << 20), "lock": threading.Lock()}
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (threading.Lock, "cannot pickle '_thread.lock'"),
+        (lambda: (number for number in range(3)), "cannot pickle 'generator'"),
+        (Unpicklable, "cannot pickle '_thread.lock'"),
+    ],
+    ids=["lock", "generator", "within"],
+)
+def test_a_result_that_cannot_be_pickled_is_the_error_of_the_job(
+    fake_flux: Cluster, place: Path, make: Callable[[], Any], why: str
+) -> None:
+    job = FluxExecutor(place, watcher=InfoWatcher(adapter_for("flux"))).submit(make)
+    with pytest.raises(submitit.core.utils.FailedJobError, match=why):
+        job.result()
+    assert why in job.stderr()
+    assert [path.name for path in place.iterdir() if job.job_id in path.name and "result" in path.name] == [
+        job.paths.result_pickle.name
+    ]
 
 
 class Counts(Checkpointable):  # type: ignore[misc]
