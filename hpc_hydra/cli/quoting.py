@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from hpc_hydra.errors import ConfigError
 
-Value: TypeAlias = "str | int | float | bool | Mapping[str, Value] | None"
+Value: TypeAlias = "str | int | float | bool | Mapping[str, Value] | Sequence[Value] | None"
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
 _WORDS = frozenset({"null", "true", "false", "nan", "inf"})
@@ -46,4 +46,6 @@ def _value(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_value(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(_value, value)) + "]"
     return quoted(value) if isinstance(value, str) else repr(value)

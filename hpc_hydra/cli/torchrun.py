@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hpc_hydra.cli.quoting import mapping, override
+from hpc_hydra.cli.quoting import Value, mapping, override
 from hpc_hydra.cli.scan import UsageError, format_help, scan
 from hpc_hydra.cli.torchrun_options import OPTIONS, SCHEDULERS
 from hpc_hydra.config.schema import THIS_MACHINE
@@ -201,12 +201,12 @@ def translate(args: Arguments) -> list[str]:
     return overrides
 
 
-def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, str | None], list[str], dict[str, str]]:
+def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, Value], list[str], dict[str, str]]:
     """Split ``-x`` words into options (value None for a flag, ``KEY=``), removed options and environment variables.
 
-    The last word for a key takes precedence.
+    Several values of an option are a list.
     """
-    extra: dict[str, str | None] = {}
+    extra: dict[str, list[str | None]] = {}
     removed: list[str] = []
     environment: dict[str, str] = {}
     for word in xargs:
@@ -219,8 +219,9 @@ def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, str | None], list[str],
             environment[name] = value
         else:
             removed = [other for other in removed if other != name]
-            extra[name] = value or None
-    return extra, removed, environment
+            values = extra.setdefault(name, [])
+            values += [value or None] if (value or None) not in values else []
+    return {name: values[0] if len(values) == 1 else values for name, values in extra.items()}, removed, environment
 
 
 def notes(args: Arguments) -> list[str]:

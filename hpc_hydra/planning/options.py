@@ -7,7 +7,7 @@ the `OptionTable` of its adapter. Must not know: any scheduler.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,8 @@ class OptionTable:
         sizes: option that the adapter writes → (fields of the request that cause it, other fields that its value
             depends on).
         always_ours: options that the adapter writes into each script.
+        comma_lists: options whose value is a list with commas.
+        repeated: options that a command may contain several times; None: all.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class OptionTable:
     written_by: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
     always_ours: frozenset[str] = frozenset()
+    comma_lists: frozenset[str] = frozenset()
+    repeated: frozenset[str] | None = None
 
     @property
     def gpu_options(self) -> frozenset[str]:
@@ -180,6 +184,8 @@ class _Merge:
                 where=key,
                 fix="leave it out (system.denied_flags)",
             )
+        if isinstance(value, (list, tuple)):
+            value = self.one_or_repeated(name, value, key)
         if name in self.words.keys and self.as_key(name, value, key, source):
             return
         if name in self.words.refused:
@@ -198,6 +204,20 @@ class _Merge:
                 raise _twice(before, key)
             self.args[command][name] = values
             self.sources[command, name] = key
+
+    def one_or_repeated(self, name: str, values: Sequence[Any], key: str) -> Any:
+        """Return the one value of a list, joined if there are several; the list if the option may be repeated."""
+        if not values:
+            raise ConfigError("an empty list has no value", where=key, fix="leave it out, or a key with ~ before it")
+        dashed = name.replace("_", "-")
+        if self.words.repeated is None or {name, dashed} & self.words.repeated:
+            return values
+        if len(values) == 1:
+            return values[0]
+        listed = [_text(value, key) for value in values]
+        if dashed in self.words.comma_lists and all(listed):
+            return ",".join(str(text) for text in listed)
+        raise PlanError(f"--{name} takes one value, not {len(values)}", where=key, fix=f"{key}={listed[-1] or 'VALUE'}")
 
     def note_own_spellings(self) -> None:
         """Note the options that request GPUs or memory in place of keys."""

@@ -85,6 +85,8 @@ TABLE = OptionTable(
     gpus=frozenset({"gpus-per-node"}),
     launch=frozenset({"gpus-per-task", "cores-per-task"}),
     sizes={"nodes": (("nodes",), ()), "nslots": (("procs_per_node",), ("nodes",))},
+    comma_lists=frozenset({"dependency"}),
+    repeated=REPEATED - {"dependency"},
 )  # fmt: skip
 SHELL = (  # flux-shell(1); plugins of a site add theirs
     "cpu-affinity", "gpu-affinity", "mpibind", "exit-on-error", "exit-timeout", "pmi", "pmi-simple", "pty", "mpi",

@@ -65,6 +65,7 @@ TABLE = OptionTable(  # -W and -m are not among the keys, as they are not writte
         ),
         "gpu": (("gpus_per_proc",), ("procs_per_node",)),
     },
+    repeated=frozenset({"R", "f", "data"}),
 )  # fmt: skip
 _BSUB = frozenset({
     "a", "alloc_flags", "app", "ar", "B", "b", "C", "c", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm",

@@ -99,6 +99,12 @@ TABLE = OptionTable(
         "gres": (("gpus_per_proc",), ("procs_per_node",)),
     },
     always_ours=frozenset({"job-name", "open-mode", "no-requeue"}),
+    comma_lists=frozenset({
+        "acctg-freq", "clusters", "container-env", "container-mounts", "dependency", "exclude", "export", "gpus",
+        "gpus-per-node", "gpus-per-socket", "gres", "licenses", "mail-type", "nodelist", "partition", "profile",
+        "propagate", "reservation", "tres-per-task",
+    }),
+    repeated=frozenset(),
 )  # fmt: skip
 """``gpus-per-node`` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL can use
 peer-to-peer transport. ``gpus-per-task`` shows each rank its own only."""

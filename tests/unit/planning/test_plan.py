@@ -15,6 +15,7 @@ from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError
 from hpc_hydra.planning.tasks import step_request, task_request
 from hpc_hydra.planning.types import EnvVar, Logging, Plan, Rendezvous, from_json, to_json
 from hpc_hydra.schedulers.planner import plan
+from hpc_hydra.schedulers.registry import adapter_for
 
 BOX = {
     "name": "box",
@@ -427,6 +428,60 @@ def test_a_key_and_an_option_that_exclude_each_other_are_refused_by_name(
     with pytest.raises(PlanError) as error:
         plan(from_mapping(groups))
     assert key in str(error.value) and f"scheduler.extra.{next(iter(extra))}" in str(error.value)
+
+
+@pytest.mark.parametrize("source", ["extra", "submit_extra"])
+@pytest.mark.parametrize(
+    ("option", "values", "joined"),
+    [
+        ("gres", ["gpu:2", "lustre:1"], "gpu:2,lustre:1"), ("gres", ["lustre:1", "gpu:2"], "lustre:1,gpu:2"),
+        ("licenses", ["a", "b"], "a,b"), ("L", ["a:2", "b"], "a:2,b"),
+        ("tres_per_task", ["gres/gpu:1", "x:1"], "gres/gpu:1,x:1"),
+        ("gpus", ["a100:1", "h100:1"], "a100:1,h100:1"), ("hint", ["x"], "x"), ("licenses", ["a"], "a"),
+    ],
+)  # fmt: skip
+def test_a_list_for_an_option_that_is_given_once_is_one_value(
+    source: str, option: str, values: list[str], joined: str
+) -> None:
+    got = make(BOX, {source: {option: values}}, resources={"gpus_per_proc": 1}).request
+    assert [value for _, value in got.submit_args] == [joined]
+    assert (got.gpu_request == "none") == ("gpu" in joined or option == "gpus")
+    written = dict(adapter_for("slurm").directives(got))
+    assert any("gpu" in f"{name}={value}" for name, value in written.items()) and joined in written.values()
+
+
+@pytest.mark.parametrize(
+    ("option", "field"), [("exclude", "exclude"), ("w", "nodelist"), ("p", "queue"), ("dependency", "dependency")]
+)
+def test_a_list_for_an_option_that_has_a_key_is_joined(option: str, field: str) -> None:
+    got = make(BOX, {"extra": {option: ["a1", "a2"]}}).request
+    assert getattr(got, field) == "a1,a2"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "option", "values", "fix"),
+    [
+        ("slurm", "hint", ["a", "b"], "scheduler.extra.hint=b"), ("slurm", "C", ["a", "b"], "scheduler.extra.C=b"),
+        ("slurm", "comment", ["a", "b"], "scheduler.extra.comment=b"),
+        ("slurm", "time", ["1h", "2h"], "scheduler.extra.time=2h"),
+        ("slurm", "licenses", [], "~"), ("slurm", "exclude", [], "~"), ("slurm", "hint", [], "~"),
+        ("slurm", "licenses", ["a", None], "VALUE"), ("flux", "urgency", ["1", "2"], "scheduler.extra.urgency=2"),
+        ("flux", "requires", [], "~"), ("lsf", "app", ["a", "b"], "scheduler.extra.app=b"), ("lsf", "R", [], "~"),
+    ],
+)  # fmt: skip
+def test_a_list_that_cannot_be_one_value_is_refused(scheduler: str, option: str, values: list[Any], fix: str) -> None:
+    error = refused({**BOX, "scheduler": scheduler}, {"name": scheduler, "extra": {option: values}})
+    assert error.where == f"scheduler.extra.{option}" and fix in str(error.fix)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "option", "values"),
+    [("flux", "requires", ["a", "b"]), ("flux", "add_file", ["a", "b"]), ("lsf", "R", ["select[a]", "select[b]"])],
+)
+def test_an_option_that_may_be_repeated_keeps_all_values(scheduler: str, option: str, values: list[str]) -> None:
+    got = make({**BOX, "scheduler": scheduler}, {"name": scheduler, "submit_extra": {option: values}}).request
+    written = [value for _, value in adapter_for(scheduler).directives(got)]
+    assert [value for value in written if value in values] == values
 
 
 @pytest.mark.parametrize("extra", [{"time": "10", "t": "20"}, {"hint": "a", "--hint": "b"}])
