@@ -88,6 +88,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             return 0
         check_exists(task)
         _check_places(attached, keep=keep)
+        scripts.check_output(prepared.settings.launch.output_script, 1)
         if prepared.settings.launch.confirm_above is not None:
             from hpc_hydra.ui import cost
 

@@ -100,7 +100,7 @@ class Launch:
         awaited = self._confirmed(groups, notes, launch, adapters)
 
         # freeze → script
-        scripts.check_output(launch.output_script, jobs)
+        scripts.check_output(launch.output_script, len(jobs))
         with on_disk(sweep.root, _DISK_FIX):
             sweep.write(prepared, jobs, self.master, adapters.submitter)
             stays = launch.setup_only or not launch.bg or batch.outlives_launcher(groups, adapters)

@@ -189,15 +189,26 @@ def next_key(root: Path) -> int:
     return 1 + max((int(key[3:]) for key in keys if key[3:].isdigit()), default=-1)
 
 
-def check_output(pattern: str | None, jobs: Jobs) -> None:
-    """Refuse to write several scripts to one file. Raises `ConfigError`."""
-    if pattern is None or pattern == "-" or "{num}" in pattern or len(jobs) == 1:
+def check_output(pattern: str | None, count: int) -> None:
+    """Refuse to write ``count`` scripts to one file, or to replace a file that is no job script of ours.
+
+    Raises `ConfigError`.
+    """
+    if pattern is None or pattern == "-":
         return
-    raise ConfigError(
-        f"{len(jobs)} job scripts cannot all be written to {pattern}",
-        where="launch.output_script",
-        fix=f"\"launch.output_script='{_numbered(pattern)}'\", a file for each",
-    )
+    if count > 1 and "{num}" not in pattern:
+        raise ConfigError(
+            f"{count} job scripts cannot all be written to {pattern}",
+            where="launch.output_script",
+            fix=f"\"launch.output_script='{_numbered(pattern)}'\", a file for each",
+        )
+    for path in (output(pattern, number) for number in range(count)):
+        if path.exists() and not job_script.may_replace(path):
+            raise ConfigError(
+                f"{path} exists and is not a job script of hpc_hydra",
+                where="launch.output_script",
+                fix="the name of a new file, or - for standard output",
+            )
 
 
 def write(

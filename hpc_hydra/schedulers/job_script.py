@@ -32,6 +32,7 @@ _ATTACHED = (
     "trap : QUIT TERM  # the ranks are signalled too: wait for them, then report how they ended",
     f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C",
 )
+_OURS = re.compile(rb"\A#!/bin/bash\n(?:#.*\n)*# (?:note: )?\S+ of the sweep ")  # as `job_script`, `pack_script` begin
 _MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")
 
 
@@ -120,6 +121,15 @@ def job_script(
     starter = _starter(spec, launch, replica, [*options, *enter])
     lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?", *_finish(spec, "$code"), "exit $?", ""]
     return "\n".join(lines)
+
+
+def may_replace(path: Path) -> bool:
+    """Whether an existing file is an earlier job script, or empty. Raises `OSError`."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return not head or _OURS.search(head) is not None
 
 
 def named_run(spec: JobSpec) -> str:

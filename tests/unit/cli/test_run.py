@@ -272,6 +272,34 @@ def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...
     assert f"{folder}: the directory of the sweep is gone" in ended.stderr
 
 
+@pytest.mark.parametrize("words", [TORCHRUN, RUN, (*RUN, "-m")])
+@pytest.mark.parametrize("target", ["train.py", "link.sh", "data", "folder", "pipe"])
+def test_a_script_replaces_no_file_of_the_user(here: Path, words: tuple[str, ...], target: str) -> None:
+    (here / "data").write_bytes(b"#!/bin/bash\n\xff\0")
+    (here / "link.sh").symlink_to("train.py")
+    (here / "folder").mkdir()
+    os.mkfifo(here / "pipe")
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
+    words = tuple(word.replace("job.sh", target) for word in words)
+    done = hpc_hydra(*words, *(("--",) if words[0] == "run" else ()), "train.py", cwd=here)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"launch.output_script: {here / target} exists and is not a job script of hpc_hydra" in done.stderr
+    assert "Try:" in done.stderr and "Traceback" not in done.stderr and "out" not in done.stdout
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before
+    assert (here / "link.sh").is_symlink() and (here / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "lsf", "flux", "ssh", "local"])
+def test_a_script_replaces_an_earlier_one_and_an_empty_file(here: Path, scheduler: str) -> None:
+    (here / "job.sh").touch()
+    words = ["run", "-m", f"scheduler={scheduler}", "launch.output_script=job.sh", "launch.setup_only=true"]
+    words += ["scheduler.hosts=[localhost]"] if scheduler == "ssh" else []
+    for name in ("a", "b"):
+        done = hpc_hydra(*words, f"hydra.sweep.dir={name}", "--", "train.py", cwd=here)
+        assert done.returncode == 0, done.stderr
+        assert f"of the sweep {here / name}\n" in (here / "job.sh").read_text()
+
+
 def test_a_batch_script_of_ones_own_runs_once(here: Path) -> None:
     (here / "job.sh").write_text('echo "$@" $NCCL_DEBUG\nexit 3\n')
     done = hpc_hydra(
