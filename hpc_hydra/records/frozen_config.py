@@ -16,6 +16,7 @@ import pickle
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -178,7 +179,8 @@ def read_run(sweep: Path, num: int) -> RunRecord:
     """Read the record of one run, without unpickling anything. Raises `SweepError`."""
     program = read_program(sweep)
     path = SweepPaths(sweep).runs
-    data = path.read_bytes()
+    with _present(path):
+        data = path.read_bytes()
     mark = b'{"num":%d,' % num
     at = data.rfind(b"\n" + mark) + 1  # the last line of a run counts: resuming may change its plan
     if not data.startswith(mark, at):
@@ -197,7 +199,7 @@ def read_runs(sweep: Path) -> Iterator[RunRecord]:
     """
     program = read_program(sweep)
     path = SweepPaths(sweep).runs
-    with path.open("rb") as lines:
+    with _present(path), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 return
@@ -224,6 +226,14 @@ def read_plans(sweep: Path) -> dict[str, Plan]:
         except ValueError as error:
             raise _damaged(f"{key}: {error}", path) from None
     return plans
+
+
+@contextmanager
+def _present(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise SweepError("is missing", where=str(path), fix="restore the file from a copy") from None
 
 
 def _damaged(why: str, path: Path) -> SweepError:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.cli.main import main
-from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher.resume import OPEN
 from hpc_hydra.planning.types import Container, EnvVar, Monitor, Mount, Plan, Request, to_json
 from hpc_hydra.records.collect import collect
@@ -232,3 +232,17 @@ def test_a_directory_in_place_of_a_record_is_told(
         assert main([command, str(root)]) == 2
         told = capsys.readouterr().err.splitlines()
         assert told[0].startswith(f"hpc-hydra {command}: {file}: cannot be read: ") and len(told) == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.jsonl", "runs.jsonl", "program.json", "plans.json"])
+def test_a_missing_record_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    root = made(tmp_path / "sweep")
+    (SweepPaths(root).meta / name).unlink()
+    for command in ("status", "logs", "cancel", "wait", "resume", "results", "report"):
+        assert main([command, str(root)]) == 2
+        told = capsys.readouterr().err.splitlines()
+        assert told[0].startswith(f"hpc-hydra {command}: {root}") and told[1].startswith("  Try: "), told
+        assert len(told) == 2
+    if name == "runs.jsonl":
+        with pytest.raises(SweepError, match=r"runs\.jsonl: is missing"):  # as on a node
+            read_run(root, 0)
