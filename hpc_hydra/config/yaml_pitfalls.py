@@ -87,23 +87,6 @@ def check(sources: Iterable[Sequence[str | None]]) -> None:
         raise error
 
 
-def check_overrides(overrides: Iterable[str]) -> None:
-    """Refuse numbers for environment variables that Hydra would rewrite: `launch.env.X=1_000`.
-
-    Raises `ConfigError`.
-    """
-    for override in overrides:
-        key, equals, value = override.lstrip("+").partition("=")
-        if not equals or not key.startswith("launch.env."):
-            continue
-        for part in value.split(","):
-            written = part.strip()
-            if re.fullmatch(r"[+-]?(0|[1-9][0-9_]*)", written) and str(int(written)) != written:
-                raise ConfigError(
-                    f"{written} is read as the number {int(written)}", where=key, fix=f"quote it: {key}='\"{written}\"'"
-                )
-
-
 def place(sources: Iterable[Source], key: str) -> str | None:
     """Return ``FILE, line N`` of the last file that sets a full key; None if none does."""
     result = None

@@ -51,7 +51,7 @@ class HpcCallback(Callback):
 
 
 def _check_run(config: DictConfig) -> None:
-    from hpc_hydra.launcher import checks
+    from hpc_hydra.launcher import checks, override_values
 
     if checks.rank_of(os.environ) is not None:
         return
@@ -59,6 +59,8 @@ def _check_run(config: DictConfig) -> None:
 
     loader = _loader()
     overrides = raw_list(config.hydra.overrides.hydra) + raw_list(config.hydra.overrides.task)
+    if "launch" in config:
+        override_values.check(overrides)
     if loader is not None:
         checks.check_files(loader, config, overrides, sweeping=False)
     if "launch" not in config or OmegaConf.select(config, "launch.debug"):

@@ -64,7 +64,6 @@ def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
 
 def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
     """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
-    yaml_pitfalls.check_overrides(overrides)
     name = config.hydra.job.config_name
     folders = _own_folders(loader)
     if name is None or not folders:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.config import load
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher import override_values
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import RunRecord, apply_overrides, fix_run, parse_override
@@ -126,6 +127,7 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError("keys cannot be removed", where=text, fix=f"{key.lstrip('~')}=null")
         if key in _COMMAND_KEYS:
             raise ConfigError("does not apply to a resumed run", where=text, fix=_COMMAND_KEYS[key])
+    override_values.check(overrides)
     return tuple(overrides)
 
 

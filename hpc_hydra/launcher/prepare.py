@@ -22,11 +22,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from hpc_hydra.config import load, source, yaml_pitfalls
+from hpc_hydra.config import load, source
 from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.hydra_compat import composition
-from hpc_hydra.launcher import checks
+from hpc_hydra.launcher import checks, override_values
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing
@@ -131,6 +131,8 @@ class Preparer:
 
     def prepare(self, job_overrides: Sequence[Sequence[str]], first: int) -> Prepared:
         """Compose and plan a batch. Raises what Hydra raises for bad overrides, and `HpcHydraError`."""
+        if "launch" in self.master:
+            override_values.check(raw_list(self.master.hydra.overrides.task))
         runs: list[Run] = []
         settings: Settings | None = None
         seeds = random.SystemRandom()
@@ -151,7 +153,6 @@ class Preparer:
 
     def check_files(self, prepared: Prepared) -> None:
         """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
-        yaml_pitfalls.check_overrides(raw_list(self.master.hydra.overrides.task))
         for base in prepared.bases[:50]:
             checks.check_hydra(self.master, base.cfg, base.applied)
             checks.check_files(self.loader, base.cfg, self._files_chosen(base), sweeping=False)

@@ -48,6 +48,11 @@ def hpc_hydra(
     )
 
 
+def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program with this interpreter to its end."""
+    return forking.run([sys.executable, *words], cwd=cwd, env=environment(), timeout=120)
+
+
 def lines(text: str, start: str) -> Sequence[str]:
     """Lines that start so, sorted: ranks write in any order."""
     return sorted(line for line in text.splitlines() if line.startswith(start))

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hpc_hydra.config.defaults_order import check_order
-from hpc_hydra.config.yaml_pitfalls import Source, check, check_overrides, scan
+from hpc_hydra.config.yaml_pitfalls import Source, check, scan
 from hpc_hydra.errors import ConfigError
 
 pytestmark = pytest.mark.hydra
@@ -110,18 +110,6 @@ def test_the_error_names_the_first_and_counts_the_others() -> None:
     with pytest.raises(ConfigError) as error:
         check([("a.yaml", "resources: {time_limit: 4:00}"), ("b.yaml", "launch: {env: {X: on}}")])
     assert error.value.where == "a.yaml, line 1" and "1 more: b.yaml, line 1: launch.env.X" in error.value.what
-
-
-@pytest.mark.parametrize(
-    "override", ["launch.env.X=1_000", "launch.env.X=+5", "+launch.env.X=1,1_0", "launch.env.X=-0"]
-)
-def test_numbers_that_hydra_rewrites_are_refused(override: str) -> None:
-    with pytest.raises(ConfigError, match="quote it"):
-        check_overrides([override])
-
-
-def test_other_overrides_are_left_alone() -> None:
-    check_overrides(["launch.env.X=1000", "launch.env.X='1_000'", "launch.env.X=010", "lr=1_000", "launch.env.X=-5"])
 
 
 HPC = "defaults: [/hpc, _self_]\n"
