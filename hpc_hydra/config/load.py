@@ -111,6 +111,11 @@ OF_SUBMITIT = {
 }
 """Keys of submitit's launcher and the equivalent keys; docs/from-submitit-launcher.md has the same table."""
 BEST = re.compile(r"(min|max)( \S.*)?")
+MAY_BE_BLANK = re.compile(
+    r".*\.(name|host_suffix|partition)|launch\.launch_dir|(launch|container)\.env\..*|system\.site_(env|file)\..*"
+    r"|system\.(description|source)"
+)
+"""Keys of texts that may be blank: "" has a meaning there, or is refused elsewhere."""
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -397,6 +402,8 @@ def _str(value: Any, key: str) -> str:
                 f"{value!r} is not one of {', '.join(choices)}{quoted}", where=key, fix=f"{key}={choices[0]}"
             )
         return match
+    if not value.strip() and not MAY_BE_BLANK.fullmatch(key):
+        raise ConfigError(f"{value!r} is blank", where=key, fix=f"leave it out, or {key}=null")
     return value
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from hpc_hydra.config.hydra_errors import explain
-from hpc_hydra.config.load import check_value, from_mapping, settings
+from hpc_hydra.config.load import _fields, check_value, from_mapping, settings
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 
@@ -117,6 +117,36 @@ def test_a_variable_that_hydra_would_change_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError) as error:
         from_mapping(mapping(launch={"env": {"X": value}}))
     assert error.value.where == "launch.env.X" and "launch.env.X='\"" in str(error.value.fix)
+
+
+TEXTS = [
+    f"{group}.{name}"
+    for group, kind in GROUPS.items()
+    for name, hint in _fields(kind).items()
+    if hint == Optional[str]  # noqa: UP045
+]
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t \n"])
+def test_a_blank_text_is_refused(value: str) -> None:
+    queue = "system.queues.big"
+    for key in (*TEXTS, f"{queue}.account", f"{queue}.qos", f"{queue}.constraint"):
+        group, _, name = key.partition(".")
+        data = {name: value} if not key.startswith(queue) else {"queues": {"big": {key.rpartition(".")[2]: value}}}
+        if key in BLANK:
+            continue
+        with pytest.raises(ConfigError) as error:
+            from_mapping(mapping(**{group: {**mapping().get(group, {}), **data}}))
+        assert error.value.where == key and error.value.fix
+
+
+def test_a_text_that_means_something_if_blank_is_taken() -> None:
+    for key in BLANK:
+        assert check_value(key, "") == ""
+    assert from_mapping(mapping(system={"name": "x", "queues": {"a": {"partition": ""}}, "site_env": {"A": ""}}))
+
+
+BLANK = {"system.description", "system.source", "system.host_suffix", "rendezvous.host_suffix", "launch.launch_dir"}
 
 
 def test_variables_are_texts_or_whole_numbers() -> None:

@@ -113,7 +113,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("override", "fix"),
     [("scheduler.account=12e4", "'\"12e4\"'"), ("scheduler=[slurm,flux]", "scheduler=slurm,flux"),
-     ("system=[perlmutter,frontier]", "system=perlmutter,frontier")],
+     ("system=[perlmutter,frontier]", "system=perlmutter,frontier"), ("scheduler.queue=' '", "scheduler.queue=null")],
 )  # fmt: skip
 def test_every_command_refuses_before_anything_is_written(app: Path, command: str, override: str, fix: str) -> None:
     if command == "run":
