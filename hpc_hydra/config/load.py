@@ -173,7 +173,7 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
         raise ConfigError(f"{result.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
     for group, env in (("launch", result.launch.env), ("container", result.container.env)):
         for name, value in env.items():
-            env[name] = _variable(name, value, f"{group}.env.{name}")
+            env[name] = check_variable(name, value, f"{group}.env.{name}")
     return result
 
 
@@ -416,7 +416,7 @@ def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _variable(name: str, value: Any, key: str) -> str:
+def check_variable(name: str, value: Any, key: str) -> str:
     """Check a value of launch.env or container.env. Refuses values that Hydra has converted from the text as typed."""
     if not NAME_OF_VARIABLE.fullmatch(name):
         fix = "letters, digits and _ only, no digit first"

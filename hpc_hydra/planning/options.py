@@ -193,11 +193,11 @@ class _Merge:
         if name in self.words.refused_submit and commands == ("submit",):
             raise PlanError(f"--{name} cannot be set", where=key, fix=self.words.refused_submit[name])
         if VARIABLE.fullmatch(name) and source.startswith("scheduler."):
-            text = _text(value, key)
+            text = option_text(value, key)
             self.done.env.append(EnvVar(name, "" if text is None else text, "force", origin=key))
             self.done.notes.append(f"{key} is not an option: the ranks get the environment variable {name}")
             return
-        values = [_text(item, key) for item in (value if isinstance(value, (list, tuple)) else [value])]
+        values = [option_text(item, key) for item in (value if isinstance(value, (list, tuple)) else [value])]
         for command in commands:
             before = self.sources.get((command, name), "")
             if before.rpartition(".")[0] == source and self.args[command].get(name, values) != values:
@@ -214,7 +214,7 @@ class _Merge:
             return values
         if len(values) == 1:
             return values[0]
-        listed = [_text(value, key) for value in values]
+        listed = [option_text(value, key) for value in values]
         if dashed in self.words.comma_lists and all(listed):
             return ",".join(str(text) for text in listed)
         raise PlanError(f"--{name} takes one value, not {len(values)}", where=key, fix=f"{key}={listed[-1] or 'VALUE'}")
@@ -313,7 +313,7 @@ def _twice(first: str, second: str) -> PlanError:
     return PlanError(f"is the same option as {first}", where=second, fix=f"leave out one of {first} and {second}")
 
 
-def _text(value: Any, key: str) -> str | None:
+def option_text(value: Any, key: str) -> str | None:
     """Return the value of an option as text; None for a flag."""
     if value is None or value is True:
         return None

@@ -200,7 +200,7 @@ class Executor(core.Executor):  # type: ignore[misc]
         return set(functions.DEFAULTS)
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Raises `ValueError` listing all parameters if one is unknown, `PlanError` for an invalid value."""
+        """Raises as `functions.updated`, and `PlanError` for what the scheduler does not support."""
         wanted = functions.updated(self.parameters, kwargs)
         capability_checks.check(self.adapter, self._request(wanted))
         self.parameters = wanted

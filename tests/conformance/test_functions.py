@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -19,7 +20,7 @@ from submitit.helpers import Checkpointable
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.schedulers import functions
 from hpc_hydra.schedulers.executor import Executor, InfoWatcher, executor_for
-from hpc_hydra.schedulers.functions import FluxExecutor, LsfExecutor, LsfJob
+from hpc_hydra.schedulers.functions import FluxExecutor, LsfExecutor, LsfJob, SlurmExecutor
 from hpc_hydra.schedulers.registry import adapter_for
 from tests.awaiting import await_true
 from tests.conformance.driver import Driver
@@ -290,6 +291,58 @@ def test_an_unknown_parameter_lists_the_known_ones(tmp_path: Path) -> None:
         executor.update_parameters(qos="high")
     assert executor.parameters["qos"] is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [LsfExecutor, FluxExecutor, SlurmExecutor])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("nodes", "tasks_per_node", "cpus_per_task", "array_parallelism")
+          for value in (0, -1, 1.7, "x", True, [1], math.nan)),
+        *(("gpus_per_node", value) for value in (-1, 1.5, "x", True)),
+        *((name, value) for name in ("timeout_min", "mem_gb")
+          for value in (0, -1, "x", True, math.nan, math.inf, [1])),
+        *(("signal_delay_s", value) for value in (-5, 1.5, "x", math.nan)),
+        *(("exclusive", value) for value in ("no", "user", 1, [])),
+        *(("setup", value) for value in ("module load x", 5, [None], {"a": "b"})),
+        *((name, value) for name in ("name", "queue", "account", "constraint", "nodelist", "dependency", "comment")
+          for value in ("", " ", 1.5, True, ["a"], "a\0b")),
+        *((name, value) for name in ("submit_args", "launch_args")
+          for value in ("licenses=a", ["a"], {"licenses": ["a", "b"]}, {"licenses": {"a": 1}}, {"a": 1.5},
+                        {"a": False}, {5: "a"}, {"": "a"}, {"--a": "b"}, {"a b": "c"}, {"a": "b\0"})),
+        *(("env", value) for value in (
+            "A=b", ["A"], {"A": None}, {"A": True}, {"A": 1.5}, {"A": ["b"]}, {"A": "b\0"}, {"a b": "c"}, {5: "c"},
+            *({name: "1"} for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_JOB_ID", "LSB_JOBID",
+                                       "FLUX_JOB_ID", "HPC_HYDRA_RUN", "SUBMITIT_EXECUTOR")))),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(
+    kind: type[Executor], name: str, value: Any, tmp_path: Path
+) -> None:
+    executor = kind(tmp_path)
+    before = dict(executor.parameters)
+    with pytest.raises(ConfigError) as error:
+        executor.update_parameters(**{name: value})
+    assert str(error.value.where).partition(".")[0] == name and error.value.what and error.value.fix
+    assert executor.parameters == before
+
+
+def test_a_secret_that_is_no_string_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"env\.X_TOKEN") as error:
+        LsfExecutor(tmp_path).update_parameters(env={"X_TOKEN": [2.5]})
+    assert "2.5" not in str(error.value)
+
+
+def test_values_that_are_right_in_another_type_and_none_for_the_default(tmp_path: Path) -> None:
+    executor = SlurmExecutor(tmp_path)
+    executor.update_parameters(
+        nodes="2", timeout_min="1.5", mem_gb=0.0001, account=12, submit_args={"nice": 5, "x": None}
+    )
+    asked = functions.request(executor.adapter, executor.parameters, "USR2")
+    assert (asked.nodes, asked.time_limit, asked.mem_per_node, asked.account) == (2, 90, 1, "12")
+    assert asked.submit_args == (("nice", "5"), ("x", None))
+    executor.update_parameters(**dict.fromkeys(functions.DEFAULTS))
+    assert executor.parameters == functions.DEFAULTS
 
 
 def test_a_handle_is_pickled_and_knows_its_job_in_another_process(tmp_path: Path) -> None:
