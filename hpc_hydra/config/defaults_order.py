@@ -1,4 +1,4 @@
-"""Detect a bundle in the wrong place of a defaults list. Pure.
+"""Detect a bundle in the wrong place of a defaults list, and lists of options in it. Pure.
 
 ``defaults: [_self_, hpc]`` silently overrides the user's values with our defaults, and a bundle in the defaults list of
 a group's option is loaded only after Hydra has chosen the launcher.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 
 
@@ -19,6 +20,30 @@ class Entry(Protocol):
     def config_path(self) -> str | None: ...
     @property
     def parent(self) -> str | None: ...
+
+
+def check_options(defaults: Iterable[Entry], choices: Mapping[str, str]) -> None:
+    """Refuse a list of options of one of our groups: Hydra merges them.
+
+    Args:
+        defaults: as for `check_order`.
+        choices: ``hydra.runtime.choices``, which has no group with a list.
+
+    Raises:
+        ConfigError: names the group.
+    """
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for entry in defaults:
+        group, _, option = (entry.config_path or "").strip("/").partition("/")
+        if option and group in GROUPS and group not in choices:
+            found.setdefault((group, entry.parent), []).append(option)
+    for (group, parent), options in found.items():
+        if len(options) > 1 and (parent or "").strip("/").partition("/")[0] != group:
+            raise ConfigError(
+                f"takes one option, not a list: [{','.join(options)}]",
+                where=group,
+                fix=f"{group}: {options[0]} in the defaults list, or {group}={','.join(options)} with -m",
+            )
 
 
 def check_order(defaults: Iterable[Entry], choices: Mapping[str, str] | None = None, bundle: str = "hpc") -> None:

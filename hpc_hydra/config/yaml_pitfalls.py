@@ -25,7 +25,9 @@ _SIZES = re.compile(r"(resources|system|system\.queues\.[^.]+)\.mem_per_node")
 _EXACT = re.compile(r"(launch\.env|system\.env|system\.site_env)\.[^.]+(\.value)?|.*\.time_by_nodes\..+")
 _OPTIONS = re.compile(r"(scheduler\.(extra|submit_extra|launch_extra)|system\.(submit_args|launch_args))\..+")
 _TEXTS = re.compile(
-    r"scheduler\.(queue|account|qos|reservation|dependency|job_name|constraint|nodelist|exclude|comment|mail_user)"
+    r"scheduler\.(queue|account|qos|reservation|dependency|job_name|constraint|nodelist|exclude|comment|mail_user"
+    r"|mail_type|mpi|project|user_group|hostfile)"
+    r"|(logging\.(out|err)|launch\.(python|output_script|batch_script)|container\.(image|workdir)|monitor\.file)"
     r"|system\.queues\.[^.]+\.(partition|account|qos|constraint)|system\.default_queue|rendezvous\.port_range"
     r"|logging\.torch_distributed_debug"
 )

@@ -71,6 +71,8 @@ def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[st
     mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
     defaults = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(defaults, _choices(config))
+    if "launch" in config:
+        defaults_order.check_options(defaults, _choices(config))
     yaml_pitfalls.check(_texts(folders, defaults))
 
 

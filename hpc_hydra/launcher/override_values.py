@@ -57,9 +57,8 @@ def _check_leaf(key: str, value: Any, is_text: bool, written: str) -> None:
         return
     if is_secret(key.rpartition(".")[2]):
         raise ConfigError("is read as a number, not as typed", where=key, fix=f"quote it: {key}='\"{MASK}\"'")
-    kind = "the boolean" if isinstance(value, bool) else "the number"
-    loaded = str(value).lower() if isinstance(value, bool) else str(value)
-    raise ConfigError(f"{typed} is read as {kind} {loaded}", where=key, fix=f"quote it: {key}='\"{typed}\"'")
+    loaded = "a boolean" if isinstance(value, bool) else f"the number {value}"
+    raise ConfigError(f"{typed} is read as {loaded}", where=key, fix=f"quote it: {key}='\"{typed}\"'")
 
 
 def _words(written: str) -> list[str]:

@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from hpc_hydra.hydra_compat import composition
+from hpc_hydra.launcher import override_values
 from hpc_hydra.launcher.plugin import HpcLauncher
 from hpc_hydra.ui.progress import finish, reported
 
@@ -35,6 +36,8 @@ def sweep(
     """
     assert context is not None
     with reported():
+        if "launch" in config:
+            override_values.check(arguments)  # also those of hydra.sweeper.params
         parser = OverridesParser.create(config_loader=context.config_loader)
         batches = composition.split_sweep(parser.parse_overrides(list(arguments)), max_batch_size)
         session = launcher.session if isinstance(launcher, HpcLauncher) else None

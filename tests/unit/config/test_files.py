@@ -77,6 +77,10 @@ def test_exponents_are_found_where_this_omegaconf_reads_numbers() -> None:
     [
         "scheduler: {account: 010}",
         "scheduler: {qos: on}",
+        "scheduler: {project: 1_000}",
+        "scheduler: {user_group: 1.10}",
+        "container: {image: 1.10}",
+        "logging: {out: 1_0}",
         "scheduler: {extra: {begin: 1:30:00}}",
         "system: {queues: {a: {max_time: 2:00:00}}}",
         "system: {queues: {a: {time_by_nodes: {1-91: 2:00:00}}}}",

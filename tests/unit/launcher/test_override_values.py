@@ -122,3 +122,28 @@ def test_every_command_refuses_before_anything_is_written(app: Path, command: st
         done = python("train.py", *(["-m", "launch.dry_run=true"] if command == "multirun" else []), override, cwd=app)
     assert done.returncode == 2 and fix in done.stderr and "Try:" in done.stderr
     assert "RAN" not in done.stdout and not any(app.rglob("*.sh")) and not any(app.rglob("*.json"))
+
+
+@pytest.mark.parametrize("command", [(), ("-m", "launch.dry_run=true")])
+@pytest.mark.parametrize(
+    ("group", "options"),
+    [("scheduler", "slurm,flux"), ("system", "perlmutter,frontier"), ("rendezvous", "tcp,torchrun")],
+)
+def test_a_list_of_options_in_a_defaults_list_is_refused(
+    app: Path, tmp_path: Path, command: tuple[str, ...], group: str, options: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(f"defaults: [hpc, {{override /{group}: [{options}]}}, _self_]\n")
+    (tmp_path / "train.py").write_text((app / "train.py").read_text())
+    done = python("train.py", *command, cwd=tmp_path)
+    assert done.returncode == 2 and f"{group}={options}" in done.stderr and "RAN" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("params", "fix"),
+    [("{scheduler.account: '12e4,1e3'}", "12e4"), ("{system: '[perlmutter,frontier]'}", "system=perlmutter,frontier")],
+)
+def test_values_swept_by_the_primary_config_are_checked(app: Path, tmp_path: Path, params: str, fix: str) -> None:
+    (tmp_path / "config.yaml").write_text(f"defaults: [hpc, _self_]\nhydra: {{sweeper: {{params: {params}}}}}\n")
+    (tmp_path / "train.py").write_text((app / "train.py").read_text())
+    done = python("train.py", "-m", "launch.dry_run=true", cwd=tmp_path)
+    assert done.returncode == 2 and fix in done.stderr and "RAN" not in done.stdout
