@@ -143,7 +143,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     report = Report(reader)
     lingering = Lingering(
         child, context.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at),
-        lambda: signals.stopped_at, lambda what: _write_end(context, context.rank_end(0, left=_LINGERS + what)),
+        lambda: signals.stopped_at, lambda what: _write_end(context, context.rank_end(0, left=_left(signals, what))),
         lambda: _all_have_an_end(context),
     )  # fmt: skip
     with _monitored(context):
@@ -163,7 +163,6 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             ended_overdue=overdue.signalled,
         )
     )
-    left = _LINGERS + lingering.noted if lingering.noted else "its function had returned, its process was stopped"
     end = context.rank_end(
         decided.exit_code,
         signal=decided.signal,
@@ -171,7 +170,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         error=_with_full_disks(context, report.found.get("error")),
         traceback=report.found.get("traceback"),
         warned=is_warned(context, signals),
-        left=left if decided.left_processes else None,
+        left=_left(signals, lingering.noted) if decided.left_processes else None,
     )
     code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
     if code and code == end.exit_code and context.attempt.attached:
@@ -180,7 +179,12 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     return code
 
 
-_LINGERS = "its function had returned, its process did not end: "
+def _left(signals: Signals, what: str) -> str:
+    """Describe the end of a program that had returned; ``what`` keeps its process, if it lingers."""
+    if signals.stop is not None:
+        said = f"stopped by {name_of(signals.stop)} after its function had returned"
+        return f"{said}; its process was kept alive by {what}" if what else said
+    return f"its function had returned, its process {f'did not end: {what}' if what else 'was stopped'}"
 
 
 def _with_full_disks(context: RankContext, error: str | None) -> str | None:

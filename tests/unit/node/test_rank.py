@@ -376,3 +376,17 @@ def test_a_run_whose_function_has_returned_is_completed_whatever_holds_its_proce
     outcome = frozen.outcome()
     assert (outcome["status"], outcome["result"], outcome["exit_code"]) == ("completed", 0.5, 0)
     assert "rank 0 on" in outcome["reason"] and "had returned" in outcome["reason"] and left in outcome["reason"]
+    assert ("stopped by SIGTERM after" in outcome["reason"]) == (end == signal.SIGTERM)
+    assert ("did not end: " in outcome["reason"]) == (end != signal.SIGTERM)
+
+
+def test_a_run_that_is_stopped_while_its_process_exits_says_so(freeze: Freeze) -> None:
+    frozen = freeze("import atexit\natexit.register(lambda: (open('leaving', 'w').close(), time.sleep(600)))\nreturn 1")
+    with frozen.spawn() as spawn:
+        await_true((frozen.root.parent / "leaving").exists)
+        spawn.terminate()
+        spawn.communicate(timeout=120)
+    frozen.finish(spawn.returncode)
+    outcome = frozen.outcome()
+    assert (outcome["status"], outcome["result"], outcome["exit_code"]) == ("completed", 1, 0)
+    assert outcome["reason"].endswith(": stopped by SIGTERM after its function had returned")
