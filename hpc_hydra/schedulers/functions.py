@@ -99,8 +99,6 @@ def _checked(name: str, value: Any) -> Any:
     key, example = _LIKE[name]
     try:
         value = check_value(key, value)
-        if isinstance(value, str) and not value.strip():
-            raise ConfigError("is empty", where=key)
         if isinstance(value, dict):
             value = {option: _checked_option(option, text, f"{key}.{option}") for option, text in value.items()}
     except ConfigError as error:
