@@ -62,7 +62,8 @@ def run(
         return subprocess.run(
             words, cwd=folder, env=env, timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
-    request = json.dumps({"argv": words, "cwd": str(folder), "env": dict(env)})
+    os.umask(mask := os.umask(0))
+    request = json.dumps({"argv": words, "cwd": str(folder), "env": dict(env), "umask": mask})
     with ExitStack() as opened:
         pipes = [os.pipe() for _ in range(3)]
         *streams, told = (opened.enter_context(open(reading, "rb", buffering=0)) for reading, _ in pipes)
@@ -220,9 +221,10 @@ def _import_all() -> None:
     assert "torch" not in sys.modules and "submitit" not in sys.modules
 
 
-def _become(argv: list[str], cwd: str, env: dict[str, str]) -> None:
+def _become(argv: list[str], cwd: str, env: dict[str, str], umask: int) -> None:
     """Run a program as the interpreter does. Whatever it raises ends this process as it would end that one."""
     os.chdir(cwd)
+    os.umask(umask)
     os.environ.clear()
     os.environ.update(env)
     if env.get("PYTHONWARNINGS"):

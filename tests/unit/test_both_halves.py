@@ -14,6 +14,7 @@ from tests.unit.node.conftest import await_true
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
 PYTEST = """#!/bin/sh
 # -m pytest --half NAME …: does what DO_NAME says
+[ "$2" = pytest ] || exit 1  # -m tests.again: nothing is tried once more
 echo "$4 here"
 case $4 in slurm) eval "$DO_SLURM" ;; *) eval "$DO_OTHER" ;; esac
 """

@@ -36,6 +36,7 @@ from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
     GRACE,
     STOP,
+    WARN,
     Signals,
     Stopped,
     die_with_parent,
@@ -151,6 +152,8 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             child, signals, lambda: _another_failed(context), guardian, relay, stamps_of(context), (overdue, lingering)
         )
     lingering.clear()
+    if signum in (*STOP, *WARN):
+        _await_signal(signals, signum)
     decided = verdict(
         Observed(
             code,
@@ -185,6 +188,16 @@ def _left(signals: Signals, what: str) -> str:
         said = f"stopped by {name_of(signals.stop)} after its function had returned"
         return f"{said}; its process was kept alive by {what}" if what else said
     return f"its function had returned, its process {f'did not end: {what}' if what else 'was stopped'}"
+
+
+_SAME_SIGNAL = 1.0  # seconds between the program's end by a signal and the arrival of the same signal here
+
+
+def _await_signal(signals: Signals, number: int) -> None:
+    """Wait for the signal that ended the program: its sender may signal both, and the program died first."""
+    end = time.monotonic() + _SAME_SIGNAL
+    while number not in signals.seen and (left := end - time.monotonic()) > 0:
+        signals.wait(left)
 
 
 def _with_full_disks(context: RankContext, error: str | None) -> str | None:

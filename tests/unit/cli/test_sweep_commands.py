@@ -356,7 +356,7 @@ def test_wait_can_be_left(sweeps: Sweeps) -> None:
         await_true(lambda: awaiting.takes(waiter.pid, signal.SIGTERM))  # its handlers: before, the default ends it too
         waiter.send_signal(signal.SIGINT)
         _, err = waiter.communicate(timeout=120)
-    assert waiter.returncode == 130 and "go on" in err
+    assert waiter.returncode == 130 and "1 runs continue" in err
     assert sweeps.states() == {0: "running"}
     (sweeps.folder / "go").touch()
     assert launcher.wait(60) == 0

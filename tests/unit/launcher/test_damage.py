@@ -206,4 +206,4 @@ def test_a_sweep_that_may_not_be_written_is_shown_and_not_resumed(sweep: Path) -
     out, err = as_ordinary_user(f"status {sweep}", f"results {sweep}", f"resume {sweep}")
     assert (out[-1], sum(line == "0" for line in out)) == ("2", 2)
     assert err.startswith(f"hpc-hydra resume: {SweepPaths(sweep).meta / 'resume.lock'}: cannot be written: Permission")
-    assert "Try: as a user who may write there" in err and len(err.splitlines()) == 2
+    assert "Try: run this as a user with write permission" in err and len(err.splitlines()) == 2
