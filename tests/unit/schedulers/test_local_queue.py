@@ -324,7 +324,8 @@ def test_a_launcher_that_cancels_leaves_nothing(jobs: Queue) -> None:
 
 def test_the_same_run_twice_at_once_is_refused(jobs: Queue) -> None:
     queue = jobs.open()
-    jobs.submit(queue, "sleep 600")
+    jobs.submit(queue, "echo 1 >>begun; sleep 600")
+    until(lambda: jobs.lines("begun"))  # bash has read its script, which the next line replaces
     with pytest.raises(SubmitError, match=r"job0\.0"):
         jobs.submit(queue, "true")
 
