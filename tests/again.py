@@ -14,6 +14,11 @@ REASONS = {
     "tests/scenarios/": "real jobs, whose time limits and grace periods run in real time, beside other workers",
     "tests/cluster/": "all workers share one SLURM cluster, which they fill",
     "tests/conformance/": "stand-in schedulers enforce time limits in real time",
+    "tests/unit/cli/": "commands, launchers and runs are real processes, which race with others for two cores",
+    "tests/unit/launcher/": "as those of the command line",
+    "tests/unit/node/": "ranks, agents and their signals are real processes, with grace periods in real time",
+    "tests/unit/schedulers/": "queues of this machine and of ssh run real processes",
+    "tests/unit/test_docs.py": "whole pages of commands, each with a limit of minutes",
     "tests/examples/": "trainings of several processes, with timeouts of torch.distributed, on two cores",
 }
 MOST = 3
