@@ -34,6 +34,7 @@ echo '=== the tests of the real SLURM, which ran beside these'
 cat "$log"
 rm -f "$log"
 passed "$other" && passed "$code" && exit
+for each in "$other" "$code"; do passed "$each" || [ "$each" -eq 1 ] || exit 1; done # 1: all have run, and some failed
 tests=$("$python" -m tests.again .pytest_cache/other .pytest_cache/slurm) || exit 1
 echo
 echo '=== failed, and tried once more alone, as tests/again.py says why:'

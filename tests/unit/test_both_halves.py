@@ -14,7 +14,8 @@ from tests.unit.node.conftest import await_true
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
 PYTEST = """#!/bin/sh
 # -m pytest --half NAME …: does what DO_NAME says
-[ "$2" = pytest ] || exit 1  # -m tests.again: nothing is tried once more
+[ "$2" = pytest ] || { ${AGAIN:-exit 1}; exit; }  # -m tests.again
+[ "$3" != -q ] || exit 0  # these, once more
 echo "$4 here"
 case $4 in slurm) eval "$DO_SLURM" ;; *) eval "$DO_OTHER" ;; esac
 """
@@ -37,6 +38,17 @@ def test_either_half_can_fail_it(python: str, tmp_path: Path, slurm: int, other:
     done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode == 0) == good
     assert sorted(line for line in done.stdout.splitlines() if "here" in line) == ["other here", "slurm here"]
+
+
+@pytest.mark.parametrize(("slurm", "other", "good"), [(1, 0, True), (0, 1, True), (2, 1, False), (1, 3, False)])
+def test_only_where_all_tests_ran_are_failed_ones_tried_once_more(
+    python: str, slurm: int, other: int, good: bool
+) -> None:
+    codes = {"DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}"}
+    env = {**os.environ, **codes, "AGAIN": "echo tests/scenarios/test_a.py::test_b"}
+    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode == 0) == good
+    assert ("tried once more" in done.stdout and "test_a.py::test_b" in done.stdout) == good
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
