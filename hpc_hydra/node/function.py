@@ -1,6 +1,6 @@
-"""One task of a function that an executor for submitit's users sent: ``python -m hpc_hydra.node function``.
+"""One task of a function submitted by `schedulers.executor`: ``python -m hpc_hydra.node function``.
 
-The job is told from its scheduler's variables; what it runs, where its output and result go, are submitit's files.
+The variables of the scheduler identify the job; the function, its output and its result are in submitit's files.
 Must not know: Hydra.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpc_hydra.schedulers.registry import adapter_for
 
-_PATIENCE = 120.0  # seconds until the pickle is there, which gets its name after the submission
+_PATIENCE = 120.0  # seconds to wait for the pickle, which is named after the job once that is submitted
 
 
 def function(_: Sequence[str] = ()) -> int:

@@ -1,7 +1,7 @@
 """The jobs that run one function of `functions`, one after the other.
 
-A job notes how its successor is called before it submits it. Which job goes on is decided once, by whoever comes
-first: that job, the successor itself, or a handle that finds the job ended and looks the successor up by its name.
+A job records the name of its successor before it submits it. Which job continues is decided once, by the first of
+these: that job, the successor, or a handle that finds the job ended and looks its successor up by name.
 Must not know: Hydra, any scheduler's commands.
 """
 
@@ -38,7 +38,7 @@ class Submission:
 class Succession:
     """The successors of one job, numbered from 1, in files beside its log.
 
-    ``<job>_successor_<n>.json`` notes which one is asked for, ``<job>_successor_<n>.next.json`` what was decided.
+    ``<job>_successor_<n>.json`` records the intention to submit it, ``<job>_successor_<n>.next.json`` the decision.
 
     Args:
         folder: of the executor's files.
@@ -53,7 +53,7 @@ class Succession:
         return next((each["id"] for each in reversed(self._decisions()) if each["id"]), self.job)
 
     def again(self, queue: BatchQueue, submission: Path, run: int) -> str:
-        """Submit the successor, from the job that runs the function; return its id.
+        """Submit the successor from the job that runs the function, and return its id.
 
         Args:
             submission: file of the `Submission`.
@@ -61,7 +61,7 @@ class Succession:
 
         Raises `SchedulerError`: it cannot be submitted, or the function was cancelled.
         """
-        _speak_to_outer_queue(queue.adapter)
+        _use_outer_queue(queue.adapter)
         if (found := self.settle(queue)) is not None:  # from an earlier start of this job
             return found
         decisions = self._decisions()
@@ -78,10 +78,10 @@ class Succession:
         raise SchedulerError(f"job {self.job} was cancelled", where=queue.adapter.name)
 
     def settle(self, queue: BatchQueue) -> str | None:
-        """Decide what a job left open that ended while it asked for its successor; returns that one's id.
+        """Return the id of the successor of a job that ended while it submitted one, after deciding on it.
 
-        None: nothing was open, or there is no successor. One that comes later does nothing.
-        Raises `SchedulerError`: the queue does not say.
+        None: the job submitted none, or its successor is not in the queue. If it starts later, it does nothing.
+        Raises `SchedulerError`: the queue cannot be queried.
         """
         number = len(self._decisions()) + 1
         if not self._asked(number).exists():
@@ -103,20 +103,20 @@ class Succession:
         return [found for number in against if (found := self._find(number, queue)) is not None]
 
     def decide(self, number: int, id_: str | None, *, cancelled: bool = False) -> str | None:
-        """Say which job is a successor, unless that is decided; returns what is decided. None: there is none."""
+        """Decide which job is a successor, unless this is decided already. Return the decision; None: no job."""
         path = self._decided(number)
-        mine = write_json_once(path, {"id": id_, **({"cancelled": True} if cancelled else {})})
-        return id_ if mine else read_json(path)["id"]
+        is_first = write_json_once(path, {"id": id_, **({"cancelled": True} if cancelled else {})})
+        return id_ if is_first else read_json(path)["id"]
 
     def _decisions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        while (each := read_json(self._decided(len(found) + 1))) is not None:
-            found.append(each)
-        return found
+        decisions: list[dict[str, Any]] = []
+        while (decision := read_json(self._decided(len(decisions) + 1))) is not None:
+            decisions.append(decision)
+        return decisions
 
     @staticmethod
     def _is_closed(decisions: list[dict[str, Any]]) -> bool:
-        return any(each.get("cancelled") for each in decisions)
+        return any(decision.get("cancelled") for decision in decisions)
 
     def _asked(self, number: int) -> Path:
         return self.folder / f"{self.job}_successor_{number}.json"
@@ -146,11 +146,12 @@ def submit(queue: BatchQueue, spec: JobSpec) -> tuple[str, ...]:
 
 
 def script_of(spec: JobSpec) -> Path:
-    """Where its script is."""
+    """Return the path of a job's script."""
     return spec.sweep / f"{spec.key}.sh"
 
 
-def _speak_to_outer_queue(adapter: Scheduler) -> None:
+def _use_outer_queue(adapter: Scheduler) -> None:
+    """Let commands reach the queue that this job came from, not the one inside it."""
     if isinstance(adapter, NestedQueue):
         name, command = adapter.outer_queue_command()
         answer = commands.run(command, env=cleaned(os.environ), timeout=ASK_TIMEOUT)
