@@ -43,6 +43,12 @@ def lsf_probe(lsf: str, tmp_path: Path) -> Probe:
 SMALL = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 
 
+def two_nodes() -> tuple[int, tuple[str, ...]]:
+    """Number of nodes that can meet at this machine's address, and their keys; one node where it has none."""
+    where = address()
+    return (2, ("resources.nodes=2", f"rendezvous.master_addr={where}")) if where else (1, ("resources.nodes=1",))
+
+
 def test_a_sweep_with_results_values_and_a_rank_that_fails(lsf: str, lsf_probe: Probe, fake_lsf: Cluster) -> None:
     fake_lsf.set_note("ends_together", False)  # jsrun leaves the other ranks of one that failed
     note = 'it\'s "so" $(touch pwned)'
@@ -102,9 +108,10 @@ def test_a_run_that_is_waited_for_runs_attached(lsf: str, here: Path, fake_lsf: 
 
 
 def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, fake_lsf: Cluster) -> None:
+    nodes, keys = two_nodes()
     inner = [
         sys.executable, "-m", "hpc_hydra.cli", "run", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL,
-        "resources.procs_per_node=2", "resources.nodes=2", "--", "train.py",
+        "resources.procs_per_node=2", *keys, "--", "train.py",
     ]  # fmt: skip
     (here / "inner.sh").write_text(shlex.join(inner))
     size = ["-nnodes", "3"] if lsf == "csm" else ["-n", "6", "-R", "span[ptile=2]"]
@@ -113,14 +120,15 @@ def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, f
         ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=here, env=env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
-    assert len(lines(done.stdout, "out")) == 4
+    assert len(lines(done.stdout, "out")) == 2 * nodes
     assert len(fake_lsf.jobs()) == 1
 
 
 def test_a_sweep_inside_a_job_that_is_held_runs_in_its_parts(
     lsf: str, lsf_probe: Probe, fake_lsf: Cluster, tmp_path: Path
 ) -> None:
-    given = ("resources.procs_per_node=2", "resources.nodes=2", "ret=number", "note=a,b", "launch.inside=step")
+    nodes, keys = two_nodes()
+    given = ("resources.procs_per_node=2", *keys, "ret=number", "note=a,b", "launch.inside=step")
     (tmp_path / "inner.sh").write_text(shlex.join(lsf_probe.argv(f"scheduler.flavour={lsf}", *SMALL, *given)))
     size = ["-nnodes", "2"] if lsf == "csm" else ["-n", "4", "-R", "span[ptile=2]"]
     done = subprocess.run(
@@ -129,7 +137,7 @@ def test_a_sweep_inside_a_job_that_is_held_runs_in_its_parts(
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [json.loads((lsf_probe.sweep / str(num) / "outcome.json").read_text()) for num in (0, 1)]
-    assert [(one["status"], one["result"], one["world_size"]) for one in ended] == [("completed", 41.5, 4)] * 2
+    assert [(one["status"], one["result"], one["world_size"]) for one in ended] == [("completed", 41.5, 2 * nodes)] * 2
     assert len(fake_lsf.jobs()) == 1
 
 
@@ -147,11 +155,9 @@ def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> N
 @pytest.mark.torch
 @pytest.mark.parametrize("lsf", ["standard"], indirect=True)
 def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
-    where = address()
-    nodes = 2 if where else 1
-    size = (f"resources.nodes={nodes}", f"resources.procs_per_node={2 // nodes}")
-    meet = (f"rendezvous.master_addr={where}",) if where else ()
-    (outcome,) = train_digits(tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", *size, *meet)
+    nodes, keys = two_nodes()
+    size = (*keys, f"resources.procs_per_node={2 // nodes}")
+    (outcome,) = train_digits(tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", *size)
     assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
     (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
     assert "on 2 ranks" in log.read_text()
