@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import SweepError
-from hpc_hydra.planning.types import Logging
-from hpc_hydra.records.collect import latest_attempt, read_ends
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.collect import last_lines, latest_attempt, read_ends
+from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.sweep.status import RunView
 from hpc_hydra.sweep.store import Sweep, command
 from hpc_hydra.sweep.watch import log_of
 
 _BLOCK = 1 << 16
 _RANK = re.compile(r"rank_(\d+)\.log")
+_ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")  # ECMA-48: CSI, OSC, others
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def log_files(
             where=f"run {view.run.num}",
             fix=f"--rank 0 to --rank {view.run.plan.world_size - 1}",
         )
-    ranks = _of_ranks(view, attempt)
+    ranks = rank_logs(view.run, attempt)
     if all_ranks and ranks:
         return [Log(path, number) for number, path in sorted(ranks.items())]
     if rank is not None:
@@ -68,41 +70,76 @@ def log_files(
     )
 
 
-def _of_ranks(view: RunView, attempt: str) -> dict[int, Path]:
-    """Map each rank to its log file, in the default place or as set by ``logging.out``."""
+def rank_logs(run: Run, attempt: str) -> dict[int, Path]:
+    """Map each rank of an attempt to its log file, in the default place or as set by ``logging.out``."""
     if not attempt:
         return {}
-    found = {int(m[1]): p for p in view.paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
-    size = view.run.plan.world_size // view.run.plan.replicas
-    for path in view.paths.attempt(attempt).glob("replica_*/rank_*.log"):  # number the ranks across all groups
+    paths = RunPaths(run.dir)
+    found = {int(m[1]): p for p in paths.attempt(attempt).glob("rank_*.log") if (m := _RANK.fullmatch(p.name))}
+    size = run.plan.world_size // run.plan.replicas
+    for path in paths.attempt(attempt).glob("replica_*/rank_*.log"):  # number the ranks across all groups
         group, of_rank = path.parent.name.removeprefix("replica_"), _RANK.fullmatch(path.name)
         if of_rank and group.isdigit():
             found[int(group) * size + int(of_rank[1])] = path
-    for end in read_ends(view.paths, attempt):
+    for end in read_ends(paths, attempt):
         number = (end.replica or 0) * size + end.rank
         if number not in found and end.log and Path(end.log).is_file():
             found[number] = Path(end.log)
-    logging = view.run.plan.logging
-    if logging.out and not found:
-        found.update(_by_pattern(view, logging))
+    if run.plan.logging.out and not found:
+        found.update(_by_pattern(run, run.plan.logging.out))
     return found
 
 
-def _by_pattern(view: RunView, logging: Logging) -> dict[int, Path]:
+def _by_pattern(run: Run, out: str) -> dict[int, Path]:
     """Find the logs of running ranks by the pattern ``logging.out``, if it contains ``{rank}``; else that of rank 0."""
     logs = {}
-    for rank in range(view.run.plan.world_size):
-        filled = (logging.out or "").replace("{rank}", str(rank)).replace("{num}", str(view.run.num))
+    for rank in range(run.plan.world_size) if "{rank}" in out else (0,):
+        filled = out.replace("{rank}", str(rank)).replace("{num}", str(run.num))
         pattern = re.sub(r"\{\w+\}", "*", filled)
         path = Path(pattern)
         if path.is_absolute():
             matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         else:
-            matches = list(view.run.dir.glob(pattern))
+            matches = list(run.dir.glob(pattern))
         matches = [match for match in matches if match.is_file()]  # excludes devices and pipes
-        if matches and ("{rank}" in (logging.out or "") or rank == 0):
+        if matches:
             logs[rank] = max(matches, key=lambda p: p.stat().st_mtime)
     return logs
+
+
+class RecentOutput:
+    """The last lines of rank 0 of many runs, for a display that is redrawn often.
+
+    A file is read again only after it has changed; looking for a new attempt costs a listing of the run's ``logs/``.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[tuple[int, str], Path] = {}  # run and attempt → log of rank 0
+        self._read: dict[Path, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
+
+    def lines(self, run: Run, count: int = 1) -> tuple[str, ...]:
+        """Return up to ``count`` last lines, oldest first, of the newest attempt. Empty before it writes anything.
+
+        Blank lines are left out, progress bars are in their final state, escape sequences are removed.
+        """
+        paths = RunPaths(run.dir)
+        attempt = latest_attempt(paths)
+        if attempt is None:
+            return ()
+        key = run.num, attempt
+        log = self._logs.get(key) or rank_logs(run, attempt).get(0)
+        if log is None:
+            return ()
+        self._logs[key] = log
+        try:
+            info = log.stat()
+        except OSError:
+            return ()
+        version = info.st_mtime_ns, info.st_size, count
+        if self._read.get(log, (None,))[0] != version:
+            lines = tuple(_ESCAPE.sub("", line) for line in last_lines(log, count))
+            self._read[log] = version, lines
+        return self._read[log][1]
 
 
 def read(logs: Sequence[Log]) -> Iterator[bytes]:
