@@ -24,6 +24,7 @@
     .hydra/  <task>.log                    Hydra's output, written by rank 0
     outcome.json                           how the run ended (authoritative)
     result.pkl                             a return value that is not JSON
+    metrics.jsonl                          metrics logged during training (records/metrics)
     hpc_launcher_hostlist.txt              hosts of the run, one per line (logging.save_hostlist)
     logs/<attempt>/rank_<r>.log            output of each rank
     logs/<attempt>/step.log                packed runs: output of the launch command
@@ -159,6 +160,10 @@ class RunPaths:
     @property
     def result(self) -> Path:
         return self.root / "result.pkl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
 
     @property
     def hostlist(self) -> Path:

@@ -16,8 +16,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.records.metrics import MetricLog, number
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +58,7 @@ class Dist:
     output_dir: Path | None = None  # Hydra's, the same on all ranks
     replica: int = 0  # the replica group (torchft) whose ranks these are
     num_replicas: int = 1
+    _metrics: MetricLog | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -77,6 +79,26 @@ class Dist:
 
         if group.is_initialized():
             group.barrier(device_ids=[self.device.index] if self.backend == "nccl" else None)
+
+    def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
+        """Record metrics: ``dist.log(step=10, loss=0.25)``, or ``dist.log({"train/loss": 0.25}, step=10)``.
+
+        Rank 0 appends them to `metrics.jsonl` in the run's directory, where the live table, ``hpc-hydra status``,
+        ``results`` and ``report`` read them. On other ranks, and in replica groups after the first, this does nothing.
+        A line that was written survives a crash of the process. An error of the disk is a warning.
+
+        Args:
+            values: metrics by name, for names that are not identifiers.
+            step: number of the training step.
+            more: metrics by name. A value is a number, or an array or tensor with one element. Reading a tensor of a
+                GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are read anyway.
+
+        Raises:
+            TypeError: a value is not a number.
+        """
+        if self._metrics is not None:
+            found = {**values, **more} if values else more
+            self._metrics.write({name: number(name, value) for name, value in found.items()}, step)
 
 
 @contextlib.contextmanager
@@ -144,8 +166,14 @@ def _dist(identity: Identity, device: torch.device, backend: str, rank: int, wor
     return Dist(
         rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
         identity.request.seed, identity.master_host or info.master_host, _run_directory(), identity.replica,
-        identity.num_replicas,
+        identity.num_replicas, _metric_log() if rank == 0 and not identity.replica else None,
     )  # fmt: skip
+
+
+def _metric_log() -> MetricLog | None:
+    """Return the log of the run's metrics; None if this process has no output directory."""
+    folder = os.environ.get(envvars.OUTPUT_DIR) or _run_directory()
+    return MetricLog(Path(folder), os.environ.get(envvars.ATTEMPT, "")) if folder else None
 
 
 def _run_directory() -> Path | None:

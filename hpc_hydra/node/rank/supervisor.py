@@ -121,6 +121,7 @@ def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tup
         master_host=meeting.host, seed=context.record.seed,
     )  # fmt: skip
     record = context.record
+    env[envvars.OUTPUT_DIR] = str(record.dir)
     env |= trackers.variables(
         env, sweep=context.attempt.sweep, program=record.program.target or (record.program.argv or ("",))[0],
         num=record.num, overrides=record.overrides, run_dir=record.dir, system=context.plan.system,

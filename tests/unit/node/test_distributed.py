@@ -14,6 +14,7 @@ import pytest
 
 from hpc_hydra.node.rank.rendezvous import hold
 from hpc_hydra.planning.types import Rendezvous
+from hpc_hydra.records import metrics
 from tests import forking
 
 from .conftest import ROOT, Frozen
@@ -157,3 +158,13 @@ def test_an_address_that_answers_nothing_is_told(tmp_path: Path) -> None:
     env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     ((code, out),) = outputs(start(tmp_path, "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass", **env))
     assert code == 1 and "RendezvousError: 127.0.0.1:9: rank 1 of 2" in out
+
+
+def test_metrics_of_rank_0_are_in_the_directory_of_the_run(freeze: Freeze) -> None:
+    body = SUM + "    dist.log({'train/loss': x}, step=3, rank=dist.rank)\nreturn str(dist.output_dir)"
+    frozen = freeze(body, procs=2)
+    code, outcome = frozen.run()
+    assert (code, outcome["result"]) == (0, str(frozen.paths.root))
+    (metric,) = metrics.read(frozen.paths.root)
+    assert (metric.step, metric.values) == (3, {"train/loss": 3.0, "rank": 0})
+    assert metric.attempt == outcome["attempt"]
