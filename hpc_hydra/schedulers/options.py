@@ -56,7 +56,7 @@ def canonical(name: str, aliases: Mapping[str, str]) -> str:
     return aliases.get(name, name)
 
 
-def overlaid(
+def override_options(
     ours: Iterable[Option],
     extra: Iterable[Option],
     removed: Iterable[str],

@@ -11,6 +11,6 @@ SITE_VARIABLES = (
     "FLUX_MODULE_PATH",
     "FLUX_PYTHONPATH_PREPEND",
 )
-"""How commands find their instance."""
+"""With them commands find their Flux instance; they are kept in jobs."""
 LEFTOVER_VARIABLES = "FLUX_"
-"""What else would reach a new job from the shell: a verbose regular expression of how names begin."""
+"""Variables that must not leak from the shell into a new job: a verbose regular expression for the start of names."""

@@ -1,4 +1,4 @@
-"""Parse the output of Flux's commands into ids and states.
+"""Queries to Flux's commands, and their output as ids and states.
 
 Source: flux-jobs(1), flux-batch(1), RFC 18 (eventlogs) at flux-framework.readthedocs.io. Pure. Must not know: options,
 scripts.
@@ -28,6 +28,7 @@ STATES = {
     "CANCELED": State.CANCELLED,
     "TIMEOUT": State.TIMEOUT,
 }
+_ALL_NAMES = ["flux", "jobs", "-a", "-c", "0", "-no", "{id.f58plain} {name}"]
 _ID = re.compile(r"^(?:ƒ|f)[1-9A-HJ-NP-Za-km-z]+$")
 _LIMIT = re.compile(
     r"max[- _](active|running|run|jobs?)\b|max.*jobs.*(limit|exceeded)|(submission|submit).*disabled", re.IGNORECASE
@@ -40,10 +41,10 @@ _TRANSIENT = re.compile(
 
 
 class FluxOutput:
-    """The part of the adapter that parses output."""
+    """The part of the adapter that queries the scheduler and parses its output."""
 
     def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
-        """One line per id, among the output of a site's wrapper."""
+        """One line per id; other lines may come from a site's wrapper."""
         return tuple(self._printed(stdout, spec.elements))
 
     @staticmethod
@@ -51,7 +52,7 @@ class FluxOutput:
         found = [_ascii(line.strip()) for line in stdout.splitlines() if _ID.match(line.strip())]
         if len(found) < number:
             raise SchedulerError(
-                f"flux gave {len(found)} job ids for {number} runs, it said: {stdout.strip() or '(nothing)'}",
+                f"flux printed {len(found)} job ids for {number} runs: {stdout.strip() or '(nothing)'}",
                 where="flux",
             )
         return found[-number:]
@@ -67,31 +68,53 @@ class FluxOutput:
         return {run: job for run, job in found.items() if job}
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        runs = self.parse_runs(stdout, spec)  # of a pack, the first run names it
+        runs = self.parse_runs(stdout, spec)  # a pack has the name of its first run
         return tuple(runs[run] for run in takewhile(runs.__contains__, spec.runs))
+
+    def find_command(self, spec: JobSpec) -> list[str]:
+        return _ALL_NAMES
+
+    def order_command(self, ids: Sequence[str], spec: JobSpec) -> list[str] | None:
+        """`flux submit --cc` prints ids in any order."""
+        return ["flux", "jobs", "-no", "{id.f58plain} {name}", *ids] if len(ids) > 1 else None
+
+    def successor_command(self) -> list[str]:
+        return _ALL_NAMES
+
+    def parse_successor(self, stdout: str, name: str) -> str | None:
+        return named(stdout).get(name)
+
+    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
+        return [["flux", "jobs", "--json", *ids]] if ids else []
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        return ["flux", "cancel", *ids]
+
+    def output_command(self, id_: str) -> list[str]:
+        return ["flux", "job", "info", id_, "jobspec"]
 
     def unreachable_advice(self, message: str) -> str | None:
         if re.search(r"broker socket \S+ was not found|flux_open: No such file", message):
-            return "`flux start COMMAND` for an instance of one's own, or the machine's login node; `flux uptime` tells"
+            return "`flux start COMMAND` for an instance of your own, or a login node; `flux uptime` checks"
         return None
 
     def parse_job_end(self, stdout: str) -> JobEndState | None:
-        """What ends a job before its time is an exception of severity 0 in its eventlog; `flux jobs` tells it later.
+        """From the job's eventlog: an exception of severity 0 ends a job early; `flux jobs` reports it only later.
 
-        A job may be cancelled in the seconds that it has after its time limit.
+        A job may still be cancelled in the seconds after its time limit.
         """
         events = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
-        told = [event.get("context", {}) for event in events if event.get("name") == "exception"]
-        fatal = [each.get("type") for each in told if each.get("severity") == 0]
-        return (
-            JobEndState(not fatal, reached_limit="timeout" in fatal[:1] and "cancel" not in fatal) if events else None
-        )
+        if not events:
+            return None
+        exceptions = [event.get("context", {}) for event in events if event.get("name") == "exception"]
+        fatal = [context.get("type") for context in exceptions if context.get("severity") == 0]
+        return JobEndState(not fatal, reached_limit=fatal[:1] == ["timeout"] and "cancel" not in fatal)
 
     def parse_resubmitted(self, stdout: str) -> str:
         return self._printed(stdout)[-1]
 
     def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
-        """By the jobspec (RFC 25), whose paths are relative to the job's directory."""
+        """From the jobspec (RFC 25), whose paths are relative to the job's working directory."""
         try:
             system = json.loads(stdout)["attributes"]["system"]
             streams = system["shell"]["options"]["output"]

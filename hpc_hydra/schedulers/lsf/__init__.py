@@ -4,9 +4,9 @@ DIRECTIVE = "BSUB"
 JOB_VARIABLES = ("LSB_JOBID",)
 """One of them is set in every process of a job."""
 LEFTOVER_VARIABLES = "LSB_ | LS_(JOBPID|SUBCWD|EXEC_T|TASKID) | LSF_PM_ | JSM_ | BSUB_ | CSM_ALLOCATION_ID"
-"""What would reach a new job from the shell: a verbose regular expression of how names begin."""
+"""Variables that must not leak from the shell into a new job: a verbose regular expression for the start of names."""
 
 NODE_COMMANDS = {
     "blaunch": "hpc_hydra.schedulers.lsf.blaunch:blaunch",
 }
-"""Of ``python -m hpc_hydra.node``: what the job script starts on the nodes."""
+"""Commands of ``python -m hpc_hydra.node`` that the job script uses on the nodes."""

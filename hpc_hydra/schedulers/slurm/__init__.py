@@ -4,8 +4,8 @@ DIRECTIVE = "SBATCH"
 JOB_VARIABLES = ("SLURM_JOB_ID",)
 """One of them is set in every process of a job."""
 SITE_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
-"""How commands find their cluster."""
+"""With them commands find their cluster; they are kept in jobs."""
 LEFTOVER_VARIABLES = r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_ | SLURMD_"
-"""What else would reach a new job from the shell: a verbose regular expression of how names begin."""
+"""Variables that must not leak from the shell into a new job: a verbose regular expression for the start of names."""
 NARROWING_VARIABLES = ("SINFO_",)
-"""How names begin of a person's variables that narrow what commands tell about the machine."""
+"""Prefixes of variables by which users filter the output of commands about the machine."""

@@ -44,10 +44,10 @@ from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.slurm import ranks, sinfo
-from hpc_hydra.schedulers.slurm.options import SlurmOptions, flag, laid_over, time_limit
+from hpc_hydra.schedulers.slurm.options import SlurmOptions, directive, override, words
 from hpc_hydra.schedulers.slurm.output import STATES, SlurmOutput
 
-__all__ = ["STATES", "Slurm", "time_limit"]
+__all__ = ["STATES", "Slurm"]
 
 _OF_THE_JOB = (  # unset in a step, because srun would read them as its own options
     "SLURM_CPUS_PER_TASK",
@@ -70,15 +70,13 @@ _OF_THE_JOB = (  # unset in a step, because srun would read them as its own opti
 )
 _JOB_ID = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
 _NOT_FOR_SALLOC = frozenset({"open-mode", "no-requeue", "requeue", "output", "error", "input", "export", "export-file"})
-
-
 _OWN_DEFAULTS = {"queue": "PARTITION", "account": "ACCOUNT", "qos": "QOS", "reservation": "RESERVATION"}
 _OPTIONS = r"""(?x)
     (SBATCH|SALLOC)_(?!DEBUG)
     | SLURM_(CPU|MEM|GPU|TRES)_BIND$ | SLURM_(DISTRIBUTION|HINT|MPI_TYPE|NETWORK|EXPORT_ENV|EXCLUSIVE|EXACT|OVERLAP)$
     | SLURM_(NNODES|NPROCS|NTASKS|THREADS_PER_CORE|CPU_FREQ_REQ|KILL_BAD_EXIT|LABELIO|UNBUFFEREDIO|WAIT)$
     | SLURM_(NTASKS|CPUS|GPUS|MEM|TRES)_PER_\w+$ | SLURM_GPUS$ | SRUN_(CPUS_PER_TASK|EXPORT_ENV|CONTAINER)"""
-_EARLY = 60  # seconds by which a warning may come too soon
+_EARLY = 60  # seconds by which a warning may be early
 _SPECIAL_STEPS = 4294967280  # batch, extern and interactive steps have numbers from here on (slurm_common.h)
 
 
@@ -118,15 +116,15 @@ class Slurm(
     container_runtimes = ("pyxis", "edf")
     size_variable = "SLURM_STEP_NUM_TASKS"
     mpi_advice = (
-        "srun --mpi=list shows what srun speaks (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
+        "srun --mpi=list shows the supported types (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
     )
 
     def notes(self, request: Request) -> tuple[str, ...]:
-        """sbatch(1): a signal may be sent up to 60 s before it is asked for."""
-        left = (request.time_limit or 0) - request.warn_before
-        if not request.warn_before or request.time_limit is None or left >= _EARLY:
+        """sbatch(1): a signal may be sent up to 60 s early."""
+        start = (request.time_limit or 0) - request.warn_before
+        if not request.warn_before or request.time_limit is None or start >= _EARLY:
             return ()
-        note = f"the warning may come before the run begins: {left} s after its start, up to {_EARLY} s early"
+        note = f"the warning may come before the run begins: {start} s after its start, up to {_EARLY} s early"
         return (f"{note} (launch.signal_before_end, resources.time_limit)",)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -134,16 +132,15 @@ class Slurm(
 
     def script(self, spec: JobSpec) -> str:
         request = task_request(spec.plan)
-        further = range(
-            0 if spec.attached else 1, len(spec.held.hosts) if spec.held else request.nodes
-        )  # nodes that the script itself does not run on
-        options = laid_over(self._for_this_job(spec), self.directives(request), request, one_of=())
+        nodes = len(spec.held.hosts) if spec.held else request.nodes
+        other_nodes = range(0 if spec.attached else 1, nodes)  # those that the script does not run on
+        options = override(self._for_this_job(spec), self.directives(request), request, one_of=())
         own = SchedulerLines(
             self.name,
             _JOB_ID,
-            directives=[f"#SBATCH {_directive(option)}" for option in options],
+            directives=[f"#SBATCH {directive(option)}" for option in options],
             before=[*_before_requeues(spec)],
-            other_nodes=_on_other_nodes(further) if further else (),
+            other_nodes=_on_nodes(other_nodes) if other_nodes else (),
         )
         if spec.packs:
             return pack_script(spec, own, index="${SLURM_ARRAY_TASK_ID:-0}")
@@ -167,7 +164,7 @@ class Slurm(
         return ["scontrol", "requeue", _own_id(env)]
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
-        """A whole array by its own id; a job whose dependency failed is cancelled, not kept forever."""
+        """An array is named by its own id. A job whose dependency failed is cancelled instead of pending forever."""
         ids = [job[0].partition("_")[0] if len(job) > 1 else job[0] for job in jobs]
         return "afterok:" + ":".join(ids), [("kill-on-invalid-dep", "yes")]
 
@@ -175,14 +172,14 @@ class Slurm(
         """srun in the allocation, on the given hosts, confined to the cores and GPUs that it requests."""
         request = task_request(spec.plan)
         options = [("exact", None), *self._slice(request)]
-        options = laid_over(options, self._launch_args(request), request)
+        options = override(options, self._launch_args(request), request)
         own = SchedulerLines(self.name, _JOB_ID, before=[f"unset {' '.join(_OF_THE_JOB)}"])
-        return step_script(spec, own, launch=["srun", *map(flag, options)], last='"--nodelist=${2-}"')
+        return step_script(spec, own, launch=["srun", *words(options)], last='"--nodelist=${2-}"')
 
     def _for_this_job(self, spec: JobSpec) -> Iterator[Option]:
         logs = str(spec.log)
         if "\\" in logs:
-            raise PlanError("sbatch cannot write to a path with a backslash", where=logs, fix="hydra.sweep.dir=PATH")
+            raise PlanError("sbatch does not support paths with a backslash", where=logs, fix="hydra.sweep.dir=PATH")
         one_line(logs, "hydra.sweep.dir")
         pattern = f"{logs}/{spec.key}".replace("%", "%%")
         if spec.elements > 1:
@@ -196,42 +193,42 @@ class Slurm(
         return ["sbatch", "--parsable", str(script)]
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """salloc runs the script on this machine, srun in it the ranks; within an allocation srun is enough."""
+        """salloc runs the script on this machine, whose srun starts the ranks; within an allocation srun is enough."""
         request = task_request(spec.plan)
-        held = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
-        if held is not None:
-            if held.isdigit() and int(held) < request.nodes:
+        nodes = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
+        if nodes is not None:
+            if nodes.isdigit() and int(nodes) < request.nodes:
                 raise PlanError(
-                    f"{request.nodes} nodes, but the surrounding allocation {env['SLURM_JOB_ID']} has {held}",
+                    f"{request.nodes} nodes, but the surrounding allocation {env['SLURM_JOB_ID']} has {nodes}",
                     where="resources.nodes",
-                    fix=f"resources.nodes={held} or less, or launch.bg=true for a job of its own",
+                    fix=f"resources.nodes={nodes} or less, or launch.bg=true for a job of its own",
                 )
             return ["bash", str(script)]
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
-        return ["salloc", *map(flag, options), "bash", str(script)]
+        return ["salloc", *words(options), "bash", str(script)]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
-        """An allocation, and in it a step with a terminal that shares its resources with further steps (--overlap)."""
+        """A step with a terminal in an allocation; other steps can use its resources, too (--overlap)."""
         attach, request = self.attach_command(script, spec, env), task_request(spec.plan)
         step = [("nodes", "1"), ("ntasks", "1"), ("overlap", None), ("pty", None), ("export", "ALL")]
         if request.cpus_per_proc is not None:
             step.append(("cpus-per-task", str(request.cpus_per_proc)))
         options, _ = container.around(spec)
-        return [*attach[:-2], "srun", *map(flag, step), *options, "bash", str(script)]
+        return [*attach[:-2], "srun", *words(step), *options, "bash", str(script)]
 
     def batch_command(
         self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
     ) -> list[str]:
         waits: list[Option] = [("wait", None)] if attached else []
         own = [*waits, *([("job-name", name)] if name else []), *options]
-        return ["sbatch", "--parsable", *map(flag, own), str(script), *args]
+        return ["sbatch", "--parsable", *words(own), str(script), *args]
 
     def output_command(self, id_: str) -> list[str]:
         return ["scontrol", "show", "job", "-o", id_]
 
     def inherited_variables(self, request: Request) -> frozenset[str]:
-        silent = request.account is None and "account" not in request.removed_args
-        return frozenset({"SBATCH_ACCOUNT"} if silent else ())  # a person's own default
+        unset = request.account is None and "account" not in request.removed_args
+        return frozenset({"SBATCH_ACCOUNT"} if unset else ())  # the user's own default
 
     def default_variables(self, *, attached: bool) -> Mapping[str, str]:
         """sbatch.html, salloc.html, "INPUT ENVIRONMENT VARIABLES"."""
@@ -256,7 +253,7 @@ class Slurm(
             gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
             new |= {"SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {"SLURM_STEP_GRES": "none"}
         step = env.get("SLURM_STEP_ID", "")
-        if step.isdigit() and int(step) < _SPECIAL_STEPS:  # a shell of srun --pty holds all, and shares it
+        if step.isdigit() and int(step) < _SPECIAL_STEPS:  # in a shell of srun --pty, which holds all resources
             new["SLURM_OVERLAP"] = "1"
         return cleaned(env) | new
 
@@ -298,7 +295,7 @@ class Slurm(
 
 
 def _own_id(env: Mapping[str, str]) -> str:
-    """Return the id of the job that this process is in: the last element of an array has the array's own job id."""
+    """Return the id of the surrounding job. SLURM_JOB_ID alone could be ambiguous: one element has the array's id."""
     array, element = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
 
@@ -313,7 +310,7 @@ def _before_requeues(spec: JobSpec) -> Iterator[str]:
     yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
 
 
-def _on_other_nodes(nodes: range) -> list[str]:
+def _on_nodes(nodes: range) -> list[str]:
     options = [
         ("nodes", str(len(nodes))),
         ("ntasks", str(len(nodes))),
@@ -323,14 +320,4 @@ def _on_other_nodes(nodes: range) -> list[str]:
         ("input", "none"),
         ("export", "ALL"),
     ]
-    return ["srun", *map(flag, options)]
-
-
-def _directive(option: Option) -> str:
-    """Quote an option for a #SBATCH line: in both kinds of quotes a backslash is an escape."""
-    text = flag(option)
-    if re.fullmatch(r"[\w@%+=:,./\[\]-]*", text, re.ASCII):
-        return text
-    name, _, value = text.partition("=")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}="{escaped}"'
+    return ["srun", *words(options)]

@@ -12,7 +12,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
-from hpc_hydra.schedulers.options import Option, canonical, one_line, overlaid, supported_gpu_request, texts
+from hpc_hydra.schedulers.options import Option, canonical, one_line, override_options, supported_gpu_request, texts
 
 TABLE = OptionTable(
     keys={
@@ -106,8 +106,8 @@ TABLE = OptionTable(
     }),
     repeated=frozenset(),
 )  # fmt: skip
-"""``gpus-per-node`` shows each rank all GPUs of its share of the node: LOCAL_RANK chooses, and NCCL can use
-peer-to-peer transport. ``gpus-per-task`` shows each rank its own only."""
+"""With ``gpus-per-node`` each rank sees all GPUs of the job on its node and uses that of its LOCAL_RANK, and NCCL can
+use peer-to-peer transport. With ``gpus-per-task`` each rank sees only its own."""
 _GPUS = TABLE.gpu_options - TABLE.generic_resources  # and gres=gpu:N
 _ONE_OF = tuple(group for group in TABLE.exclusive if len(group) > 1 and "gres" not in group)
 
@@ -130,7 +130,7 @@ class SlurmOptions(Scheduler):
     def _check_option(name: str, value: str | None, request: Request, refused: Mapping[str, str]) -> None:
         option, key = canonical(name, TABLE.short), f"scheduler.extra.{name}"
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
-            raise PlanError(f"{name!r} is no option of sbatch or srun", where="scheduler.extra")
+            raise PlanError(f"{name!r} is not an option of sbatch or srun", where="scheduler.extra")
         if option in refused:
             raise PlanError(f"--{option} cannot be set", where=key, fix=refused[option])
         if value is not None:
@@ -139,7 +139,7 @@ class SlurmOptions(Scheduler):
             "nodes": ("resources.nodes", request.nodes),
             "ntasks-per-node": ("resources.procs_per_node", (request.allocation or (request.procs_per_node,))[0]),
         }
-        # only functions get here with these options: planning turns them into keys
+        # only from functions; of a sweep, planning has turned these options into keys
         if option in size and value != str(size[option][1]):
             raise PlanError(
                 f"--{option}={value} contradicts the size of the job, which is {size[option][1]}",
@@ -148,9 +148,9 @@ class SlurmOptions(Scheduler):
             )
 
     def directives(self, request: Request) -> list[Option]:
-        return laid_over(self._stated(request), request.submit_args, request)
+        return override(self._job(request), request.submit_args, request)
 
-    def _stated(self, request: Request) -> Iterator[Option]:
+    def _job(self, request: Request) -> Iterator[Option]:
         yield "job-name", one_line(request.job_name, "scheduler.job_name")
         yield "nodes", str(request.nodes)
         tasks, cpus = request.allocation or (request.procs_per_node, request.cpus_per_proc)
@@ -175,7 +175,7 @@ class SlurmOptions(Scheduler):
     def _gpus(self, request: Request) -> Iterator[Option]:
         """GPUs in the system's spelling; nothing if the user requests them by another option."""
         spelling = supported_gpu_request(TABLE, request)
-        given = {
+        theirs = {
             canonical(name, TABLE.short): value or "" for name, value in (*request.submit_args, *request.launch_args)
         }
         if not request.gpus_per_proc or spelling == "none":
@@ -184,12 +184,12 @@ class SlurmOptions(Scheduler):
         per_node = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
         if request.shared_gpus and spelling == "gpus-per-task":
             raise PlanError(
-                "ranks that share GPUs cannot each ask for some",
+                "ranks that share GPUs cannot request GPUs per task",
                 where="resources.oversubscribe",
                 fix="system.gpu_request=gpus-per-node",
             )
-        other = given.pop("gres", None)
-        if given.keys() & _GPUS or (other is not None and "gpu" in other):
+        other = theirs.pop("gres", None)
+        if theirs.keys() & _GPUS or (other is not None and "gpu" in other):
             return
         if other is not None and spelling == "gres":
             raise PlanError(
@@ -207,14 +207,14 @@ class SlurmOptions(Scheduler):
         step = [*self._step(request)]
         if attached:  # else the first Ctrl-C only shows the state of the tasks
             step.append(("quit-on-interrupt", None))
-        return ["srun", *map(flag, laid_over(step, self._launch_args(request), request))]
+        return ["srun", *words(override(step, self._launch_args(request), request))]
 
     def replica_command(self, request: Request, python: str) -> list[str]:
         """Start one replica group as an overlapping step: its agents divide the cores and GPUs of their nodes."""
         places = {"nodes": "{nodes}", "ntasks": "{nodes}"}
         options = [(name, places.get(name, value)) for name, value in self._step(request)]
         options += [("nodelist", "{hosts}"), ("overlap", None), ("input", "none")]
-        return ["srun", *map(flag, laid_over(options, self._launch_args(request), request))]
+        return ["srun", *words(override(options, self._launch_args(request), request))]
 
     def _step(self, request: Request) -> Iterator[Option]:
         yield "nodes", str(request.nodes)
@@ -222,13 +222,13 @@ class SlurmOptions(Scheduler):
         yield "ntasks-per-node", str(request.procs_per_node)
         if request.cpus_per_proc is not None:  # not inherited from sbatch since 22.05
             yield "cpus-per-task", str(request.cpus_per_proc)
-        if request.gpu_request == "gpus-per-task":  # else the step has what the job has, and confines no rank
+        if request.gpu_request == "gpus-per-task":  # else the step has all GPUs of the job
             yield from self._gpus(request)
         yield "kill-on-bad-exit", "0" if request.steps_survive_node_loss else "1"
         if request.steps_survive_node_loss:
             yield "no-kill", None
-        yield "wait", "0"  # a rank that ended well may wait for slow ones, whatever the site's default is
-        yield "export", "ALL"  # also where the job was submitted with --export=NONE
+        yield "wait", "0"  # a successful rank may wait for slow ones, whatever the site's default
+        yield "export", "ALL"  # even if the job was submitted with --export=NONE
         yield from texts(TABLE, request, ("mpi", "gpu-bind", "cpu-bind"))
 
     def _launch_args(self, request: Request) -> list[Option]:
@@ -243,18 +243,18 @@ class SlurmOptions(Scheduler):
         if any(canonical(other, TABLE.short) == "export" and its == value for other, its in request.submit_args):
             return True
         raise PlanError(
-            f"srun --export={value} would keep the job's environment from the ranks",
+            f"srun --export={value} would hide the job's environment from the ranks",
             where="scheduler.launch_extra.export",
             fix="launch.env.NAME=VALUE, or scheduler.submit_extra.export for sbatch",
         )
 
     def _slice(self, request: Request) -> Iterator[Option]:
-        """The options of a step, and its part of the allocation: otherwise the first step would take all of it."""
-        stated = dict(self._step(request))
-        yield from stated.items()
-        if "gpus-per-task" not in stated:
+        """Options of a step that uses a part of the allocation; without them the first step would take all of it."""
+        step = dict(self._step(request))
+        yield from step.items()
+        if "gpus-per-task" not in step:
             yield from list(self._gpus(request)) or [("gres", "none")]
-        # 0: memory is not counted, and the step may use what the allocation has
+        # 0: memory is not counted; the step may use all memory of the allocation
         yield "mem", f"{request.mem_per_node}M" if request.mem_per_node else "0"
 
     @staticmethod
@@ -262,7 +262,9 @@ class SlurmOptions(Scheduler):
         if request.array_parallelism is None:
             return ""
         if request.array_parallelism < 1:
-            raise PlanError(f"{request.array_parallelism} jobs at a time", where="scheduler.array_parallelism", fix="1")
+            raise PlanError(
+                f"must be at least 1, not {request.array_parallelism}", where="scheduler.array_parallelism", fix="1"
+            )
         return f"%{request.array_parallelism}"
 
 
@@ -270,7 +272,7 @@ def time_limit(seconds: int) -> str:
     """``[D-]HH:MM:00``, rounded up to the minute, SLURM's resolution. Raises `PlanError` for less than a second."""
     if seconds < 1:
         raise PlanError(
-            f"{seconds} s is no time limit (0 would be none at all)", where="resources.time_limit", fix="1h"
+            f"a time limit of {seconds} s is too short (0 would be no limit)", where="resources.time_limit", fix="1h"
         )
     minutes = -(-seconds // 60)
     days, minutes = divmod(minutes, 24 * 60)
@@ -278,17 +280,27 @@ def time_limit(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def laid_over(
+def override(
     ours: Iterable[Option],
-    given: Iterable[Option],
+    theirs: Iterable[Option],
     request: Request,
     *,
     one_of: Sequence[Collection[str]] = _ONE_OF,
 ) -> list[Option]:
-    """Override our options by the user's, as `overlaid` does."""
-    return overlaid(ours, given, request.removed_args, aliases=TABLE.short, exclusive=one_of)
+    """Override our options by the user's, and leave out those that the user removed; see `override_options`."""
+    return override_options(ours, theirs, request.removed_args, aliases=TABLE.short, exclusive=one_of)
 
 
-def flag(option: Option) -> str:
-    name, value = option
-    return f"--{name}" if value is None else f"--{name}={value}"
+def words(options: Iterable[Option]) -> list[str]:
+    """Options as words of a command line."""
+    return [f"--{name}" if value is None else f"--{name}={value}" for name, value in options]
+
+
+def directive(option: Option) -> str:
+    """An option for a #SBATCH line. In quotes of either kind a backslash is an escape."""
+    (text,) = words([option])
+    if re.fullmatch(r"[\w@%+=:,./\[\]-]*", text, re.ASCII):
+        return text
+    name, _, value = text.partition("=")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'

@@ -18,7 +18,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks, capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, State
 from hpc_hydra.schedulers.flux.adapter import Flux
-from hpc_hydra.schedulers.flux.options import directive, duration
+from hpc_hydra.schedulers.flux.options import directive, time_limit
 from tests.fakes.scheduler_state import Cluster
 from tests.unit.schedulers.specs import request, spec
 
@@ -124,14 +124,14 @@ def test_an_option_for_both_goes_to_the_command_that_knows_it() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(1, "1s"), (1800, "1800s"), (5400.2, "5401s")])
 def test_a_time_limit_is_rounded_up(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert time_limit(seconds) == text
 
 
 @pytest.mark.parametrize(
     "value", ["it's", 'say "hi"', "a'''b", 'a"""b', "''", '""', "back\\slash\\", "#x", "{}", "é 東", "a;b|c&d (e)", " "]
 )
 def test_a_value_of_a_directive_is_read_back(value: str) -> None:
-    (found,) = real.directives(f"#!/bin/sh\n#flux: {directive('job-name', value)}\n", "x")
+    (found,) = real.directives(f"#!/bin/sh\n#flux: {directive(('job-name', value))}\n", "x")
     assert found[1] == [f"--job-name={value}"]
 
 

@@ -210,7 +210,7 @@ def test_a_start_without_a_year_is_the_nearest() -> None:
 def test_only_a_state_says_whether_an_allocation_lives(said: str, held: bool | None) -> None:
     env = {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4", "LSB_HOSTS": "n1 n1 n1 n1"}
     if held is None:
-        with pytest.raises(SchedulerError, match="does not say how job 7 is"):
+        with pytest.raises(SchedulerError, match="printed no state of job 7"):
             LSF.parse_allocation(said, env)
     else:
         assert (LSF.parse_allocation(said, env) is not None) is held

@@ -16,7 +16,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.lsf.adapter import Lsf
-from hpc_hydra.schedulers.lsf.options import dependency, minutes
+from hpc_hydra.schedulers.lsf.options import dependency, time_limit
 from tests.unit.schedulers.specs import request, spec
 
 LSF = Lsf()
@@ -143,7 +143,7 @@ def test_requirements_are_one_string() -> None:
     ("seconds", "text"), [(1, "0:01"), (60, "0:01"), (61, "0:02"), (3600, "1:00"), (5430, "1:31"), (360000, "100:00")]
 )
 def test_a_time_limit_is_hours_and_minutes_rounded_up(seconds: int, text: str) -> None:
-    assert minutes(seconds) == text
+    assert time_limit(seconds) == text
 
 
 @pytest.mark.parametrize(

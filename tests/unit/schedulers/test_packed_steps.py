@@ -38,7 +38,7 @@ def ssh(**fields: object) -> JobSpec:
         (lsf("csm", nodes=2), LSF, ["guard -- jsrun --nrs=2", "--tasks_per_rs=2 --cpu_per_rs=6 --gpu_per_rs=2"]),
         (lsf("csm", cpus_per_proc=None), LSF, ["--cpu_per_rs=2 ", "--bind=packed:1"]),
         (lsf(nodes=2), LSF, ["blaunch --nodes 2 --procs 2", '"--hosts=${2-}" "--slices=${4-}" --']),
-        (lsf(exclusive=True), LSF, ["blaunch --nodes 1 --whole"]),
+        (lsf(exclusive=True), LSF, ["blaunch --nodes 1", " --whole "]),
         (ssh(setup_lines=("module load x",)), SSH, ["ssh --procs 2", "'--setup=module load x'", '"--slices=${4-}" --']),
     ],
 )

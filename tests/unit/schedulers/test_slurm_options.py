@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers.slurm.adapter import Slurm, time_limit
+from hpc_hydra.schedulers.slurm.adapter import Slurm
+from hpc_hydra.schedulers.slurm.options import time_limit
 from tests.unit.schedulers.specs import request, spec
 
 SLURM = Slurm()
