@@ -10,7 +10,7 @@ ARGS ?=
 GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
 # tests start thousands of processes, which must not recompile our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs bench clean cluster-up cluster-down
+.PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs site bench clean cluster-up cluster-down
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -58,8 +58,11 @@ format: .venv/.ready ## ruff's format and safe fixes, in place
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-docs: .venv/.ready ## run the commands of README and docs, check their links
+docs: site ## the same, and run the commands of README and docs
 	$(PY) -m pytest tests/unit/test_docs.py $(ARGS)
+
+site: .venv/.ready ## build docs/ as a site, strictly and without a network (Python 3.11 or newer)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build
 
 bench: .venv/.ready ## side by side with the peers (each benchmark makes the environments that it needs)
 	@bad=0; for f in benchmarks/[!_]*.py; do echo "$$f"; $(PY) "$$f" $(ARGS) || bad=1; done; exit $$bad
@@ -71,5 +74,5 @@ cluster-down: ## stop it
 	bash tests/cluster/slurm/down
 
 clean: ## remove what make, builds and tests left here; your own outputs/ and multirun/ stay
-	rm -rf .venv .venv14 build dist outputs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv14 build dist site outputs/demo .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/venv.sh DIR CONSTRAINTS [OVERRIDES]: a virtual environment DIR with this project (editable) and all that its
-# tests need, at the versions of CONSTRAINTS; then OVERRIDES, a requirements file, in place of what pyproject.toml allows.
+# tests and (from Python 3.11) its site need, at the versions of CONSTRAINTS; then OVERRIDES, a requirements file, in
+# place of what pyproject.toml allows.
 # Needs only a Python ≥ 3.10 ($PYTHON, else the first one found) with pip, and pip's index.
 # torch: pip takes the build that its index offers; where that is a large CUDA build and a CPU build would do,
 # point PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to one.
@@ -23,7 +24,9 @@ fi
 "$dir/bin/python" -c '' 2>/dev/null || { rm -rf "$dir"; "$PYTHON" -m venv "$dir"; }
 echo "$dir: installing ($constraints${overrides:+, $overrides})"
 pip() { "$dir/bin/python" -m pip --disable-pip-version-check -q --no-input "$@"; }
-pip install -c "$constraints" -e '.[dev]' # built in isolation: a dependency that has no wheel gets what builds it
+extras=dev
+if [ -z "$overrides" ] && "$dir/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then extras=dev,docs; fi
+pip install -c "$constraints" -e ".[$extras]" # built in isolation: a dependency that has no wheel gets what builds it
 pip check
 if [ -n "$overrides" ]; then pip install --no-deps -r "$overrides"; fi
 touch "$dir/.ready"

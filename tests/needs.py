@@ -94,6 +94,7 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
     "compiler": ("of torch.compile", _compiler),
     "index": ("that install from a package index", _index),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),
+    "mkdocs": ("of the site of docs/", _module("material")),
     "mpi": ("of MPI", _mpi),
     "mounts": ("on disks of their own", _mounts),
     "networks": ("in networks of their own", _networks),

@@ -64,17 +64,24 @@ def dry(command: str) -> str:
     return f"{bare} launch.dry_run=true"
 
 
-def run(document: Path, kinds: set[str], folder: Path) -> int:
-    """Run a document's blocks of these kinds, in order, in one folder; returns how many ran."""
-    (folder / "train_examples").symlink_to(ROOT / "train_examples")
-    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {"USER": "me", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
-    ran = 0
+def write_files(document: Path, folder: Path) -> None:
+    """Write the files whose contents a document shows."""
     for block in blocks(document.read_text()):
         if block.mark.startswith("file="):
             file = folder / block.mark.removeprefix("file=")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.body)
+
+
+def run(document: Path, kinds: set[str], folder: Path) -> int:
+    """Run a document's blocks of these kinds, in order, in one folder; returns how many ran."""
+    (folder / "train_examples").symlink_to(ROOT / "train_examples")
+    write_files(ROOT / "docs" / "get-started.md", folder)
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {"USER": "me", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
+    ran = 0
+    write_files(document, folder)
+    for block in blocks(document.read_text()):
         if block.language != "sh" or block.mark not in kinds:
             continue
         lines = [dry(c) for c in commands(block.body)] if block.mark == "dry" else [block.body]
@@ -126,6 +133,25 @@ def test_the_commands_of_a_document_run_on_the_stand_in_for_flux(
     document: Path, tmp_path: Path, fake_flux: object
 ) -> None:
     assert run(document, {"flux"}, tmp_path) > 0
+
+
+@pytest.mark.needs("mkdocs")
+def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "-q", "-d", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(DOCUMENTS)
+    loaded = r'<(?:script|img|iframe|link rel="(?:stylesheet|icon|preconnect)")[^>]*?(?:src|href)="?(https?:)?//'
+    assert [page.name for page in pages if re.search(loaded, page.read_text())] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)

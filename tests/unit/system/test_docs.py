@@ -1,4 +1,4 @@
-"""docs/systems.md says what the files say, and its examples work."""
+"""The pages on machines say what the files say, and their examples work."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from hpc_hydra.system import index
 from hpc_hydra.system.detect import resolve
 from tests.unit.system.conftest import machine
 
-PAGE = Path(__file__).parents[3] / "docs" / "systems.md"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def example(start: str) -> str:
-    """The one example of the page that begins so."""
-    [found] = [text for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL) if text.startswith(start)]
+    """The one example that begins so."""
+    pages = "".join((DOCS / name).read_text() for name in ("systems.md", "machines.md", "defaults.md"))
+    [found] = [text for text in re.findall(r"```yaml\n(.*?)```", pages, re.DOTALL) if text.startswith(start)]
     return found
 
 
 def test_the_list_is_the_list() -> None:
-    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    page = (DOCS / "systems.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     told = {row[0]: row[1:] for row in rows if row[0] != "system"}
     assert list(told) == list(index.names())
     for name, row in told.items():
