@@ -168,9 +168,10 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         )
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
+    marks = [envvars.ATTACHED] * (not per_rank) + [envvars.TEMPORARY] * (not keep)
     spec = replace(
         spec,
-        environ={**spec.environ, **({} if per_rank else {envvars.ATTACHED: "1"})},
+        environ={**spec.environ, **dict.fromkeys(marks, "1")},
         comment=f"command: {shlex.join(task.argv)}",
         attached=True,
     )

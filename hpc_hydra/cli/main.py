@@ -25,6 +25,7 @@ COMMANDS = {
     "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "cancel pending and running runs"),
     "resume": ("hpc_hydra.cli.sweep_commands:resume", "resubmit runs that failed, were lost, or were never submitted"),
     "results": ("hpc_hydra.cli.sweep_commands:results", "show returned values as a table, CSV or JSON"),
+    "log": ("hpc_hydra.cli.log", "record metrics of a run, from a script that it has started"),
     "doctor": ("hpc_hydra.cli.doctor", "check ranks, network, GPUs, files and all-reduce with a small job"),
     "report": ("hpc_hydra.cli.html_report:report", "write a sweep as one HTML file: table, plots, timeline, failures"),
     "shell": ("hpc_hydra.cli.shell", "open a shell in an allocation, with the environment of the ranks"),

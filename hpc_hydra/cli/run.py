@@ -37,7 +37,8 @@ USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
 ABOUT = """Launch any command: train.py and `-m package.module` run in Python, anything else is executed directly.
 Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. A single run that is waited for is attached to
 the console and returns its exit code. With --fill each rank replaces {rank} {local_rank} {node_rank} {world_size}
-{num_nodes} {procs_per_node} {gpus_per_node} {master_addr} {master_port} {seed}; {{name}} becomes {name}."""
+{num_nodes} {procs_per_node} {gpus_per_node} {master_addr} {master_port} {seed} {output_dir} {sweep_dir} {num}
+{job_id}; {{name}} becomes {name}."""
 PRIMARY = "hpc_hydra_command"  # name of the default configuration, which has only the bundle
 
 
@@ -112,12 +113,6 @@ def launch(call: Call) -> int:
                 "only a Python program can get its process group from the launcher",
                 where="rendezvous.init",
                 fix="rendezvous.init=script, and create it in the command",
-            )
-        if master.launch.best is not None:
-            raise ConfigError(
-                "a command has no return value to compare runs by",
-                where="launch.best",
-                fix="omit it, or launch a program with @hydra.main that returns {loss: ...}: python train.py -m",
             )
         if master.launch.batch_script is not None and not call.multirun:
             from hpc_hydra.cli import batch
@@ -222,7 +217,7 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
 
     from hpc_hydra.config.schema import GROUPS
     from hpc_hydra.launcher.checks import check_of_hydra
-    from hpc_hydra.records.command_template import RANK_KEYS, names, of_hydra, unknown
+    from hpc_hydra.records.command_template import RANK_KEYS, YIELDING, names, of_hydra, unknown
 
     env = master.launch.env
     wanted = list(names([*call.command, *(map(str, env.values()) if OmegaConf.is_dict(env) else ())]))
@@ -232,7 +227,7 @@ def _check_fill(call: Call, parsed: Sequence[Any], master: DictConfig) -> None:
             check_of_hydra(name, master)
             continue
         in_config = name in added or OmegaConf.select(master, name, default=None) is not None
-        if name in RANK_KEYS and name != "seed" and in_config:
+        if name in RANK_KEYS and name not in YIELDING and in_config:
             raise ConfigError(
                 f"{{{name}}} is set by each rank and is also a key of the configuration",
                 where=name,
@@ -273,10 +268,10 @@ def _keep_output(call: Call, master: DictConfig) -> None:
     """Keep the launch directory if the command uses a directory of its run."""
     from omegaconf import open_dict, read_write
 
-    from hpc_hydra.records.command_template import names, of_hydra
+    from hpc_hydra.records.command_template import DIRECTORIES, names, of_hydra
 
     asked = {*names(call.command), *(f"hydra.{key}" for key in of_hydra(call.overrides))}
-    if master.launch.launch_dir is None and asked & {"hydra.runtime.output_dir", "hydra.sweep.dir"}:
+    if master.launch.launch_dir is None and asked & {"hydra.runtime.output_dir", "hydra.sweep.dir", *DIRECTORIES}:
         with read_write(master), open_dict(master):
             master.launch.launch_dir = "true"  # a new directory, named after command and time
 
@@ -331,7 +326,12 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
     return 0
 
 
-def _no_function(_: Any) -> None:
+def _no_function(_: Any) -> Any:
+    """Stand for the command, whose result is not known before it has run."""
+    return _fail()
+
+
+def _fail() -> None:
     raise HpcHydraError("a command has no task function")
 
 

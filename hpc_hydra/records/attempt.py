@@ -28,6 +28,7 @@ class Attempt:
     scheduler: str
     launch: str | None = None  # the launch that wrote the job script
     attached: bool = False  # the ranks' output is shown on a console
+    temporary: bool = False  # the directory of the run is removed at its end
     replica: int | None = None  # the replica group of this process
     again: int = 0  # number of earlier starts of the replica group
 
@@ -56,6 +57,7 @@ class Attempt:
             scheduler=value(envvars.SCHEDULER),
             launch=env.get(envvars.LAUNCH),
             attached=bool(env.get(envvars.ATTACHED)),
+            temporary=bool(env.get(envvars.TEMPORARY)),
             replica=int(env[envvars.REPLICA]) if env.get(envvars.REPLICA, "").isdigit() else None,
             again=int(env[envvars.REPLICA_RESTARTS]) if env.get(envvars.REPLICA_RESTARTS, "").isdigit() else 0,
         )

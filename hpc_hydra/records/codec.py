@@ -38,7 +38,7 @@ def checked(kind: type[T], data: Any) -> T:
         record: T = from_json(kind, data)
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"not a valid {kind.__name__}: {type(error).__name__}") from None
-    if isinstance(record, Outcome) and not _is_flat(record.result):
+    if isinstance(record, Outcome) and not is_flat(record.result):
         raise ValueError("result is nested too deeply")
     if isinstance(record, Outcome) and ("/" in record.attempt or "\0" in record.attempt):  # a directory name
         raise ValueError(f"attempt is {record.attempt!r:.80}")
@@ -60,12 +60,12 @@ def check_size(request: Request) -> None:
         raise ValueError(f"warning is {request.warning!r:.80}")
 
 
-def _is_flat(value: Any, depth: int = 100) -> bool:
+def is_flat(value: Any, depth: int = 100) -> bool:
     """Whether a value is nested at most ``depth`` levels deep, so that it can be shown."""
     if not isinstance(value, (list, tuple, dict)):
         return True
     inner = value.values() if isinstance(value, dict) else value
-    return depth > 0 and all(_is_flat(item, depth - 1) for item in inner)
+    return depth > 0 and all(is_flat(item, depth - 1) for item in inner)
 
 
 def _misfit(kind: Any, data: Any, name: str = "") -> str | None:

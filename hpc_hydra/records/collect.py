@@ -5,17 +5,19 @@ Reads files of the run's directory, writes nothing. Must not know: any scheduler
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import stat
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpc_hydra.records.codec import hint, readable
-from hpc_hydra.records.files import is_there
+from hpc_hydra.records.codec import hint, is_flat, readable
+from hpc_hydra.records.files import is_there, read_bytes
 from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
@@ -23,6 +25,7 @@ from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replic
 LAST_LINES = 20
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TAIL = 64 * 1024  # bytes read from the end of a log
+_LARGEST_RESULT = 1_000_000  # bytes of a command's result
 
 # Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
 _CONSEQUENCE = re.compile(
@@ -397,10 +400,26 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
 
 def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
     data = readable(Returned, paths.returned(attempt)) if attempt else None
+    if attempt and (data is None or data.kind == "none"):
+        data = _told_result(paths.told_result(attempt))
     if data is None:
         return {}
     result = {"result_kind": data.kind, "result": data.value, "result_note": data.note}
     return {**result, "result_in_file": data.in_file}
+
+
+def _told_result(path: Path) -> Returned | None:
+    """Return the result that a command wrote as JSON: the whole file, or its last line. None without a file."""
+    try:
+        text = read_bytes(path)[:_LARGEST_RESULT].decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    for part in (text, text.rpartition("\n")[2]):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(part)
+            if is_flat(value):
+                return Returned("none" if value is None else "json", value)
+    return Returned("unserialisable", note=f"{path} is not JSON: {text!r:.80}") if text else None
 
 
 def _native_text(status: SchedulerStatus | None) -> str | None:

@@ -29,7 +29,15 @@ RANK_KEYS = {
     "seed": envvars.SEED,
     "replica_group_id": "REPLICA_GROUP_ID",
     "num_replica_groups": "NUM_REPLICA_GROUPS",
+    "output_dir": envvars.OUTPUT_DIR,
+    "run_dir": envvars.OUTPUT_DIR,
+    "sweep_dir": envvars.SWEEP,
+    "num": envvars.RUN,
+    "job_id": envvars.JOB_ID,
 }
+DIRECTORIES = frozenset({"output_dir", "run_dir", "sweep_dir"})
+YIELDING = DIRECTORIES | {"seed", "num", "job_id"}
+"""Keys of ranks that a key of the same name in the configuration replaces."""
 _NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _ABSENT = object()
 _TOKEN = re.compile(
@@ -76,12 +84,12 @@ def as_text(value: object) -> str:
 
 
 def from_config(cfg: Any, texts: Iterable[str]) -> dict[str, str]:
-    """Return the configuration values that these texts refer to. The user's ``seed`` wins over the rank's."""
+    """Return the configuration values that these texts refer to, which replace `YIELDING` keys."""
     from omegaconf import OmegaConf
 
     values = {}
     for name in dict.fromkeys(names(texts)):
-        if name in RANK_KEYS and name != "seed":
+        if name in RANK_KEYS and name not in YIELDING:
             continue
         value = OmegaConf.select(cfg, name, throw_on_missing=True, default=_ABSENT)
         if value is _ABSENT:

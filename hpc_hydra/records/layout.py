@@ -37,6 +37,7 @@
     logs/<attempt>/<job>.<host>.gutil.csv  with a monitor: samples of a node; .gutil has them as text
     logs/<attempt>/replica_<n>/            the same files for each replica group (torchft); its ranks count from 0
     logs/<attempt>/replicas.json           states of the replica groups; lighthouse.log: output of their lighthouse
+    logs/<attempt>/rank_<r>.result.json    result of a command ($HPC_HYDRA_RESULT); that of rank 0 counts
     logs/<attempt>/returned.json           return value of rank 0's task function, or a reference to result.pkl
     logs/<attempt>/outcome.json            how the attempt ended, moved here when the run is submitted again
 """
@@ -203,6 +204,9 @@ class RunPaths:
 
     def returned(self, attempt: str) -> Path:
         return self.attempt(attempt) / "returned.json"
+
+    def told_result(self, attempt: str, rank: int = 0) -> Path:
+        return self.attempt(attempt) / f"rank_{rank}.result.json"
 
     def last_words(self, attempt: str) -> Path:
         return self.attempt(attempt) / ".last_words.json"

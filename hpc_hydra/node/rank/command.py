@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.planning.types import Plan
-from hpc_hydra.records.command_template import RANK_KEYS, fill, from_config, names, unknown
+from hpc_hydra.records.command_template import RANK_KEYS, YIELDING, fill, from_config, names, unknown
 from hpc_hydra.records.frozen_config import RunRecord, literal, read_plans, thaw
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _values(
 ) -> Callable[[str], str]:
     known = {name: env.get(variable, "") for name, variable in RANK_KEYS.items()}
     known["num_nodes"] = str(plan.request.nodes)
-    if any(name not in known or name == "seed" for name in names(texts)):  # the configuration is read only if needed
+    if any(name not in known or name in YIELDING for name in names(texts)):  # the configuration is read only if needed
         known.update(from_config(_composed(sweep, record, job_id), texts))
 
     def value(name: str) -> str:

@@ -121,7 +121,7 @@ def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tup
         master_host=meeting.host, seed=context.record.seed,
     )  # fmt: skip
     record = context.record
-    env[envvars.OUTPUT_DIR] = str(record.dir)
+    env |= run_variables(context)
     env |= trackers.variables(
         env, sweep=context.attempt.sweep, program=record.program.target or (record.program.argv or ("",))[0],
         num=record.num, overrides=record.overrides, run_dir=record.dir, system=context.plan.system,
@@ -135,6 +135,15 @@ def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tup
         notes.append(f"rank {context.info.rank} of {context.info.world_size} on {context.host}, local rank "
                      f"{context.info.local_rank}; rank 0 listens at {at}")  # fmt: skip
     return env, notes
+
+
+def run_variables(context: RankContext) -> dict[str, str]:
+    """Return what users may read about the run: its output directory, its job, and where to write its result."""
+    found = {envvars.JOB_ID: context.job_id}
+    if not context.attempt.temporary:
+        found[envvars.OUTPUT_DIR] = str(context.record.dir)
+        found[envvars.RESULT] = str(context.paths.told_result(context.attempt.place, context.info.rank))
+    return found
 
 
 def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals) -> int:
