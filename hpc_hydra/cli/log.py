@@ -18,10 +18,10 @@ from hpc_hydra.ui import streams
 
 _NO_DIRECTORY = "this run keeps no directory. Try: launch.launch_dir=true"
 
-HELP = """usage: hpc-hydra log NAME=NUMBER ... [step=N]
+HELP = f"""usage: hpc-hydra log NAME=NUMBER ... [step=N]
 
 Record metrics of the run from a script that it has started: hpc-hydra log step=10 loss=0.25. The run is found by
-HPC_HYDRA_OUTPUT_DIR. On ranks other than 0 this does nothing.
+{envvars.OUTPUT_DIR}. On ranks other than 0 this does nothing.
 """
 
 

@@ -77,7 +77,9 @@ def test_a_swept_script_knows_its_run_logs_and_returns_a_result(tmp_path: Path) 
     output_dir, run_dir, sweep_dir, num, job_id = shown.read_text().strip().split("|")
     assert (Path(output_dir), Path(sweep_dir), num) == (tmp_path / "swept" / "1", tmp_path / "swept", "1")
     outcome = json.loads((tmp_path / "swept" / "1" / "outcome.json").read_text())
-    assert (outcome["job_id"], outcome["result"]) == (job_id, {"acc": 0.2, "rank": 0}) and run_dir == output_dir
+    assert outcome["result"] == {"acc": 0.2, "rank": 0} and run_dir == output_dir
+    status = json.loads(hpc_hydra("status", "--json", "swept", cwd=tmp_path).stdout)
+    assert status["runs"][1]["job_id"] == job_id
     table = hpc_hydra("results", "--csv", "swept", cwd=tmp_path).stdout
     rows = list(csv.DictReader(io.StringIO(table)))
     assert [(row["lr"], row["acc"]) for row in rows] == [("0.1", "0.1"), ("0.2", "0.2")]
