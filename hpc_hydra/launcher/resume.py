@@ -23,7 +23,7 @@ from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.launcher.wait import configured, end
+from hpc_hydra.launcher.wait import configured
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
@@ -132,7 +132,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         outcomes = session.run()
     if outcomes is None:
         return 0
-    return end([*runs, *(view.run for view in others)], outcomes, common, launch.best)
+    return session.end(launch.best)
 
 
 class _Resumed(Session):
@@ -154,6 +154,7 @@ class _Resumed(Session):
         for scheduler, views in others.items():
             for view in views:
                 self.watchers[scheduler].add(view.job, [view.run], [view.id])
+                self.runs.append(view.run)
             self.reporter.total += len(views)
 
     def _submit_all(self) -> None:

@@ -32,7 +32,7 @@ from hpc_hydra.records.batching import Group
 from hpc_hydra.records.files import on_disk
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost, dry_run, streams
-from hpc_hydra.ui.progress import common_overrides, complain, hushed, reported, say, summary
+from hpc_hydra.ui.progress import complain, hushed, reported, say
 
 if TYPE_CHECKING:
     from hpc_hydra.records.manifest import Manifest
@@ -223,21 +223,19 @@ class Launch:
         # imported here to keep a dry run fast
         from hpc_hydra.launcher.submit import Session
         from hpc_hydra.sweep.results import RunReturn
-        from hpc_hydra.ui import summary_table
 
         launch = prepared.settings.launch
         manifest = self._started(prepared, sweep.root)
-        outcomes = Session(sweep.root, jobs, adapters.submitters, manifest, launch, there).run()
+        session = Session(sweep.root, jobs, adapters.submitters, manifest, launch, there)
+        outcomes = session.run()
         if outcomes is None:
             return []
-        failed = [(run, outcomes[run.num]) for run in prepared.runs if outcomes[run.num].status != "completed"]
         for run in prepared.runs:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
-        summary_table.show(prepared.runs, outcomes, launch.best)
-        if failed:
-            complain(summary(failed, len(prepared.runs), common_overrides(prepared.runs)))
-            self.stopped = launch.on_failure == "stop"
+        session.conclude(launch.best)
+        failed = any(outcomes[run.num].status != "completed" for run in prepared.runs)
+        self.stopped |= failed and launch.on_failure == "stop"
         name, kind = str(self.master.hydra.job.name), sweep.program.kind
         return [
             RunReturn(sweep.root, run, outcomes[run.num], task_name=name, program_kind=kind) for run in prepared.runs

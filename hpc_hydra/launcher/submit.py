@@ -28,7 +28,8 @@ from hpc_hydra.sweep.status import canceller
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
-from hpc_hydra.ui.progress import Reporter, common_overrides, complain, log_hint, say
+from hpc_hydra.ui.progress import Reporter, complain, log_hint, rows_of, say, shown_ids
+from hpc_hydra.ui.run_table import common_overrides, numbers, plural, printable
 
 NO_ROOM = 120.0  # seconds of retries at a submit limit while no job of ours can free a place in the queue
 RETRY = (1.0, 30.0)  # initial and maximum seconds between retries at a submit limit
@@ -63,8 +64,8 @@ class Session:
             there: by scheduler, ids of jobs of the same sweep in its queue; new jobs may have to start after their end.
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
-        self.total = sum(len(group.runs) for group, _, _ in jobs)
-        self.reporter = Reporter(self.total, common_overrides([r for group, _, _ in jobs for r in group.runs]))
+        self.runs = [run for group, _, _ in jobs for run in group.runs]
+        self.reporter = Reporter(len(self.runs), common_overrides(self.runs))
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_QueuedJob(*job) for job in jobs]
@@ -94,21 +95,35 @@ class Session:
                     raise self._nothing_submitted()
                 if self.launch.bg and self._interrupts.received is None:
                     self.manifest.detached()
-                    say(f"in the background: {self._shown_ids(self._active)}")
+                    say(f"in the background: {shown_ids(self._active)}")
                     return None
                 self.reporter.start()
                 self._watch()
-            except BaseException:
+            except BaseException as error:
                 self.reporter.stop()
                 self._close()
+                if isinstance(error, KeyboardInterrupt):
+                    self.conclude()
                 raise
             self.reporter.stop()
         if is_gone(self.root):
             complain(f"hpc_hydra: {self.root}: {GONE}; the following is the last known state")
             return self.outcomes
-        failed = sum(outcome.status != "completed" for outcome in self.outcomes.values())
+        failed = sum(outcome.status not in ("completed", "cancelled") for outcome in self.outcomes.values())
         self.manifest.finished(failed=failed)
         return self.outcomes
+
+    def conclude(self, best: str | None = None) -> None:
+        """Print the table of all runs and what failed, also before all runs have ended."""
+        from hpc_hydra.ui import summary_table
+
+        rows, outcomes = rows_of(self.runs, self._watched, self.outcomes)
+        summary_table.conclude(rows, outcomes, best)
+
+    def end(self, best: str | None = None) -> int:
+        """Print the table and what failed. Returns the exit code: 1 if a run is not completed."""
+        self.conclude(best)
+        return int(any(outcome.status != "completed" for outcome in self.outcomes.values()))
 
     @property
     def _watched(self) -> list[Watched]:
@@ -215,8 +230,7 @@ class Session:
         self._submitting = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
-        runs = f"{len(new)} run{'s' if len(new) != 1 else ''}"
-        say(f"{job.key}: {runs} submitted to {scheduler}, {self._shown_ids(new)}")
+        say(f"{job.key}: {plural(len(new), 'run')} submitted to {scheduler}, {shown_ids(new)}")
         self._report_refusals()
 
     def _refuse(self, waiting: _QueuedJob, error: SubmitError) -> None:
@@ -295,11 +309,9 @@ class Session:
                     hopeless.setdefault((watched.job, watched.status.reason), []).append(watched)
         for (_, reason), several in hopeless.items():
             self._hopeless |= {queue_id(watched.id) for watched in several}
-            nums = " ".join(str(watched.run.num) for watched in several[:10]) + " …" * (len(several) > 10)
-            complain(
-                f"hpc_hydra: this will never start as it is: job {self._shown_ids(several)} "
-                f"(run{'s' * (len(several) > 1)} {nums}), {reason}\n  Try: {command('cancel', self.root)}"
-            )
+            runs = numbers(watched.run for watched in several)
+            what = f"job {shown_ids(several)} ({runs}), {reason}"
+            complain(f"hpc_hydra: this will never start as it is: {what}\n  Try: {command('cancel', self.root)}")
 
     def _stop(self, failed: Watched) -> None:
         if self._stopping:
@@ -319,11 +331,9 @@ class Session:
         assert received is not None
         self.reporter.stop()
         active = self._active
-        complain(
-            f"{received.name}: {len(active)} run{'s' * (len(active) != 1)} in the queue: {self._shown_ids(active)}"
-        )
+        complain(f"{received.name}: {plural(len(active), 'run')} in the queue: {shown_ids(active)}")
         for waiting in self._queue:
-            complain(f"not submitted: {waiting.spec.key} (runs {' '.join(map(str, waiting.spec.runs))})")
+            complain(f"not submitted: {waiting.spec.key} ({numbers(waiting.group.runs)})")
         choice = "detach" if received is SIGHUP else self.launch.on_interrupt
         if choice == "ask":
             choice = self._ask() if received is SIGINT else "cancel"
@@ -358,6 +368,8 @@ class Session:
                     for choice in choices:
                         if answer.strip().lower() and choice.startswith(answer.strip().lower()):
                             return choice
+                    if answer.strip():
+                        complain(f"{printable(answer.strip())!r} is none of {', '.join(choices)}")
         return "detach" if self._interrupts.hung_up else "cancel"
 
     def _all_ended(self) -> bool:
@@ -375,7 +387,7 @@ class Session:
         active = self._active
         if active or not local:
             self.manifest.detached(why)
-            complain(f"left running: {self._shown_ids(active)}\n{log_hint(self.root)}")
+            complain(f"left running: {shown_ids(active)}\n{log_hint(self.root)}")
 
     def _cancel(self, watchers: Iterable[Watcher] | None = None, *, why: str) -> None:
         for watcher in self.watchers.values() if watchers is None else watchers:
@@ -389,7 +401,7 @@ class Session:
                     watcher.submitter.cancel(more)
                 self.manifest.cancelled([*ids, *more], why)
             except SchedulerError as error:
-                complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {self._shown_ids(watcher.active)}")
+                complain(f"hpc_hydra: could not cancel: {error}\n  jobs: {shown_ids(watcher.active)}")
                 watcher.abandoned = True
 
     def _await_gone(self, among: Iterable[Watcher] | None = None) -> None:
@@ -404,7 +416,7 @@ class Session:
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
         remaining = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
         if remaining:
-            complain(f"cancelled, but still in the queue after {int(LEAVING)} s: {self._shown_ids(remaining)}")
+            complain(f"cancelled, but still in the queue after {int(LEAVING)} s: {shown_ids(remaining)}")
 
     def _close(self) -> None:
         for submitter in self.submitters.values():
@@ -423,23 +435,13 @@ class Session:
         if any(submitter.outlives_launcher for submitter in self.submitters.values()):
             with suppress(Exception):
                 self.manifest.detached(why)
-        lines = [f"left at once; may be running: {self._shown_ids(self._active)}"]
+        lines = [f"left at once; may be running: {shown_ids(self._active)}"]
         if (spec := self._submitting) is not None:
             runs = f"run{'s' * (len(spec.runs) > 1)} {' '.join(map(str, spec.runs[:10]))}{' …' * (len(spec.runs) > 10)}"
             lines.append(f"being submitted: {spec.key} ({runs}), which the commands below find by its tag {spec.tag}")
         if self.reporter.is_terminal:
             lines.append("\x1b[?25h")  # show the cursor, which the table hides
         return "\n".join([*lines, log_hint(self.root), ""])
-
-    @staticmethod
-    def _shown_ids(watched: Sequence[Watched]) -> str:
-        """Format ids; of many, only the first and last of each job."""
-        by_job: dict[str, list[str]] = {}
-        for job, id_ in dict.fromkeys((w.job, queue_id(w.id)) for w in watched):
-            by_job.setdefault(job, []).append(id_)
-        if sum(map(len, by_job.values())) <= 20:
-            return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"
-        return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())
 
 
 def _why(interrupts: Interrupts) -> str:

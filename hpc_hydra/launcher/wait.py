@@ -6,14 +6,13 @@ Interrupting it does not affect the runs. Must not know: schedulers' commands, h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.launcher.submit import Session
-from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
@@ -22,8 +21,8 @@ from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.status import UNREADABLE, RunView, look
 from hpc_hydra.sweep.store import Sweep, command
 from hpc_hydra.sweep.watch import Watched, Watcher
-from hpc_hydra.ui import summary_table
-from hpc_hydra.ui.progress import common_overrides, complain, log_hint, summary
+from hpc_hydra.ui.progress import complain, log_hint
+from hpc_hydra.ui.run_table import common_overrides, plural
 
 POLL_INTERVAL = 2.0  # seconds between two checks for runs submitted by another process
 
@@ -37,19 +36,8 @@ def wait(sweep: Sweep) -> int:
     recover(sweep, patient=True)
     views = look(sweep)
     session = _WaitSession(sweep, views)
-    outcomes = session.run()
-    assert outcomes is not None
-    runs = [view.run for view in views]
-    return end(runs, outcomes, common_overrides(runs), configured(sweep.root).best)
-
-
-def end(runs: Sequence[Run], outcomes: dict[int, Outcome], common: Collection[str], best: str | None = None) -> int:
-    """Print the table of results and the summary of failures, as the launcher does. Return the exit code."""
-    summary_table.show(runs, outcomes, best)
-    failed = [(run, outcomes[run.num]) for run in runs if outcomes[run.num].status != "completed"]
-    if failed:
-        complain(summary(failed, len(runs), common))
-    return 1 if failed else 0
+    session.run()
+    return session.end(configured(sweep.root).best)
 
 
 _SAVED_KEYS: dict[str, Callable[[Any], Any]] = {
@@ -94,8 +82,9 @@ class _WaitSession(Session):
     def __init__(self, sweep: Sweep, views: Sequence[RunView]) -> None:
         super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
         self.sweep = sweep
+        self.runs = [view.run for view in views]
         self.reporter.total = len(views)
-        self.reporter.common = common_overrides([view.run for view in views])
+        self.reporter.common = common_overrides(self.runs)
         self._open: set[int] = set()  # runs that are not submitted yet
         self._looked = 0.0
         self._take(views)
@@ -140,7 +129,7 @@ class _WaitSession(Session):
     def _interrupted(self) -> None:
         self.reporter.stop()
         active: list[Watched] = self._active
-        complain(f"stopped waiting; {len(active)} runs continue. {log_hint(self.root)}")
+        complain(f"stopped waiting for {plural(len(active), 'run')}\n{log_hint(self.root)}")
         raise KeyboardInterrupt
 
     def _close(self) -> None:

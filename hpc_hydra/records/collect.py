@@ -21,8 +21,10 @@ from hpc_hydra.records.files import is_there, read_bytes
 from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
+from hpc_hydra.records.user_line import user_line
 
 LAST_LINES = 20
+_TRACEBACK = 500  # lines of a log in which a traceback is looked for
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TAIL = 64 * 1024  # bytes read from the end of a log
 _LARGEST_RESULT = 1_000_000  # bytes of a command's result
@@ -107,17 +109,18 @@ def collect(
     cause = first_cause(ends)
     if cause is not None:
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
-        lines = last_lines(Path(log))
+        lines = last_lines(Path(log), _TRACEBACK)
         return Outcome(
             **common,
             status="failed",
+            where=_where(cause, lines),
             exit_code=cause.exit_code,
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_join(_rank_failure(cause, lines, status), gone),
+            reason=_join(_rank_failure(cause, lines[-LAST_LINES:], status), gone),
             log=log,
-            last_lines=lines,
+            last_lines=lines[-LAST_LINES:],
         )
 
     state = status.state.value if status is not None else None
@@ -160,6 +163,7 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
         return Outcome(**common, status="completed", exit_code=0, reason=_lost(lost), **result)
     cause = next((group.cause for group in lost if group.cause is not None), None)
     log = Path(cause.log) if cause is not None and cause.log else None
+    lines = last_lines(log, _TRACEBACK) if log else ()
     return Outcome(
         **common,
         status="failed",
@@ -168,8 +172,9 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
         host=cause.host if cause is not None else None,
         signal=cause.signal if cause is not None else None,
         reason=_lost(lost) or "too few replicas are left",
+        where=_where(cause, lines) if cause is not None else None,
         log=str(log) if log else None,
-        last_lines=last_lines(log) if log else (),
+        last_lines=lines[-LAST_LINES:],
     )
 
 
@@ -288,8 +293,19 @@ def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
         return " ".join(end.error.split())
     if end.signal:
         return f"killed by {_signal_name(end.signal)}"
-    error = next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
+    error = _exception(lines)
     return f"exit code {end.exit_code} ({error})" if error else f"exit code {end.exit_code}"
+
+
+def _exception(lines: Sequence[str]) -> str | None:
+    return next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
+
+
+def _where(end: RankEnd, lines: Sequence[str]) -> str | None:
+    """Return the line of the user's code that failed: from its traceback, else from a log that ends with one."""
+    if end.traceback or not _exception(lines[-LAST_LINES:]):
+        return user_line(end.traceback or "")
+    return user_line("\n".join(lines))
 
 
 def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:

@@ -89,6 +89,7 @@ class Outcome:
     host: str | None = None
     signal: int | None = None
     reason: str | None = None  # one line: "rank 2 on node01: ValueError: boom"
+    where: str | None = None  # the user's own line in the traceback: "/home/me/train.py:42 in main: loss.backward()"
     log: str | None = None  # path of the log that shows the reason
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None

@@ -1,4 +1,4 @@
-"""Progress of a sweep: a live table in a terminal, one line per change elsewhere, a summary of failures at the end.
+"""Progress of a sweep: a live table in a terminal, one line per change elsewhere.
 
 Must not know: how runs are submitted or watched.
 """
@@ -6,20 +6,25 @@ Must not know: how runs are submitted or watched.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat.command_line import at_command_line
 from hpc_hydra.records import ending
+from hpc_hydra.records.types import queue_id
 from hpc_hydra.sweep.store import command
-from hpc_hydra.ui import streams
+from hpc_hydra.ui import run_table, streams
+from hpc_hydra.ui.run_table import Row
+from hpc_hydra.ui.run_table import common_overrides as common_overrides
+from hpc_hydra.ui.run_table import printable as printable
+from hpc_hydra.ui.run_table import shown_overrides as shown_overrides
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn
@@ -28,19 +33,8 @@ if TYPE_CHECKING:
     from hpc_hydra.records.types import Outcome
     from hpc_hydra.sweep.watch import Watched
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-LONG = 200  # characters of an override; longer ones are abbreviated
-MANY = 20  # maximum number of runs listed individually
 SOON = 10.0  # seconds until reasons of pending runs are printed
-_COLOURS = {
-    "pending": "yellow",
-    "running": "cyan",
-    "completed": "green",
-    "failed": "red",
-    "timeout": "red",
-    "lost": "red",
-    "cancelled": "magenta",
-}
+MANY = 20  # maximum number of runs listed individually
 
 
 def say(text: str, *, to: TextIO | None = None) -> None:
@@ -116,33 +110,22 @@ def finish(results: Sequence[JobReturn], *, by_us: bool) -> None:
     _ = failed[0].return_value
 
 
-def printable(text: str) -> str:
-    """Return one line in which control and unencodable characters are escaped: ``\\x1b``."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
-def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
-    """Return the overrides of a run as text, without those in ``common``."""
-    shown = " ".join(_brief(o) for o in overrides if not o.startswith("hydra.") and o not in common)
-    return printable(shown) or "(no overrides)"
-
-
-def _brief(override: str) -> str:
-    return override if len(override) <= LONG else f"{override[: LONG // 2]}… ({len(override)} characters)"
-
-
-def common_overrides(runs: Sequence[Run]) -> frozenset[str]:
-    """Return the overrides that all of several runs share."""
-    if len(runs) < 2:
-        return frozenset()
-    return frozenset(runs[0].told).intersection(*(run.told for run in runs[1:]))
-
-
 class Reporter:
-    """Reports changes while a launcher waits."""
+    """Reports changes while a launcher waits.
 
-    def __init__(self, total: int, common: Collection[str] = (), stream: TextIO | None = None) -> None:
-        self.total, self.common, self.stream = total, common, stream or sys.stdout
+    Args:
+        common: overrides that all runs share.
+        newest: returns the newest output of a running run, for its note; called for the runs that are shown.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        common: Collection[str] = (),
+        stream: TextIO | None = None,
+        newest: Callable[[Run], str] = lambda run: "",
+    ) -> None:
+        self.total, self.common, self.stream, self.newest = total, common, stream or sys.stdout, newest
         self._live: Any = None
         self._begun = time.monotonic()
         self._reasons: set[str] = set()  # already printed
@@ -170,20 +153,18 @@ class Reporter:
                 live.stop()
 
     def changed(self, changed: Sequence[Watched]) -> None:
-        """Print one line per change without a live table, and per failure with one."""
-        for watched in changed:
-            if self._live is None:
-                say(_line(watched, self.common), to=self.stream)
-            elif watched.outcome is not None and watched.outcome.status != "completed":
-                with streams.spoken():
-                    self._live.console.print(_line(watched, self.common), markup=False, highlight=False)
+        """Print one line per change, unless the live table shows it."""
+        for watched in changed if self._live is None else ():
+            say(_line(watched, self.common), to=self.stream)
 
     def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
         """Redraw the table; without a table print why runs are pending, once per reason."""
         seconds = time.monotonic() - self._begun
         if self._live is not None:
             with streams.spoken():
-                self._live.update(_table(watched, self.total, seconds, message, self.common), refresh=True)
+                size = self._live.console.size
+                table = live_table(watched, self.total, seconds, message, self.newest, size)
+                self._live.update(table, refresh=True)
         elif seconds > SOON:
             waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)
             for reason in [reason for reason in waiting if reason not in self._reasons]:
@@ -202,68 +183,88 @@ def _line(watched: Watched, common: Collection[str]) -> str:
     return f"{text} [{shown_overrides(watched.run.told, common)}]"
 
 
-def _table(watched: Sequence[Watched], total: int, seconds: float, message: str | None, common: Collection[str]) -> Any:
-    from rich.console import Group
-    from rich.table import Table
+def live_table(
+    watched: Sequence[Watched],
+    total: int,
+    seconds: float,
+    message: str | None,
+    newest: Callable[[Run], str],
+    size: tuple[int, int],
+) -> Any:
+    """Return the live table, for rich.
+
+    Args:
+        seconds: since the launcher has begun to wait.
+        message: why the scheduler cannot be queried.
+        size: columns and lines of the terminal.
+    """
     from rich.text import Text
 
-    counts = Counter(w.word for w in watched)
-    head = Text(f"{total} runs, {_duration(seconds)}: ")
-    for word, count in counts.items():
-        head.append(f"{count} {word}  ", style=_COLOURS.get(word, ""))
-    table = Table(box=None, pad_edge=False)
-    for column in ("run", "job", "state", "overrides", ""):
-        table.add_column(column, overflow="ellipsis", no_wrap=True)
-    rows = list(watched)
-    if len(rows) > MANY:
-        first = [w for w in rows if w.word not in ("pending", "completed")] or [w for w in rows if not w.is_done]
-        rows = first[:MANY]
-    for w in rows:
-        state = Text(w.word, style=_COLOURS.get(w.word, ""))
-        overrides = Text(shown_overrides(w.run.told, common))
-        table.add_row(str(w.run.num), Text(w.id), state, overrides, Text(_detail(w)))
-    parts: list[Any] = [head, table]
-    if len(watched) > len(rows):
-        parts.append(Text(f"… and {len(watched) - len(rows)} more", style="dim"))
-    if message:
-        parts.append(Text(f"the scheduler does not answer: {message}", style="yellow"))
-    return Group(*parts)
+    width, height = size
+    rows = [row_of(one) for one in watched]
+    waiting = max(0, total - len(rows))  # not submitted yet
+    words = [row.word for row in rows] + ["unsubmitted"] * waiting
+    head: list[Any] = [run_table.counts(words, f", {run_table.clock(seconds)}", width)]
+    every, line = run_table.heading([one.run for one in watched]) if watched else ((), "")
+    if line:
+        head.append(Text(run_table.cut(line, width), style="dim"))
+    tail = [Text(f"the scheduler does not answer: {message}", style="yellow")] if message else []
+    most = max(1, min(MANY, height - len(head) - len(tail) - 3))  # header, "… and more", cursor
+    while True:
+        shown = run_table.urgent(rows, most)
+        noted = [replace(row, note=newest(row.run)) if row.word == "running" and not row.note else row for row in shown]
+        table = run_table.lines(noted, width, common=every, brief=True)
+        if len(head) + len(table) + len(tail) + 2 <= height or most == 1:
+            break
+        most = max(1, most * 2 // 3)  # notes below their runs need lines, too
+    if len(shown) < len(rows):
+        tail.insert(0, run_table.rest(rows, shown))
+    return run_table.show(head, table, tail)
 
 
-def _detail(watched: Watched) -> str:
+def row_of(watched: Watched) -> Row:
+    """Return the row of a run in the queue."""
+    run, status = watched.run, watched.status
     if watched.outcome is not None:
-        return printable(ending.reason(watched.outcome, watched.run.plan.request.time_limit))
-    status = watched.status
+        return run_table.ended(run, watched.outcome, watched.id)
+    seconds, note = None, "" if status.reason == "None" else status.reason
     if watched.word == "pending" and status.start:
         starts = f"starts about {time.strftime('%H:%M', time.localtime(status.start))}"
-        return ", ".join(filter(None, (starts, printable(status.reason))))
+        note = ", ".join(filter(None, (starts, note)))
     if watched.word == "running" and status.start:
-        return _duration(time.time() - status.start)
-    return printable(status.reason)
+        seconds = time.time() - status.start
+    return Row(run, watched.id, watched.word, seconds, note)
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(max(0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def rows_of(
+    runs: Sequence[Run], watched: Sequence[Watched], outcomes: Mapping[int, Outcome]
+) -> tuple[list[Row], dict[int, Outcome]]:
+    """Return the rows and outcomes of runs in any state, in order."""
+    by_num = {one.run.num: one for one in watched}
+    known = {num: one.outcome for num, one in by_num.items() if one.outcome is not None} | dict(outcomes)
+    rows = []
+    for run in sorted(runs, key=lambda run: run.num):
+        one = by_num.get(run.num)
+        if run.num in known:
+            rows.append(run_table.ended(run, known[run.num], one.id if one is not None else ""))
+        else:
+            rows.append(row_of(one) if one is not None else Row(run, "", "unsubmitted"))
+    return rows, known
 
 
-def summary(failed: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
-    """Return the failures of a sweep as text: run, overrides, rank, reason, log and its last lines."""
-    lines = [f"hpc_hydra: {len(failed)} of {total} run{'s' if total != 1 else ''} failed"]
-    for run, outcome in failed[:MANY]:
-        lines += ["", f"  run {run.num}  {shown_overrides(run.told, common)}"]
-        lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
-        advice = ending.advice(outcome)
-        lines += [f"    look at: {advice}"] if advice else []
-        if outcome.log:
-            lines.append(f"    log: {outcome.log}")
-            lines += [f"    | {printable(line)}" for line in outcome.last_lines[-8:]]
-    if len(failed) > MANY:
-        lines += ["", f"  … and {len(failed) - MANY} more: runs " + " ".join(str(r.num) for r, _ in failed[MANY:])]
-    return "\n".join(lines)
+def shown_ids(watched: Sequence[Watched]) -> str:
+    """Return the ids of jobs as text; of many, only the first and last of each job."""
+    by_job: dict[str, list[str]] = {}
+    for job, id_ in dict.fromkeys((one.job, queue_id(one.id)) for one in watched):
+        by_job.setdefault(job, []).append(id_)
+    if sum(map(len, by_job.values())) <= MANY:
+        return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"
+    return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())
 
 
 def log_hint(sweep: Path) -> str:
-    """Return the commands to query and cancel a sweep."""
-    return f"sweep: {sweep}\n  {command('status', sweep)}    {command('cancel', sweep)}"
+    """Return the commands to query and cancel a sweep, each on a line of its own, with the shortest path."""
+    with suppress(OSError, ValueError):  # the current directory may be gone, or the sweep elsewhere
+        below = sweep.relative_to(Path.cwd())
+        return "\n".join([f"sweep: {sweep}", f"  {command('status', below)}", f"  {command('cancel', below)}"])
+    return "\n".join([f"sweep: {sweep}", f"  {command('status', sweep)}", f"  {command('cancel', sweep)}"])

@@ -1,4 +1,4 @@
-"""The table at the end of a sweep: the overrides, state and returned value of each run.
+"""The end of a sweep: a table of overrides, states and returned values, the best run, and what failed.
 
 Must not know: how runs are submitted or watched.
 """
@@ -6,48 +6,99 @@ Must not know: how runs are submitted or watched.
 from __future__ import annotations
 
 import math
-import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from hpc_hydra.ui import streams
-from hpc_hydra.ui.progress import MANY, common_overrides, printable, say
+from hpc_hydra.records import ending
+from hpc_hydra.ui import run_table, streams
+from hpc_hydra.ui.progress import complain
+from hpc_hydra.ui.run_table import Row, common_overrides, numbers, plural, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hpc_hydra.records.batching import Run
     from hpc_hydra.records.types import Outcome
 
-_WIDTH = 160  # columns, without a terminal
+_MANY = 40  # with more runs, only those that are not completed are listed
+_FAILURES = 20  # maximum number of failures that are told in full
+_LINES = 8  # lines of the log of a failure
 
 
-def table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: run, distinguishing overrides, world size, state, seconds, returned values."""
-    own = [dict(map(_split, overrides)) for overrides in _apart(runs)]
-    given = [_values(outcomes[run.num]) for run in runs]
+def conclude(rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
+    """Print the table, the best run by ``best`` (`launch.best`), and on standard error what failed."""
+    with streams.spoken():
+        console = streams.console(file=sys.stdout, highlight=False)
+        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+        print()
+        streams.console(file=sys.stdout, highlight=False, width=width).print(drawn(rows, outcomes, width), crop=False)
+        if best is not None and len(rows) > 1:
+            print(winner([row.run for row in rows], outcomes, best), flush=True)
+    failed = [(row.run, outcomes[row.run.num]) for row in rows if row.run.num in outcomes]
+    failed = [(run, outcome) for run, outcome in failed if outcome.status != "completed"]
+    if failed:
+        complain(summary(failed, len(rows), common_overrides([row.run for row in rows])))
+
+
+def drawn(rows: Sequence[Row], outcomes: Mapping[int, Outcome], width: int) -> Any:
+    """Return the table, for rich: a column for each key and each returned value where they have room."""
+    common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
+    head = [
+        run_table.counts((row.word for row in rows), width=width),
+        *(run_table.wrapped(line, width) if line else []),
+    ]
+    if len(rows) <= _MANY:
+        for overrides in run_table.variants([row.run for row in rows], common):
+            whole = run_table.grid(*table(rows, outcomes, overrides), width)
+            if whole:
+                return run_table.show(head, whole)
+    shown, tail = list(rows), []
+    if len(rows) > _MANY:
+        shown = run_table.urgent([row for row in rows if row.word != "completed"], _MANY)
+        tail = [run_table.rest(rows, shown, "; hpc-hydra results shows them")]
+    noted = [replace(row, note=_note(row, outcomes.get(row.run.num))) for row in shown]
+    return run_table.show(head, run_table.lines(noted, width, common=common) if noted else [], tail)
+
+
+def _note(row: Row, outcome: Outcome | None) -> str:
+    """Return the returned values of a run, or why it was cancelled; failures are told below the table."""
+    if outcome is None or row.word == "completed":
+        values = _values(outcome).items() if outcome is not None else ()
+        return "; ".join(filter(None, (", ".join(f"{name}={value}" for name, value in values), row.note)))
+    return row.note if row.word == "cancelled" else ""
+
+
+def table(
+    rows: Sequence[Row], outcomes: Mapping[int, Outcome], overrides: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: run, job, state, time, world size, a column for each key and returned value, notes.
+
+    Args:
+        overrides: of each row.
+    """
+    found = [outcomes.get(row.run.num) for row in rows]
+    own = [dict(map(_split, each)) for each in overrides]
+    given = [_values(outcome) if outcome is not None else {} for outcome in found]
     keys = list(dict.fromkeys(key for one in own for key in one))
     names = list(dict.fromkeys(name for one in given for name in one))
-    rows = [
+    cells = [
         [
-            str(run.num),
-            *(overrides.get(key, "") for key in keys),
-            str(outcomes[run.num].world_size or ""),
-            outcomes[run.num].status,
-            _seconds(outcomes[run.num]),
-            *(values.get(name, "") for name in names),
+            str(row.run.num),
+            row.job or "-",
+            row.word,
+            run_table.time_of(row),
+            str((outcome.world_size if outcome is not None else None) or ""),
+            *(values.get(key, "") for key in keys),
+            *(result.get(name, "") for name in names),
+            row.note if row.word in ("completed", "cancelled") else "",
         ]
-        for run, overrides, values in zip(runs, own, given, strict=True)
+        for row, outcome, values, result in zip(rows, found, own, given, strict=True)
     ]
     shown = [name if name not in keys else f"result.{name}" for name in names]
-    return ["run", *keys, "world size", "state", "seconds", *shown], rows
-
-
-def show(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
-    """Print the table; for many runs only a line of counts. ``best`` is `launch.best`."""
-    _table(runs, outcomes)
-    if best is not None and len(runs) > 1:
-        with streams.spoken():
-            print(winner(runs, outcomes, best), flush=True)
+    columns = ["run", "job", "state", "time", "world size", *keys, *shown, "note"]
+    used = [at for at, name in enumerate(columns) if at < 4 or any(cell[at] for cell in cells)]
+    return [columns[at] for at in used], [[cell[at] for at in used] for cell in cells]
 
 
 def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> str:
@@ -83,6 +134,59 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
+def summary(ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
+    """Return what failed as text: the user's line of the traceback, run, overrides, rank, reason, log and last lines.
+
+    Failures with the same line and reason are told once. Cancelled runs are counted, not told.
+    """
+    failed = [(run, outcome) for run, outcome in ended if outcome.status != "cancelled"]
+    cancelled = [run for run, outcome in ended if outcome.status == "cancelled"]
+    were = f"{len(cancelled)} {'was' if len(cancelled) == 1 else 'were'} cancelled ({numbers(cancelled)})"
+    if not failed:
+        return f"hpc_hydra: of {plural(total, 'run')}, {were}"
+    head = f"hpc_hydra: {len(failed)} of {plural(total, 'run')} failed" + (f", {were}" if cancelled else "")
+    same: dict[tuple[str, ...], list[tuple[Run, Outcome]]] = {}
+    for run, outcome in failed:
+        kind = (outcome.status, outcome.where, _kind(outcome)) if outcome.where else (str(run.num),)
+        same.setdefault(kind, []).append((run, outcome))
+    told = [head]
+    for several in list(same.values())[:_FAILURES]:
+        told += ["", *_failure(several, common)]
+    if len(same) > _FAILURES:
+        left = [run for several in list(same.values())[_FAILURES:] for run, _ in several]
+        told += ["", f"  … and {len(left)} more: {numbers(left, 1000)}"]
+    return "\n".join(told)
+
+
+def _kind(outcome: Outcome) -> str:
+    """Return the reason of a failure without the rank, which differs between runs."""
+    return (outcome.reason or "").partition(": ")[2]
+
+
+def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str]) -> list[str]:
+    run, outcome = several[0]
+    lines = [f"  run {run.num}  {shown_overrides(run.told, common)}"]
+    if outcome.where:
+        lines.append(f"    {printable(_from_here(outcome.where))}")
+    lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
+    advice = ending.advice(outcome)
+    lines += [f"    look at: {advice}"] if advice else []
+    if outcome.log:
+        lines.append(f"    log: {outcome.log}")
+        lines += [f"    | {printable(line)}" for line in outcome.last_lines[-_LINES:]]
+    if len(several) > 1:
+        lines.append(f"    the same: {numbers([other for other, _ in several[1:]], 100)}")
+    return lines
+
+
+def _from_here(where: str) -> str:
+    """Return a line of a file with its path relative to the current directory, if it is below."""
+    try:
+        return where.removeprefix(f"{Path.cwd()}/")
+    except OSError:
+        return where
+
+
 def _apart(runs: Sequence[Run]) -> list[list[str]]:
     """Return for each run the overrides that not all runs share; empty for a single run."""
     if len(runs) < 2:
@@ -91,49 +195,9 @@ def _apart(runs: Sequence[Run]) -> list[list[str]]:
     return [[o for o in run.told if o not in common and not o.startswith("hydra.")] for run in runs]
 
 
-def _table(runs: Sequence[Run], outcomes: Mapping[int, Outcome]) -> None:
-    if len(runs) > 2 * MANY:
-        done = sum(outcomes[run.num].status == "completed" for run in runs)
-        say(f"{done} of {len(runs)} runs completed; hpc-hydra results shows them")
-        return
-    from rich.table import Table
-
-    columns, rows = table(runs, outcomes)
-    width = shutil.get_terminal_size((_WIDTH, 24)).columns
-    if _needed(columns, rows) > width:
-        with streams.spoken():
-            print("\n" + "\n".join(_line(columns, row) for row in rows), flush=True)
-        return
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        drawn.add_column(
-            column, overflow="fold", justify="right" if column in ("run", "world size", "seconds") else "left"
-        )
-    for row in rows:
-        drawn.add_row(*row)
-    with streams.spoken():
-        print()
-        streams.console(file=sys.stdout, width=width, markup=False, highlight=False).print(drawn)
-
-
-def _needed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the width of the table, with two spaces between columns."""
-    return sum(max(map(len, column)) + 2 for column in zip(columns, *rows, strict=True)) - 2
-
-
-def _line(columns: Sequence[str], row: Sequence[str]) -> str:
-    """Return a row as text for a table that is too wide: non-empty columns, each with its name."""
-    cells = [f"{name} {cell}" for name, cell in zip(columns[1:], row[1:], strict=True) if cell]
-    return printable(f"run {row[0]}: " + ", ".join(cells))
-
-
 def _split(override: str) -> tuple[str, str]:
     key, _, value = override.lstrip("+").partition("=")
     return key, value
-
-
-def _seconds(outcome: Outcome) -> str:
-    return f"{outcome.ended - outcome.started:.1f}" if outcome.started and outcome.ended else ""
 
 
 def _values(outcome: Outcome) -> dict[str, str]:

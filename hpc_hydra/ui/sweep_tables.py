@@ -9,32 +9,18 @@ import csv
 import io
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.records import ending
-from hpc_hydra.ui import streams
-from hpc_hydra.ui.progress import common_overrides, printable, shown_overrides
+from hpc_hydra.ui import run_table, streams
+from hpc_hydra.ui.run_table import Row, common_overrides, printable
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
 
-COLOURS = {
-    "pending": "yellow",
-    "running": "cyan",
-    "completed": "green",
-    "failed": "red",
-    "timeout": "red",
-    "lost": "red",
-    "cancelled": "magenta",
-    "unsubmitted": "yellow",
-    "unknown": "yellow",
-    "unreadable": "red",
-}
 NARROW = 80  # columns; narrower terminals wrap lines of this width
-_COLUMNS = ("run", "state", "job", "attempt", "time", "overrides", "reason")
 
 
 MANY = 200  # with more runs, only counts and runs of interest are shown
@@ -54,46 +40,28 @@ def of_interest(views: Sequence[RunView]) -> list[RunView]:
     return sorted(sorted(chosen, key=lambda v: order.get(v.word, 9))[:_OF_INTEREST], key=lambda v: v.run.num)
 
 
-def status(views: Sequence[RunView], *, head: str = "", every: bool = False) -> Any:
-    """Return the table of `hpc-hydra status` for rich; for many runs only those of interest, unless ``every``."""
-    whole, views = views, list(views) if every else of_interest(views)
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+def status(views: Sequence[RunView], *, head: str = "", every: bool = False, width: int | None = None) -> Any:
+    """Return the table of `hpc-hydra status` for rich; for many runs only those of interest, unless ``every``.
 
-    common = common_overrides([view.run for view in whole])
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in _COLUMNS:
-        wide = column in ("overrides", "reason")
-        table.add_column(
-            column, justify="right" if column in ("run", "time") else "left", no_wrap=not wide, overflow="fold"
-        )
-    for view in views:
-        table.add_row(
-            str(view.run.num),
-            Text(view.word, style=COLOURS[view.word]),
-            Text(view.id or "-"),
-            str(view.attempt or "-"),
-            duration(view.seconds),
-            Text(shown_overrides(view.run.told, common)),
-            Text(printable(view.reason)),
-        )
-    parts: list[Any] = [Text(head)] if head else []
-    parts += [counts(whole), *([table] if views else [])]
-    if len(views) < len(whole):
-        parts.append(Text(f"… and {len(whole) - len(views)} more: --all, or RUNS (failed, 0-99, lr=0.1)", style="dim"))
-    return Group(*parts)
+    Args:
+        width: columns; by default those of the terminal, or unlimited.
+    """
+    if width is None:
+        console = streams.console()
+        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+    rows = [row_of(view) for view in views]
+    shown = rows if every else [row_of(view) for view in of_interest(views)]
+    common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
+    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
+    top += run_table.wrapped(line, width) if line else []
+    table = run_table.lines(shown, width, common=common) if shown else []
+    hint = "; --all, or RUNS (failed, 0-99, lr=0.1)"
+    return run_table.show(top, table, [run_table.rest(rows, shown, hint)] if len(shown) < len(rows) else [])
 
 
-def counts(views: Sequence[RunView]) -> Any:
-    """Return the number of runs in each state, for rich."""
-    from rich.text import Text
-
-    text = Text(f"{len(views)} run{'s' if len(views) != 1 else ''}: ")
-    for number, (word, count) in enumerate(Counter(view.word for view in views).items()):
-        text.append(", " if number else "")
-        text.append(f"{count} {word}", style=COLOURS[word])
-    return text
+def row_of(view: RunView) -> Row:
+    """Return the row of a run."""
+    return Row(view.run, view.id, view.word, view.seconds, view.reason, view.attempt)
 
 
 def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
@@ -233,11 +201,6 @@ def as_json(data: Any) -> str:
     return text
 
 
-def duration(seconds: float | None) -> str:
-    """Return a duration as text; a dash if unknown."""
-    return "-" if seconds is None else ending.duration(seconds)
-
-
 def draw(what: Any) -> None:
     """Print a table; only a terminal limits its width."""
     if isinstance(what, str):
@@ -246,9 +209,9 @@ def draw(what: Any) -> None:
 
     console = streams.console(highlight=False, soft_wrap=False)
     if not console.is_terminal:
-        console = streams.console(highlight=False, width=1000)
+        console = streams.console(highlight=False, width=run_table.UNLIMITED)
     elif console.width < NARROW:  # the terminal wraps lines; rich would drop columns
         console = streams.console(highlight=False, width=NARROW)
     with console.capture() as captured:
-        console.print(what)
+        console.print(what, crop=False)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)

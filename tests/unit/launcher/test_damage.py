@@ -186,7 +186,7 @@ def test_a_run_whose_directory_may_not_be_read_is_a_row(sweep: Path) -> None:
     (sweep / "0").chmod(0)
     out, err = as_ordinary_user(f"status {sweep}", f"results {sweep}", f"status unreadable {sweep}", f"logs 0 {sweep}")
     rows = [line for line in out if "unreadable" in line]
-    assert "Permission denied" in " ".join(rows) and any(line.startswith("  1  completed") for line in out)
+    assert "Permission denied" in " ".join(rows) and any(line.startswith("  1  job0.1  completed") for line in out)
     assert [line for line in out if line in ("0", "2")] == ["0", "0", "0", "2"], (out, err)
 
 

@@ -13,7 +13,8 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.returned import check_best
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.ui.summary_table import show, table, winner
+from hpc_hydra.ui.run_table import ended as ended_row
+from hpc_hydra.ui.summary_table import conclude, winner
 
 from .conftest import App
 from .fakes import plan, runs
@@ -69,30 +70,30 @@ def ended(num: int, value: Any) -> Outcome:
     return Outcome(num, "completed", 0, result=value, result_kind="json", world_size=2, started=10.0, ended=12.5)
 
 
-def test_the_table_of_a_lone_run_is_what_it_returned() -> None:
-    """Nothing sets it apart from others; what was typed need not be told."""
+def concluded(runs: list[Run], outcomes: dict[int, Outcome], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    conclude([ended_row(run, outcomes[run.num], f"7_{run.num}") for run in runs], outcomes)
+    return capsys.readouterr().out.strip().splitlines()
+
+
+def test_the_table_of_a_lone_run_is_what_it_returned(capsys: pytest.CaptureFixture[str]) -> None:
     lone = Run(0, ("scheduler=local", "resources.nodes=2", "lr=0.1"), plan(), Path("/s"), 0)
-    columns, rows = table([lone], {0: ended(0, {"loss": 0.5})})
-    assert columns == ["run", "world size", "state", "seconds", "loss"]
-    assert rows == [["0", "2", "completed", "2.5", "0.5"]]
+    assert concluded([lone], {0: ended(0, {"loss": 0.5})}, capsys) == [
+        "1 run: 1 completed",
+        "overrides: scheduler=local resources.nodes=2 lr=0.1",
+        "run  job  state       time  world size  loss",
+        "  0  7_0  completed  2.5 s  2           0.5",
+    ]
     assert winner([lone], {0: ended(0, 1.0)}, "min") == "best: run 0, result 1"
 
 
-def test_a_table_that_would_be_too_wide_is_a_line_for_each_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    several = [
-        Run(n, ("scheduler=local", f"model.width={n}", f"path=/data/{n}"), plan(), Path("/s"), 0) for n in (0, 1)
-    ]
-    outcomes = {0: ended(0, {"loss": 0.5}), 1: Outcome(1, "failed", 1)}
-    monkeypatch.setenv("COLUMNS", "200")
-    show(several, outcomes)
-    assert capsys.readouterr().out.split()[:5] == ["run", "model.width", "path", "world", "size"]
-    monkeypatch.setenv("COLUMNS", "50")
-    show(several, outcomes)
-    assert capsys.readouterr().out.strip().splitlines() == [
-        "run 0: model.width 0, path /data/0, world size 2, state completed, seconds 2.5, loss 0.5",
-        "run 1: model.width 1, path /data/1, state failed",
+def test_a_table_has_a_column_for_each_key_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    several = [Run(n, ("scheduler=local", f"optim.lr={n}", f"path=/d/{n}"), plan(), Path("/s"), 0) for n in (0, 1)]
+    assert concluded(several, {0: ended(0, {"loss": 0.5}), 1: Outcome(1, "failed", 1)}, capsys) == [
+        "2 runs: 1 completed, 1 failed",
+        "all runs: scheduler=local",
+        "run  job  state       time  world size  optim.lr  path  loss",
+        "  0  7_0  completed  2.5 s  2           0         /d/0  0.5",
+        "  1  7_1  failed         -              1         /d/1",
     ]
 
 

@@ -20,13 +20,13 @@ from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui.progress import (
     MANY,
     Reporter,
-    _table,
     common_overrides,
+    live_table,
     log_hint,
     reported,
     shown_overrides,
-    summary,
 )
+from hpc_hydra.ui.summary_table import summary
 
 from .conftest import ROOT, App
 from .fakes import plan, runs
@@ -91,7 +91,7 @@ def test_the_table_says_when_a_run_starts_and_why_it_waits() -> None:
     (one,) = watched(1)
     one.status = JobStatus(State.PENDING, reason="Resources: not free", start=1800000000.0)
     console = Console(file=io.StringIO(), width=120)
-    console.print(_table([one], 1, 1, None, ()))
+    console.print(live_table([one], 1, 1, None, lambda run: "", (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "starts about " in text and ", Resources: not free" in text
 
@@ -109,7 +109,7 @@ def test_the_table_of_many_runs_stays_small() -> None:
     many = watched(1000)
     many[700].outcome = Outcome(700, "failed", 1, reason="[red]boom[/red]")
     console = Console(file=io.StringIO(), width=120)
-    console.print(_table(many, 1000, 61, "socket timed out", ()))
+    console.print(live_table(many, 1000, 61, "socket timed out", lambda run: "", (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(text.splitlines()) < MANY + 6
     assert "1000 runs, 1:01" in text and "999 pending" in text and "1 failed" in text
@@ -122,6 +122,7 @@ def test_the_summary_names_run_overrides_reason_log_and_last_lines() -> None:
         for run in runs(Path("/s"), 30)
     ]
     text = summary(failed, 100)
+    assert "cancelled" not in text
     for part in ("30 of 100 runs failed", "run 4  x=4", "rank 2 on n1: boom (exit code 7)", "log: /s/r.log", "| b"):
         assert part in text
     assert "and 10 more: runs 20 21" in text

@@ -14,6 +14,7 @@ from hpc_hydra.records.collect import collect, corrected, is_consequence, last_l
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd
+from hpc_hydra.records.user_line import user_line
 from hpc_hydra.schedulers.base import Cause, JobStatus, State
 
 ATTEMPT = "20260101-000000-77"
@@ -332,3 +333,26 @@ def test_too_few_nodes_to_go_on_are_told_with_the_one_that_was_lost(tmp_path: Pa
     found = outcome(tmp_path, *ends, exit_code=137, world_size=4)
     assert (found.status, found.host) == ("failed", "n1")
     assert found.reason == "the torchrun agent of node 1 was killed by SIGKILL"
+
+
+def frame(file: str, line: int, name: str, source: str) -> str:
+    return f'  File "{file}", line {line}, in {name}\n    {source}\n'
+
+
+BEGIN = "Traceback (most recent call last):\n"
+LIBRARY = frame("/v/lib/python3.11/site-packages/torch/nn.py", 9, "f", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (frame("/h/t.py", 4, "main", "f(x)") + LIBRARY + "E: z", "/h/t.py:4 in main: f(x)"),
+        (f'{LIBRARY}  File "/h/b.py", line 3\n    def\n      ^\nSyntaxError: no', "/h/b.py:3: def"),
+        (f"[rank1]: {BEGIN}[rank1]:   " + frame("/h/t.py", 2, "run", "go()").strip(), "/h/t.py:2 in run: go()"),
+        (BEGIN + frame("/h/a.py", 1, "f", "g") + BEGIN + frame("/h/a.py", 9, "h", "i"), "/h/a.py:9 in h: i"),
+        (frame("/usr/lib/python3.11/json/decoder.py", 9, "f", "y"), None),
+        ("exit code 7", None),
+    ],
+)
+def test_the_users_own_line_of_a_traceback(text: str, line: str | None) -> None:
+    assert user_line(text) == line
