@@ -28,9 +28,10 @@ from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import gc_tuning, rendezvous, warning_signal
 from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
+from hpc_hydra.node.rank.trackers import Metrics
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
-from hpc_hydra.records.metrics import MetricLog, number
+from hpc_hydra.records.metrics import number
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,7 @@ class Dist:
     output_dir: Path | None = None  # Hydra's, the same on all ranks
     replica: int = 0  # the replica group (torchft) whose ranks these are
     num_replicas: int = 1
-    _metrics: MetricLog | None = field(default=None, repr=False, compare=False)
+    _metrics: Metrics | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -83,14 +84,14 @@ class Dist:
     def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
         """Record metrics: ``dist.log(step=10, loss=0.25)``, or ``dist.log({"train/loss": 0.25}, step=10)``.
 
-        Rank 0 appends them to `metrics.jsonl` in the run's directory, where the live table, ``hpc-hydra status``,
-        ``results`` and ``report`` read them. On other ranks, and in replica groups after the first, this does nothing.
-        A line that was written survives a crash of the process. An error of the disk is a warning.
+        Rank 0 appends them to `metrics.jsonl` in the run's directory, and passes them on to active runs of W&B and
+        MLflow in this process and to writers of `log_to`. On other ranks, and in replica groups after the first, this
+        does nothing. A line survives a crash of the process. Errors of the disk and of trackers are warnings.
 
         Args:
             values: metrics by name, for names that are not identifiers.
             step: number of the training step.
-            more: metrics by name. A value is a number, or an array or tensor with one element. Reading a tensor of a
+            more: metrics by name; a value is a number, or an array or tensor with one element. Reading a tensor of a
                 GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are read anyway.
 
         Raises:
@@ -98,7 +99,15 @@ class Dist:
         """
         if self._metrics is not None:
             found = {**values, **more} if values else more
-            self._metrics.write({name: number(name, value) for name, value in found.items()}, step)
+            self._metrics.log({name: number(name, value) for name, value in found.items()}, step)
+
+    def log_to(self, writer: Any) -> None:
+        """Pass later metrics on to ``writer``: a ``SummaryWriter`` of TensorBoard, or a function of values and step.
+
+        Does nothing on ranks that do not `log`. Raises `TypeError` for anything else.
+        """
+        if self._metrics is not None:
+            self._metrics.add(writer)
 
 
 @contextlib.contextmanager
@@ -163,25 +172,21 @@ def distributed(
 
 def _dist(identity: Identity, device: torch.device, backend: str, rank: int, world_size: int) -> Dist:
     info = identity.info
+    metrics = Metrics.of_run(os.environ, _run_directory()) if rank == 0 and not identity.replica else None
     return Dist(
         rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
         identity.request.seed, identity.master_host or info.master_host, _run_directory(), identity.replica,
-        identity.num_replicas, _metric_log() if rank == 0 and not identity.replica else None,
+        identity.num_replicas, metrics,
     )  # fmt: skip
 
 
-def _metric_log() -> MetricLog | None:
-    """Return the log of the run's metrics; None if this process has no output directory."""
-    folder = os.environ.get(envvars.OUTPUT_DIR) or _run_directory()
-    return MetricLog(Path(folder), os.environ.get(envvars.ATTEMPT, "")) if folder else None
-
-
 def _run_directory() -> Path | None:
-    """Hydra's output directory of the run."""
+    """Return Hydra's output directory; without Hydra that of the run."""
     module: Any = sys.modules.get("hydra.core.hydra_config")
     if module is None or not module.HydraConfig.initialized():
-        return None
-    found = module.HydraConfig.get().runtime.output_dir
+        found = os.environ.get(envvars.OUTPUT_DIR)
+    else:
+        found = module.HydraConfig.get().runtime.output_dir
     return Path(str(found)) if found else None
 
 

@@ -1,18 +1,23 @@
-"""Names for experiment trackers, so that a sweep groups itself there: variables that these tools read by themselves.
+"""Experiment trackers: variables by which a sweep groups itself there, and metrics that `Dist.log` passes on.
 
 W&B: docs.wandb.ai/models/track/environment-variables; tried with 0.31. MLflow: MLFLOW_RUN_CONTEXT is a JSON mapping of
 tags, of which `mlflow.runName` is the name; tried with 3.17. MLFLOW_RUN_NAME is what programs of many read themselves.
 TensorBoard reads none; TENSORBOARD_LOGGING_DIR is what our example reads. What is set already stays.
 
-Must not know: whether a tool is used.
+Metrics go to trackers that the program has initialised itself. None is imported here.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from hpc_hydra import envvars
+from hpc_hydra.records.metrics import MetricLog
 
 _LONGEST_NAME, _LONGEST_TAG = 120, 64  # W&B refuses longer ones
 
@@ -45,3 +50,66 @@ _QUIET = tuple(
     for group in ("hydra", "launch", "scheduler", "logging", "monitor", "container", "system")
     for mark in (".", "=", "/")
 )
+
+
+Values = Mapping[str, int | float]
+Tracker = Callable[[Values, int | None], None]
+
+
+class Metrics:
+    """Where metrics of rank 0 go: the file of the run, W&B and MLflow if they have an active run, added writers.
+
+    The error of a tracker is a warning, and the tracker gets no more metrics.
+    """
+
+    def __init__(self, file: MetricLog | None) -> None:
+        self._file = file
+        self._trackers: dict[str, Tracker] = {"wandb": _to_wandb, "mlflow": _to_mlflow}
+
+    @classmethod
+    def of_run(cls, env: Mapping[str, str], output_dir: Path | None) -> Metrics:
+        """Return those of this process; without an output directory they go to trackers alone."""
+        folder = env.get(envvars.OUTPUT_DIR) or output_dir
+        return cls(MetricLog(Path(folder), env.get(envvars.ATTEMPT, "")) if folder else None)
+
+    def __reduce__(self) -> Any:
+        return Metrics, (self._file,)  # other processes have no trackers
+
+    def add(self, writer: Any) -> None:
+        """Add a tracker: an object with the method ``add_scalar`` of TensorBoard's writer, or a function."""
+        if not callable(writer) and not hasattr(writer, "add_scalar"):
+            raise TypeError(f"{writer!r:.80} has no method add_scalar and cannot be called with (values, step)")
+        self._trackers[f"{type(writer).__name__} {id(writer):x}"] = (
+            _to_writer(writer) if hasattr(writer, "add_scalar") else writer
+        )
+
+    def log(self, values: Values, step: int | None) -> None:
+        if self._file is not None:
+            self._file.write(values, step)
+        for name, tracker in list(self._trackers.items()):
+            try:
+                tracker(values, step)
+            except Exception as error:
+                del self._trackers[name]
+                why = f"{type(error).__name__}: {error}"
+                print(f"hpc_hydra: warning: {name.partition(' ')[0]} gets no more metrics: {why}", file=sys.stderr)
+
+
+def _to_wandb(values: Values, step: int | None) -> None:
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    if run is not None:
+        run.log(dict(values), step=step)
+
+
+def _to_mlflow(values: Values, step: int | None) -> None:
+    active = getattr(sys.modules.get("mlflow"), "active_run", None)
+    if active is not None and active() is not None:
+        sys.modules["mlflow"].log_metrics(dict(values), step=step, synchronous=False)
+
+
+def _to_writer(writer: Any) -> Tracker:
+    def log(values: Values, step: int | None) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log

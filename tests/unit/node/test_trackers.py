@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
-from hpc_hydra.node.rank.trackers import variables
+import pytest
+
+from hpc_hydra.node.rank.trackers import Metrics, variables
+from hpc_hydra.records import metrics
 
 from .conftest import Frozen
 
@@ -44,3 +49,51 @@ def test_ranks_have_them(freeze: Callable[..., Frozen]) -> None:
     frozen.env["WANDB_NAME"] = "mine"
     assert frozen.run()[0] == 0
     assert frozen.log().startswith("train ") and frozen.log().rstrip().endswith("| mine")
+
+
+class Writer:
+    """TensorBoard's method."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int | None]] = []
+
+    def add_scalar(self, name: str, value: float, step: int | None) -> None:
+        self.scalars.append((name, value, step))
+
+
+def test_metrics_go_to_active_runs_and_added_writers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[object] = []
+    wandb = SimpleNamespace(run=SimpleNamespace(log=lambda values, step: seen.append(("wandb", values, step))))
+    mlflow = SimpleNamespace(
+        active_run=lambda: "one", log_metrics=lambda values, step, synchronous: seen.append(("mlflow", values, step))
+    )
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    found, writer = Metrics.of_run({"HPC_HYDRA_OUTPUT_DIR": str(tmp_path)}, None), Writer()
+    found.add(writer)
+    found.add(lambda values, step: seen.append(("mine", values, step)))
+    found.log({"loss": 0.5}, 3)
+    assert seen == [(name, {"loss": 0.5}, 3) for name in ("wandb", "mlflow", "mine")]
+    assert writer.scalars == [("loss", 0.5, 3)] and [metric.step for metric in metrics.read(tmp_path)] == [3]
+    with pytest.raises(TypeError, match="has no method add_scalar"):
+        found.add("tensorboard")
+
+
+def test_runs_that_are_not_active_get_nothing_and_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
+    Metrics.of_run({}, None).log({"loss": 0.5}, None)
+    assert "mlflow" not in sys.modules
+
+
+def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(values: object, step: object) -> None:
+        raise ConnectionError("no server")
+
+    found, writer = Metrics(None), Writer()
+    found.add(fails)
+    found.add(writer)
+    for step in (1, 2):
+        found.log({"loss": 0.5}, step)
+    assert capsys.readouterr().err == "hpc_hydra: warning: function gets no more metrics: ConnectionError: no server\n"
+    assert len(writer.scalars) == 2
