@@ -32,13 +32,13 @@ from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, container, registry
+from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.system import allocation
-from hpc_hydra.ui import dry_run_hosts
-from hpc_hydra.ui.dry_run import runs_table, told
+from hpc_hydra.ui import dry_run
+from hpc_hydra.ui.dry_run import told
 from hpc_hydra.ui.progress import complain, say
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         if attached is None:
             return None
         if prepared.settings.launch.dry_run:
-            _show(attached, task)
+            _show(attached, task, preparer, plain=prepared.settings.launch.dry_run == "script")
             return 0
         check_exists(task)
         _check_places(attached, keep=keep)
@@ -212,16 +212,22 @@ def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Stream
     return Streams(path(logging.out, "out.log"), path(logging.err, "err.log"), logging.color_stderr)
 
 
-def _show(attached: Attached, task: Program) -> None:
-    """Print the dry run: the script, then the command that runs it."""
-    path = SweepPaths(attached.spec.sweep).script(JOB)
-    notes = [f"note: {note}" for note in attached.notes]
-    table = runs_table([(Group(attached.run.plan, (attached.run,)), attached.spec, path)])
-    parts = [table, "\n".join(notes), f"# {path}\n{attached.script.rstrip()}"]
-    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(attached.spec).items()]
-    parts.append(f"run by:\n  {shlex.join(attached.command)}")
-    parts.append(dry_run_hosts.show(attached.adapter, attached.spec, attached.run, task))
-    say("\n\n".join(part for part in (*parts, "dry run: nothing was written or run") if part))
+def _show(attached: Attached, task: Program, preparer: Preparer, *, plain: bool) -> None:
+    """Print the dry run; ``plain``: the script alone."""
+    job = (Group(attached.run.plan, (attached.run,)), attached.spec, SweepPaths(attached.spec.sweep).script(JOB))
+    adapters = {attached.run.plan.request.scheduler: attached.adapter}
+    if plain:
+        for note in attached.notes:
+            complain(f"note: {note}")
+        say(scripts.plain([job], adapters))
+        return
+    facts = dry_run.Facts(
+        program=task,
+        origins=lambda group, spec, script: preparer.origins(group.plan, script),
+        filled=preparer.filled if task.fill else lambda run, words: words,
+        by=attached.command,
+    )
+    say(dry_run.show(adapters, [job], attached.notes, facts))
 
 
 def _write(attached: Attached, prepared: Prepared, task: Program) -> None:

@@ -168,6 +168,7 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
     result = Settings(**built)
     _check_names(result)
+    result.launch.dry_run = _dry_run(result.launch.dry_run)
     if result.launch.best is not None and not BEST.fullmatch(result.launch.best):
         fix = "'launch.best=min loss' if runs return {loss: …}, launch.best=max if they return one number"
         raise ConfigError(f"{result.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
@@ -175,6 +176,20 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
         for name, value in env.items():
             env[name] = check_variable(name, value, f"{group}.env.{name}")
     return result
+
+
+def _dry_run(value: Any) -> bool | str:
+    if value == "script" or isinstance(value, bool):
+        return cast("bool | str", value)
+    boolean = {"1": True, "yes": True, "on": True, "y": True, "0": False, "no": False, "off": False, "n": False}
+    try:
+        return _bool(boolean.get(str(value).lower(), value), "launch.dry_run")
+    except ConfigError:
+        raise ConfigError(
+            f"{value!r} is not true, false or script",
+            where="launch.dry_run",
+            fix="launch.dry_run=true, or launch.dry_run=script for the scripts alone",
+        ) from None
 
 
 def check_value(key: str, value: Any) -> Any:

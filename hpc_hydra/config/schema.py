@@ -206,7 +206,7 @@ class MonitorConfig:
 class LaunchConfig:
     """How runs are launched, and what happens to them."""
 
-    dry_run: bool = False
+    dry_run: Any = False  # true | false | script
     setup_only: bool = False
     output_script: Optional[str] = None
     launch_dir: Optional[str] = None

@@ -91,27 +91,24 @@ def check(sources: Iterable[Sequence[str | None]]) -> None:
 
 def place(sources: Iterable[Source], key: str) -> str | None:
     """Return ``FILE, line N`` of the last file that sets a full key; None if none does."""
-    result = None
+    found = places(sources).get(key)
+    return found and f"{found[0]}, line {found[1]}"
+
+
+def places(sources: Iterable[Source]) -> dict[str, tuple[str, int]]:
+    """Return path and line (from 1) of the last file that sets each full key, also of mappings."""
+    found: dict[str, tuple[str, int]] = {}
     for source in sources:
         root, prefix = _composed(source)
-        line = _line(root, [*filter(None, prefix.split("."))], key.split("."))
-        result = f"{source.path}, line {line}" if line else result
-    return result
+        found.update((key, (source.path, line)) for key, line in _lines(root, prefix))
+    return found
 
 
-def _line(node: Any, prefix: Sequence[str], key: Sequence[str]) -> int | None:
-    """Return the line, from 1, of a key in a mapping whose own key is ``prefix``."""
-    rest = key[len(prefix) :]
-    if node is None or list(key[: len(prefix)]) != list(prefix) or not rest:
-        return None
-    line = None
-    for word in rest:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        name, node = next(((name, value) for name, value in pairs if name.value == word), (None, None))
-        if name is None:
-            return None
-        line = int(name.start_mark.line) + 1
-    return line
+def _lines(node: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    for name, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        key = f"{prefix}.{name.value}" if prefix else str(name.value)
+        yield key, int(name.start_mark.line) + 1
+        yield from _lines(value, key)
 
 
 def _composed(source: Source) -> tuple[Any, str]:

@@ -91,13 +91,29 @@ def with_file(
     return error
 
 
+def places(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Return file and line that set each key, of all composed files, ours too; empty if Hydra cannot tell them."""
+    name = config.hydra.job.config_name
+    if name is None:
+        return {}
+    with suppress(Exception):  # Hydra has composed this, and would report the error
+        defaults = loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
+        return yaml_pitfalls.places(_texts(_folders_of(loader, ("hydra",)), defaults))
+    return {}
+
+
 def _choices(config: DictConfig) -> dict[str, str]:
     return {str(k): str(v) for k, v in config.hydra.runtime.choices.items() if v is not None}
 
 
 def _own_folders(loader: ConfigLoader) -> list[Path]:
     """Return the directories of the user's config files."""
-    sources = [source for source in loader.get_sources() if source.provider not in ("hydra", "hpc_hydra")]
+    return _folders_of(loader, ("hydra", "hpc_hydra"))
+
+
+def _folders_of(loader: ConfigLoader, without: Sequence[str]) -> list[Path]:
+    """Return the directories of all config files, without those of some providers."""
+    sources = [source for source in loader.get_sources() if source.provider not in without]
     folders = [Path(source.path) for source in sources if source.scheme() in ("file", "hpc_hydra")]
     return folders + [folder for one in sources if one.scheme() == "pkg" for folder in _folders(one.path)]
 

@@ -10,10 +10,10 @@ import json
 import os
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,21 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.config import load, source
 from hpc_hydra.config.schema import GROUPS, Settings
+from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.hydra_compat import composition
-from hpc_hydra.launcher import checks, override_values
+from hpc_hydra.launcher import checks, origins, override_values
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
+from hpc_hydra.launcher.origins import Sources
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.types import Plan
+from hpc_hydra.records import command_template
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
 from hpc_hydra.schedulers.planner import plan as make_plan
 from hpc_hydra.system import detect
+from hpc_hydra.ui.origins import Origins
 
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # a directory name with a time stamp in seconds
 # Keys that apply to the whole command and cannot differ between runs.
@@ -79,6 +83,7 @@ class Preparer:
     _bases: list[Base] = field(default_factory=list)
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
+    _asked: dict[Plan, Callable[[], Sources]] = field(default_factory=dict)  # of a dry run
     _interpolates: dict[int, bool] = field(default_factory=dict)
     _dirs: dict[Path, int] = field(default_factory=dict)
     _brief: dict[int, bool] = field(default_factory=dict)
@@ -244,8 +249,38 @@ class Preparer:
                 f"{key!r} in the configuration is not a group of hpc_hydra: did you mean {near}?"
                 for key, near in misspelt
             )
-            self._plans[key] = (settings, replace(plan, notes=(*plan.notes, *notes)) if notes else plan)
+            plan = replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+            self._plans[key] = (settings, plan)
+            if settings.launch.dry_run:
+                self._asked.setdefault(plan, partial(self._sources, configured, settings, overrides, base))
         return self._plans[key]
+
+    def origins(self, plan: Plan, script: str) -> Origins:
+        """Return the origins of a plan's directives and variables, in a dry run."""
+        return origins.origins(self._asked[plan](), plan, script)
+
+    def _sources(self, asked: Settings, resolved: Settings, overrides: Sequence[str], base: Base) -> Sources:
+        typed = raw_list(self.master.hydra.overrides.task)
+        chosen = self._files_chosen(base, overrides)
+        files = partial(checks.places, self.loader, base.cfg, chosen)
+        return Sources(asked, resolved, typed, overrides, files, self.attached)
+
+    def filled(self, run: Run, words: Sequence[str]) -> list[str]:
+        """Return the arguments of a command with the values of a run, as far as they are known before its start."""
+        plan = run.plan
+        cfg = self.composer.compose(run.overrides).cfg
+        fix_run(cfg, self.root, run.num, run.dir, job_id="???")
+        with read_write(cfg.hydra), open_dict(cfg.hydra):
+            cfg.hydra.runtime.output_dir = literal(str(run.dir))
+        orig, HydraConfig.instance().cfg = HydraConfig.instance().cfg, cfg  # type: ignore[assignment]
+        try:
+            known = command_template.from_config(cfg, list(words))
+        finally:
+            HydraConfig.instance().cfg = orig
+        known |= {name: MASK for name in known if is_secret(name.rpartition(".")[2], plan.secrets)}
+        known |= {"num_nodes": str(plan.request.nodes), "world_size": str(plan.world_size)}
+        known |= {"procs_per_node": str(plan.request.procs_per_node)}
+        return [command_template.fill(word, lambda name: known.get(name, f"{{{name}}}")) for word in words]
 
     def _refuse_in_system(self, cfg: DictConfig, name: str, near: str) -> None:
         """Refuse a misspelled group in the file of the selected system. In other files, it may be the user's key."""

@@ -93,9 +93,19 @@ class Launch:
         self._jobs += len(jobs)
         used = adapters.named({group.plan.request.scheduler for group in groups})
         if launch.dry_run:
-            hydra_overrides = raw_list(self.master.hydra.overrides.hydra)
-            steps = partial(scripts.steps, plan_key=sweep.plan_key)
-            say(dry_run.show(used, jobs, notes, sweep.program, hydra_overrides, steps))
+            if launch.dry_run == "script":
+                for note in notes:
+                    complain(f"note: {note}")
+                say(scripts.plain(jobs, used, sweep.plan_key))
+                return self._no_results()
+            facts = dry_run.Facts(
+                program=sweep.program,
+                hydra=raw_list(self.master.hydra.overrides.hydra),
+                steps=partial(scripts.steps, plan_key=sweep.plan_key),
+                origins=lambda group, spec, script: preparer.origins(group.plan, script),
+                filled=preparer.filled if sweep.program.fill else lambda run, words: words,
+            )
+            say(dry_run.show(used, jobs, notes, facts))
             return self._no_results()
         awaited = self._confirmed(groups, notes, launch, adapters)
 

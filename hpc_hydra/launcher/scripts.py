@@ -241,6 +241,18 @@ def write(
             write_script(target, text)
 
 
+def plain(jobs: Jobs, adapters: Mapping[str, Scheduler], plan_key: Callable[[Plan], str] = str) -> str:
+    """Return the scripts, one after the other; each begins with the line ``#!/bin/bash``, which no other line is."""
+    texts = []
+    for group, spec, _ in jobs:
+        adapter = adapters[group.plan.request.scheduler]
+        texts.append(adapter.script(spec))
+        for step in steps(group, spec, plan_key):
+            assert isinstance(adapter, Packing)  # `check_packing` was called
+            texts.append(adapter.step_script(step))
+    return "".join(texts).removesuffix("\n")
+
+
 def write_container(specs: Sequence[JobSpec]) -> None:
     """Write the files for the containers of these jobs. Raises `ConfigError` before anything is written."""
     for spec in specs:

@@ -45,6 +45,8 @@ class OptionTable:
         always_ours: options that the adapter writes into each script.
         comma_lists: options whose value is a list with commas.
         repeated: options that a command may contain several times; None: all.
+        explained: option, or ``option=name`` if its value begins with ``name=``, that none of the above tells about →
+            its key, or in words why the adapter writes it.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class OptionTable:
     always_ours: frozenset[str] = frozenset()
     comma_lists: frozenset[str] = frozenset()
     repeated: frozenset[str] | None = None
+    explained: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gpu_options(self) -> frozenset[str]:

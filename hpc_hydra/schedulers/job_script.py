@@ -325,10 +325,15 @@ def write_secrets(spec: JobSpec) -> None:
         write_bytes(path, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
-def _exports(spec: JobSpec) -> Iterator[str]:
+def variables(spec: JobSpec) -> Iterator[str]:
+    """Yield the lines of a script that set the plan's variables, without secrets."""
     for var in spec.plan.redacted.env:
         yield ""
         yield from (line for line in export(var) if line.startswith("#") or not spec.plan.hides(var.name))
+
+
+def _exports(spec: JobSpec) -> Iterator[str]:
+    yield from variables(spec)
     if found := secrets_file(spec):
         names = " ".join(dict.fromkeys(var.name for var in spec.plan.hidden))
         yield from ("", comment(f"secrets, in a file that only you can read: {names}"))

@@ -1,4 +1,4 @@
-"""Text of a dry run: the table of runs, the scripts, the commands, the presets.
+"""Text of a dry run: the table of runs, the origin of each value, the scripts, the commands.
 
 Writes nothing and needs no scheduler on this machine. Must not know: how jobs are submitted.
 """
@@ -6,14 +6,14 @@ Writes nothing and needs no scheduler on this machine. Must not know: how jobs a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from hpc_hydra import envvars
+from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.planning.drawing import replica_groups
 from hpc_hydra.planning.tasks import task_request
-from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.frozen_config import Program
@@ -21,47 +21,106 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import capability_defaults, container
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, Packing
-from hpc_hydra.ui import dry_run_hosts
+from hpc_hydra.schedulers.job_script import command
+from hpc_hydra.ui import columns, dry_run_hosts, origins
+from hpc_hydra.ui.origins import Origins, Row
 from hpc_hydra.ui.progress import common_overrides, shown_overrides
+from hpc_hydra.ui.script_text import differences, without_environment
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
+_MOST = 50  # runs whose commands are listed
+Job = tuple[Group, JobSpec, Path]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a dry run shows beside the jobs.
+
+    Attributes:
+        hydra: overrides of Hydra's own keys on the command line.
+        steps: returns the specs of packed runs.
+        origins: returns the origins of a job's directives and variables, given its script.
+        filled: returns the arguments of a command with the values of a run.
+        by: the command that runs a job, if it is not submitted.
+    """
+
+    program: Program | None = None
+    hydra: Sequence[str] = ()
+    steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: ()
+    origins: Callable[[Group, JobSpec, str], Origins] = lambda group, spec, script: Origins()
+    filled: Callable[[Run, Sequence[str]], Sequence[str]] = lambda run, words: words
+    by: Sequence[str] = ()
 
 
 def show(
-    adapters: dict[str, Scheduler],
-    jobs: Sequence[tuple[Group, JobSpec, Path]],
-    notes: Sequence[str],
-    program: Program | None = None,
-    hydra: Sequence[str] = (),
-    steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: (),
+    adapters: Mapping[str, Scheduler], jobs: Sequence[Job], notes: Sequence[str], facts: Facts | None = None
 ) -> str:
-    """Return the text of a dry run.
-
-    Args:
-        jobs: each group with its spec and the path of its script.
-        hydra: overrides of Hydra's own keys on the command line.
-        steps: returns the specs of packed runs.
-    """
+    """Return the text of a dry run. The table of runs is its beginning and, if that is out of sight, its end."""
     from hpc_hydra.ui import cost
 
-    parts = [runs_table(jobs), cost.told([group for group, _, _ in jobs])]
-    if notes:
-        parts.append("\n".join(f"note: {note}" for note in notes))
-    for group, spec, path in jobs:
-        adapter = adapters[group.plan.request.scheduler]
-        parts.append(_job(adapter, group, spec, path))
-        if program is not None and group.pack is None:
-            parts.append(dry_run_hosts.show(adapter, spec, group.runs[0], program, hydra))
-        for step in steps(group, spec):
+    facts = facts or Facts()
+    head = [runs_table(jobs), cost.told([group for group, _, _ in jobs])]
+    first = _First(adapters, facts)
+    body = [part for job in jobs for part in first.parts(*job)]
+    body += [_submitted(adapters, jobs, facts), executed(jobs, facts)]
+    tail = ["\n".join(line for note in notes for line in columns.wrapped(f"note: {note}", "", "  "))]
+    text = "\n\n".join(part for part in (*head, *body, *tail) if part)
+    if text.count("\n") >= columns.screen()[1]:
+        text = "\n\n".join(part for part in (text, *head) if part)
+    return f"{text}\n\ndry run: nothing was written or {'run' if facts.by else 'submitted'}"
+
+
+@dataclass
+class _First:
+    """Shows a job: the first of each kind in full, others beside it."""
+
+    adapters: Mapping[str, Scheduler]
+    facts: Facts
+    _scripts: dict[str, tuple[str, str]] = field(default_factory=dict)  # by kind: name, text
+    _origins: dict[str, Origins] = field(default_factory=dict)
+    _files: dict[Path, str] = field(default_factory=dict)
+
+    def parts(self, group: Group, spec: JobSpec, path: Path) -> Iterator[str]:
+        adapter = self.adapters[group.plan.request.scheduler]
+        yield _title(adapter, group, spec)
+        yield "\n".join(replica_groups(group.plan))
+        script = adapter.script(spec)
+        yield from self._tables(adapter, self.facts.origins(group, spec, script))
+        yield self._script(adapter.name, spec, path, script)
+        yield from self._beside(spec)
+        if self.facts.program is not None and group.pack is None:
+            yield dry_run_hosts.show(adapter, spec, group.runs[0], self.facts.program, self.facts.hydra)
+        for step in self.facts.steps(group, spec):
             assert isinstance(adapter, Packing)  # `check_packing` was called
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
-            parts.append(f"# {name}\n{adapter.step_script(step).rstrip()}")
-            parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(step).items()]
-    parts.append("dry run: nothing was written or submitted")
-    return "\n\n".join(part for part in parts if part)
+            yield self._script(f"{adapter.name} step", step, name, adapter.step_script(step))
+            yield from self._beside(step)
+
+    def _tables(self, adapter: Scheduler, found: Origins) -> Iterator[str]:
+        first = self._origins.setdefault(adapter.name, found)
+        new = found if found is first else found.beside(first)
+        if new.directives:
+            yield origins.directives(new.directives)
+        if new.variables:
+            yield origins.variables(new.variables)
+        if left := found.lacks(first):
+            yield f"variables not set: {', '.join(left)}"
+
+    def _script(self, kind: str, spec: JobSpec, path: Path, script: str) -> str:
+        text = without_environment(spec, script).rstrip()
+        name, first = self._scripts.setdefault(kind, (path.name, text))
+        if name == path.name:
+            return f"# {path}\n{text}"
+        return "\n".join([f"# {path}, where it differs from {name}:", *differences(first, text)])
+
+    def _beside(self, spec: JobSpec) -> Iterator[str]:
+        for path, text in container.files(spec).items():
+            if self._files.get(path) != text:
+                self._files[path] = text
+                yield f"# {path}\n{text.rstrip()}"
 
 
-def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
+def told(jobs: Sequence[Job]) -> str:
     """Return the runs, and the script, rendezvous and environment of each job, for `logging.verbose`."""
     parts = [runs_table(jobs)]
     for group, spec, path in jobs:
@@ -73,22 +132,23 @@ def told(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
         ]
         parts.append(f"{spec.key}: {path}\nrendezvous: {' '.join([meet.name, *given])}")
         if group.plan.env:
-            parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.redacted.env)))
+            rows = [Row(var.name, var.value, var.origin, "", origins.about(var)) for var in group.plan.redacted.env]
+            parts.append(origins.variables(rows))
     return "\n\n".join(parts)
 
 
-def runs_table(jobs: Sequence[tuple[Group, JobSpec, Path]]) -> str:
+def runs_table(jobs: Sequence[Job]) -> str:
     """Return the table of runs, one line per run."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
     runs = sorted(((r, spec.key) for group, spec, _ in jobs for r in group.runs), key=lambda p: p[0].num)
     common = common_overrides([run for run, _ in runs])
     rows += [_row(run, key, common) for run, key in runs]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return columns.table(rows)
 
 
 def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
     request = run.plan.request
+    own = [text for text in run.told if not text.lstrip("+").startswith("launch.dry_run=")]
     return (
         str(run.num),
         run.plan.system,
@@ -98,35 +158,46 @@ def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
         "-" if request.time_limit is None else clock(request.time_limit),
         request.queue or "-",
         key,
-        shown_overrides(run.told, common),
+        shown_overrides(own, common),
     )
 
 
-def _job(adapter: Scheduler, group: Group, spec: JobSpec, path: Path) -> str:
+def _title(adapter: Scheduler, group: Group, spec: JobSpec) -> str:
     request = group.plan.request
     memory = "" if request.mem_per_node is None else f", {size_text(request.mem_per_node)} of memory per node"
     title = f"{spec.key}: {len(group.runs)} run{'s' if len(group.runs) != 1 else ''} on {adapter.name}{memory}"
-    rule = "─" * min(len(title), 100)
-    commands = by_hand(adapter, spec, path)
-    shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
-    groups = replica_groups(group.plan)
-    parts = [f"{title}\n{rule}", *(["\n".join(groups)] if groups else []), f"# {path}\n{adapter.script(spec).rstrip()}"]
-    parts += [f"# {beside}\n{text.rstrip()}" for beside, text in container.files(spec).items()]
-    how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
-    parts.append(f"{how} by:\n  " + "\n  ".join(shown))
-    if group.plan.env:
-        parts.append("environment of the ranks:\n" + "\n".join(map(_preset, group.plan.redacted.env)))
-    return "\n\n".join(parts)
+    return f"{title}\n{'─' * min(len(title), columns.screen()[0])}"
 
 
-def _preset(var: EnvVar) -> str:
-    how = {"default": "unless set in your shell", "force": "always", "prepend": "prepended"}[var.mode]
-    when = "".join(f", when {kind} {argument}" for kind, argument in var.when)
-    lines = [f"  {var.name}={var.value}   ({how}{when})"]
-    about = "; ".join(
-        t for t in (var.why, var.origin, var.source, f"checked {var.checked}" if var.checked else "") if t
-    )
-    return "\n".join([*lines, f"      {about}"] if about else lines)
+def _submitted(adapters: Mapping[str, Scheduler], jobs: Sequence[Job], facts: Facts) -> str:
+    """Return the commands that submit or run the jobs."""
+    if facts.by:
+        return f"run by:\n  {shlex.join(facts.by)}"
+    ways: dict[str, list[str]] = {}
+    for group, spec, path in jobs:
+        how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
+        commands = by_hand(adapters[group.plan.request.scheduler], spec, path)
+        shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
+        ways.setdefault(how, []).extend(shown)
+    return "\n\n".join("\n  ".join([f"{how} by:", *commands]) for how, commands in ways.items())
+
+
+def executed(jobs: Sequence[Job], facts: Facts) -> str:
+    """Return the command that each rank of each run executes; empty if the program is no file."""
+    if facts.program is None:
+        return ""
+    runs = sorted((run for group, _, _ in jobs for run in group.runs), key=lambda run: run.num)
+    commands: dict[str, list[int]] = {}
+    for run in runs[:_MOST]:
+        words = dry_run_hosts.executed(facts.program, run)
+        if words:
+            words = masked_words(facts.filled(run, words), run.plan.secrets)
+            commands.setdefault(command(words), []).append(run.num)
+    if not commands:
+        return ""
+    lines = ["each rank executes:"]
+    lines += [f"  run{'s' * (len(nums) > 1)} {' '.join(map(str, nums))}: {text}" for text, nums in commands.items()]
+    return "\n".join([*lines, *([f"  … and of {len(runs) - _MOST} more runs"] if len(runs) > _MOST else [])])
 
 
 def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:

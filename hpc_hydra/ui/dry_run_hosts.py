@@ -55,7 +55,7 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
     if program.kind == "command":
         return program.argv
     start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
-    own = [word for word in run.told if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
+    own = _overrides(run)
     kept = [word for word in hydra if not word.lstrip("+~").startswith(_OF_THE_LAUNCH)]
     alone = [] if {"-m", "--multirun"} & set(sys.argv[1:]) else ["hydra.mode=RUN"]
     return (
@@ -67,6 +67,20 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
         *alone,
         f"hydra.run.dir={run.dir}",
     )
+
+
+def executed(program: Program, run: Run) -> tuple[str, ...]:
+    """Return the command that a rank of the run executes; empty if the program is no file."""
+    if program.kind in ("task", "code"):
+        return ()
+    if program.kind == "command":
+        return ("python", *program.flags, *program.argv) if program.target == "python" else program.argv
+    start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
+    return ("python", *start, *_programs_own(program), *_overrides(run))
+
+
+def _overrides(run: Run) -> list[str]:
+    return [word for word in run.told if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
 
 
 def _programs_own(program: Program) -> list[str]:

@@ -125,7 +125,7 @@ def test_frontier_without_slurm(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     args = ["-m", "out=x", "system=frontier", "resources.nodes=2,4"]
-    code, text = start(*args, "launch.dry_run=true", cwd=work, env={"PATH": "/nonexistent"})
+    code, text = start(*args, "launch.dry_run=script", cwd=work, env={"PATH": "/nonexistent"})
     assert code == 0, text
     assert "#SBATCH --nodes=2" in text and "#SBATCH --nodes=4" in text
     assert text.count("#SBATCH --ntasks-per-node=8") == 2 and text.count("#SBATCH --cpus-per-task=7") == 2

@@ -90,6 +90,13 @@ TABLE = OptionTable(
     sizes={"nodes": (("nodes",), ()), "nslots": (("procs_per_node",), ("nodes",))},
     comma_lists=frozenset({"dependency"}),
     repeated=REPEATED - {"dependency"},
+    explained={
+        "output": "the log of the job script",
+        "setattr=user.hpc_hydra": "marks the job as one of this sweep",
+        "setattr=system.bank": "scheduler.account",
+        "requires": "scheduler.constraint",
+        "signal": "launch.signal_before_end",
+    },
 )  # fmt: skip
 SHELL = (  # flux-shell(1); sites may add plugins
     "cpu-affinity", "gpu-affinity", "mpibind", "exit-on-error", "exit-timeout", "pmi", "pmi-simple", "pty", "mpi",

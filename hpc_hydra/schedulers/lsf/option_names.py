@@ -59,6 +59,16 @@ TABLE = OptionTable(  # without -W and -m, whose values differ from those of our
         "gpu": (("gpus_per_proc",), ("procs_per_node",)),
     },
     repeated=frozenset({"R", "f", "data"}),
+    explained={
+        "Jd": "marks the job as one of this sweep",
+        "o": "LSF's report on the job",
+        "rn": "a host that fails starts no second attempt",
+        "wa": "launch.signal",
+        "wt": "launch.signal_before_end",
+        "B": "scheduler.mail_type",
+        "N": "scheduler.mail_type",
+        "x": "resources.exclusive",
+    },
 )  # fmt: skip
 BSUB = frozenset({
     "a", "alloc_flags", "app", "ar", "B", "b", "C", "c", "clusters", "cn_cu", "cn_mem", "core_isolation", "csm",

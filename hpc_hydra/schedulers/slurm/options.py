@@ -105,6 +105,16 @@ TABLE = OptionTable(
         "propagate", "reservation", "tres-per-task",
     }),
     repeated=frozenset(),
+    explained={
+        "array": "one element per run",
+        "output": "the log of the job script",
+        "comment": "marks the job as one of this sweep",
+        "open-mode": "a requeued job continues its log",
+        "no-requeue": "launch.max_requeues",
+        "signal": "launch.signal_before_end",
+        "no-kill": "rendezvous.min_nodes",
+        "kill-on-invalid-dep": "a job whose dependency fails is cancelled",
+    },
 )  # fmt: skip
 """With ``gpus-per-node`` each rank sees all GPUs of the job on its node and uses that of its LOCAL_RANK, and NCCL can
 use peer-to-peer transport. With ``gpus-per-task`` each rank sees only its own."""

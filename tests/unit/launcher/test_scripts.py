@@ -31,9 +31,21 @@ def test_a_dry_run_shows_runs_scripts_commands_and_reasons_and_touches_nothing(a
         ["x=2", "resources.nodes=1"], ["x=2", "resources.nodes=2"],
     ]  # fmt: skip
     assert all("1h30m" in row and "gpu" in row for row in rows[1:])
-    assert done.stdout.count("#!/bin/bash") == 2 and done.stdout.count("#SBATCH --array=0-1") == 2
-    assert done.stdout.count("sbatch --parsable") == 2
-    assert "A=b c" in done.stdout and "export A='b c'" in done.stdout
+    assert done.stdout.count("#!/bin/bash") == 1 and "\n-#SBATCH --nodes=1\n+#SBATCH --nodes=2\n" in done.stdout
+    assert done.stdout.count("sbatch --parsable") == 2 and "  run 3: python app.py scheduler=slurm" in done.stdout
+    assert re.search(r"^A +b c +launch\.env\.\* +command line$", done.stdout, re.MULTILINE)
+    assert done.stdout.count("\n".join(done.stdout.splitlines()[:5])) == 2  # the table comes first and last
+
+
+def test_a_dry_run_of_scripts_prints_them_as_they_are_written(app: App) -> None:
+    words = (*SWEEP, "launch.env.A='b c'", "hydra.sweep.dir=sweep")
+    assert app.start(*words, "launch.setup_only=true").returncode == 0
+    written = "".join(path.read_text() for path in sorted((app.folder / "sweep/.hpc_hydra/jobs").glob("job*.sh")))
+    done = app.start(*words, "launch.dry_run=script", PATH="/nonexistent")
+    unique = r"hpc_hydra-[0-9a-f]{12}|(?<=LAUNCH=)\w+"
+    assert re.sub(unique, "", done.stdout) == re.sub(unique, "", written) and written.count("\n#!/bin/bash\n") == 1
+    done = app.start(*words, "launch.dry_run=scripts")
+    assert done.returncode == 2 and "launch.dry_run: 'scripts' is not true, false or script" in done.stderr
 
 
 def test_setup_only_leaves_scripts_and_says_how_to_start_them(app: App) -> None:
