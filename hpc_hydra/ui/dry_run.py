@@ -191,8 +191,8 @@ def executed(jobs: Sequence[Job], facts: Facts) -> str:
     for run in runs[:_MOST]:
         words = dry_run_hosts.executed(facts.program, run)
         if words:
-            words = masked_words(facts.filled(run, words), run.plan.secrets)
-            commands.setdefault(command(words), []).append(run.num)
+            shown = masked_words(facts.filled(run, words), run.plan.secrets)
+            commands.setdefault(command(shown), []).append(run.num)
     if not commands:
         return ""
     lines = ["each rank executes:"]
