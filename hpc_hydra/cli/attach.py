@@ -24,7 +24,6 @@ from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
-from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging
@@ -75,11 +74,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     checks.refuse_on_a_rank()
     keep = _keeps(master)
     with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
-        overrides = tuple(raw_list(master.hydra.overrides.task))
-        preparer.composer.adopt(overrides)  # already composed
-        prepared = preparer.prepare([[]], 0)
+        prepared = preparer.prepare_as_composed()
         preparer.check_files(prepared)
-        prepared = replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
         attached = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
         if attached is None:
             return None
@@ -165,6 +161,10 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     if plan.request.max_requeues:
         raise ConfigError(
             "a run attached to this console cannot be requeued", where="launch.max_requeues", fix="launch.bg=true"
+        )
+    if prepared.settings.logging.console not in (None, "all"):
+        raise ConfigError(
+            "an attached command shows the output of all ranks", where="logging.console", fix="leave it out, or all"
         )
     per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.ui.streams import note
+from hpc_hydra.ui.streams import note, write_all
 
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -293,13 +293,3 @@ def colored(text: bytes) -> bytes:
     ends = text.endswith(b"\n")
     body = text[:-1] if ends else text
     return RED + body.replace(b"\n", RESET + b"\n" + RED) + RESET + (b"\n" if ends else b"")
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``, also if the descriptor is non-blocking or accepts only a part at a time."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])

@@ -172,6 +172,10 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     if result.launch.best is not None and not BEST.fullmatch(result.launch.best):
         fix = "'launch.best=min loss' if runs return {loss: …}, launch.best=max if they return one number"
         raise ConfigError(f"{result.launch.best!r} is not `min NAME` or `max NAME`", where="launch.best", fix=fix)
+    shown = result.logging.console
+    if shown not in (None, "all") and (type(shown) is not int or shown < 0):
+        fix = "logging.console=0, another rank, or all"
+        raise ConfigError(f"{shown!r} is neither a rank nor `all`", where="logging.console", fix=fix)
     for group, env in (("launch", result.launch.env), ("container", result.container.env)):
         for name, value in env.items():
             env[name] = check_variable(name, value, f"{group}.env.{name}")

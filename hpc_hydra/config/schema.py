@@ -174,6 +174,7 @@ class LoggingConfig:
     trace: bool = False  # set -x in the job script
     timestamps: Any = None  # interval of time stamps in the ranks' logs, seconds or with a unit; null: none
     rank_prefix: bool = False
+    console: Any = None  # a rank, or "all"; null: rank 0
 
 
 @dataclass

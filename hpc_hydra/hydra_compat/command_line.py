@@ -29,6 +29,12 @@ def hydra_main_frame() -> FrameType | None:
     return None
 
 
+def task_function() -> Callable[..., Any] | None:
+    """Return the function of the ``@hydra.main`` that is starting; None outside of one."""
+    frame = hydra_main_frame()
+    return None if frame is None else frame.f_locals.get("task_function")
+
+
 def callers_of_hydra_main(function: Callable[..., Any]) -> list[str] | None:
     """Return the modules that called ``_run_hydra`` for ``function``, innermost frame first; None if none did."""
     frame = hydra_main_frame()

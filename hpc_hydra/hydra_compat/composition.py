@@ -5,8 +5,9 @@ Tried on hydra-core 1.3.8 with omegaconf 2.3.1, and on 1.4.0rc3 with 2.4.1rc1.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -29,6 +30,39 @@ def callbacks(cfg: DictConfig | None = None) -> Any:
     from hydra._internal.callbacks import Callbacks
 
     return Callbacks(cfg)
+
+
+def notifying() -> Any:
+    """Return Hydra's object of all callbacks, one of which is calling this."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code.co_name == "_notify" and frame.f_globals.get("__name__") == "hydra._internal.callbacks":
+            return frame.f_locals["self"]
+    return callbacks()
+
+
+def after(callback: Any, every: Any) -> Any:
+    """Return those of the callbacks ``every`` that Hydra calls after ``callback`` at the start of a run, as one."""
+    later = callbacks()
+    later.callbacks = every.callbacks[every.callbacks.index(callback) + 1 :] if callback in every.callbacks else []
+    return later
+
+
+def end_run(code: int, every: Any, job_return: Any, **about: Any) -> NoReturn:
+    """Leave `Hydra.run` from ``on_run_start`` by `SystemExit`, with ``on_run_end`` for all callbacks.
+
+    Hydra 1.4 makes that call itself, whatever ends the run; it takes the JobReturn from the exception.
+    """
+    from hydra.core import utils
+
+    leaving = SystemExit(code)
+    hand_over = getattr(utils, "_set_job_return_handoff", None)
+    if hand_over is not None:
+        hand_over(leaving, job_return)
+    else:
+        every.on_run_end(job_return=job_return, **about)
+    raise leaving
 
 
 def is_hydras(loader: ConfigLoader) -> bool:

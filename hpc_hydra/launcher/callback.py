@@ -1,4 +1,5 @@
-"""Hydra's callback of the bundle: checks at the start of a run or multirun, before any work is done.
+"""Hydra's callback of the bundle: checks at the start of a run or multirun, before any work is done, and launches a run
+that requests several processes.
 
 Must not know: how runs are submitted.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.launcher.plugin import HpcLauncherConf
 
 
@@ -21,7 +24,7 @@ class HpcCallback(Callback):
     """``hydra.callbacks.hpc``. Hydra turns errors of callbacks into warnings, so ours exit the process."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a start without ``-m`` if the configuration requests several processes, and mistakes in files.
+        """Launch the run if the configuration requests several processes; else check it, and let it run in place.
 
         Of ranks started by other tools (torchrun, srun), only rank 0 writes ``.hydra/``.
         """
@@ -29,12 +32,40 @@ class HpcCallback(Callback):
             with read_write(config), open_dict(config):
                 config.hydra.output_subdir = None
         try:
-            _check_run(config)
+            if not _check_run(config):
+                return
+            self._launch(config, **kwargs)
         except HpcHydraError as error:
             from hpc_hydra.ui.progress import complain
 
             complain(f"hpc_hydra: {error}")
             sys.exit(error.exit_code)
+
+    def _launch(self, config: DictConfig, **kwargs: Any) -> NoReturn:
+        """Launch the run, and end this process as the run ended."""
+        from hydra.core.utils import JobReturn
+
+        from hpc_hydra.hydra_compat import composition
+        from hpc_hydra.launcher import single
+        from hpc_hydra.ui import streams
+
+        function, loader = command_line.task_function(), _loader()
+        if function is None or loader is None:
+            raise ConfigError(
+                "the configuration requests several processes, which only the command line can launch without -m",
+                where="resources",
+                fix="hpc_hydra.launch(main, [...]), or launch.debug=true for one process here",
+            )
+        every = composition.notifying()
+        composition.after(self, every).on_run_start(config=config, **kwargs)
+        try:
+            code, result = single.launch(config, loader, function)
+        except HpcHydraError:
+            raise
+        except Exception:  # Hydra would go on with the run in this process
+            traceback.print_exc()
+            sys.exit(1)
+        composition.end_run(streams.ended(code), every, result or JobReturn(), config=config, **kwargs)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse to launch on a rank or with an unsuitable launcher, before any directory is created."""
@@ -50,11 +81,12 @@ class HpcCallback(Callback):
             sys.exit(error.exit_code)
 
 
-def _check_run(config: DictConfig) -> None:
+def _check_run(config: DictConfig) -> bool:
+    """Check the configuration, and return whether it asks for a launch. Raises `HpcHydraError`."""
     from hpc_hydra.launcher import checks, override_values
 
     if checks.rank_of(os.environ) is not None:
-        return
+        return False
     from hpc_hydra.launcher.compose import raw_list
 
     loader = _loader()
@@ -64,37 +96,39 @@ def _check_run(config: DictConfig) -> None:
     if loader is not None:
         checks.check_files(loader, config, overrides, sweeping=False)
     if "launch" not in config or OmegaConf.select(config, "launch.debug"):
-        return
-    for key in ("dry_run", "setup_only"):
-        if OmegaConf.select(config, f"launch.{key}"):
-            raise ConfigError(
-                "has no effect without -m: the program would run here",
-                where=f"launch.{key}",
-                fix="add -m (or `hydra: {mode: MULTIRUN}` in the primary config)",
-            )
+        return False
     try:
         processes = _processes(config)
     except HpcHydraError as error:
         raise checks.with_file(error, loader, config, overrides) from None
-    if processes > 1:
-        raise ConfigError(
-            f"the configuration requests {processes} processes, and this is only one",
-            where="resources",
-            fix="add -m to launch it (or `hydra: {mode: MULTIRUN}` in the primary config); "
-            "launch.debug=true runs one process here",
+    only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
+    if processes == 1 and not only_shown:
+        _warn_of_unused(config)
+        return False
+    if processes == 1:
+        from hpc_hydra.ui.progress import complain
+
+        complain(
+            f"note: without launch.{only_shown[0]} the program runs in this process: "
+            "the configuration asks for no further ones; with -m it is this job"
         )
-    _warn_unpacked(config)
+    _check_launcher(config)
+    return True
 
 
-def _warn_unpacked(config: DictConfig) -> None:
-    """Warn that `launch.pack` on the command line has no effect without ``-m``."""
+_ONLY_LAUNCHED = ("bg", "pack", "output_script", "snapshot", "after")
+
+
+def _warn_of_unused(config: DictConfig) -> None:
+    """Warn of keys on the command line that have no effect on a single process."""
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.ui.progress import complain
 
-    pack = OmegaConf.select(config, "launch.pack")
-    given = any(text.lstrip("+").startswith("launch.pack=") for text in raw_list(config.hydra.overrides.task))
-    if given and pack not in (None, False):
-        complain(f"note: launch.pack={pack}: a start without -m launches nothing, so nothing is packed (add -m)")
+    given = {text.lstrip("+").partition("=")[0] for text in raw_list(config.hydra.overrides.task)}
+    for key in _ONLY_LAUNCHED:
+        value = OmegaConf.select(config, f"launch.{key}")
+        if f"launch.{key}" in given and value not in (None, False, "none"):
+            complain(f"note: launch.{key}={value} has no effect: one process runs here, not in a job (add -m)")
 
 
 def _check_launcher(config: DictConfig) -> None:

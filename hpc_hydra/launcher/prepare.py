@@ -156,6 +156,13 @@ class Preparer:
         only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
         return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]))
 
+    def prepare_as_composed(self) -> Prepared:
+        """Plan the one run of a command line without sweeps, whose configuration is the master itself."""
+        overrides = tuple(raw_list(self.master.hydra.overrides.task))
+        self.composer.adopt(overrides)
+        prepared = self.prepare([[]], 0)
+        return replace(prepared, runs=[replace(run, overrides=overrides) for run in prepared.runs])
+
     def check_files(self, prepared: Prepared) -> None:
         """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
         for base in prepared.bases[:50]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
@@ -35,6 +35,7 @@ from hpc_hydra.ui import cost, dry_run, streams
 from hpc_hydra.ui.progress import complain, hushed, reported, say
 
 if TYPE_CHECKING:
+    from hpc_hydra.launcher.submit import Session
     from hpc_hydra.records.manifest import Manifest
 
 _DISK_FIX = "free some space there, or hydra.sweep.dir=PATH; nothing was submitted"
@@ -72,7 +73,7 @@ class Launch:
 
         # compose → settings → system facts → plan
         preparer = self._preparer = self._preparer or self._begin(stack)
-        prepared = preparer.prepare(job_overrides, first)
+        prepared = self._prepared(preparer, job_overrides, first)
         launch = prepared.settings.launch
         self._check(prepared, preparer)
         if launch.debug:
@@ -137,6 +138,9 @@ class Launch:
         preparer = Preparer(self.context.config_loader, self.master, self.bundle)
         stack.enter_context(preparer.claimed())
         return preparer
+
+    def _prepared(self, preparer: Preparer, job_overrides: Sequence[Sequence[str]], first: int) -> Prepared:
+        return preparer.prepare(job_overrides, first)
 
     def _check(self, prepared: Prepared, preparer: Preparer) -> None:
         """Refuse settings that make no sense or cannot be fulfilled for a sweep. Raises `ConfigError`."""
@@ -231,12 +235,11 @@ class Launch:
         there: Mapping[str, Sequence[str]],
     ) -> Sequence[JobReturn]:
         # imported here to keep a dry run fast
-        from hpc_hydra.launcher.submit import Session
         from hpc_hydra.sweep.results import RunReturn
 
         launch = prepared.settings.launch
         manifest = self._started(prepared, sweep.root)
-        session = Session(sweep.root, jobs, adapters.submitters, manifest, launch, there)
+        session = self._session(sweep.root, jobs, adapters.submitters, manifest, launch, there)
         outcomes = session.run()
         if outcomes is None:
             return []
@@ -250,6 +253,11 @@ class Launch:
         return [
             RunReturn(sweep.root, run, outcomes[run.num], task_name=name, program_kind=kind) for run in prepared.runs
         ]
+
+    def _session(self, *arguments: Any) -> Session:
+        from hpc_hydra.launcher.submit import Session  # imported here to keep a dry run fast
+
+        return Session(*arguments)
 
 
 def _in_queues(sweep: FrozenSweep, groups: Sequence[Group]) -> dict[str, list[str]]:

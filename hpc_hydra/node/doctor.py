@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra import envvars
-from hpc_hydra.node.rank.rendezvous import addresses
+from hpc_hydra import envvars, interfaces
 from hpc_hydra.records.files import write_json
 from hpc_hydra.schedulers.visible_gpus import visible
 
@@ -54,7 +53,7 @@ def look() -> dict[str, Any]:
         "identity": {name: env.get(name, "") for name in IDENTITY},
         "scheduler": env.get(envvars.SCHEDULER, ""),
         "host": socket.gethostname(),
-        "addresses": addresses(),
+        "addresses": interfaces.addresses(),
         "resolves": resolved(env.get("MASTER_ADDR", "")),
         "cores": cores,
         "numa": numa_of(cores),

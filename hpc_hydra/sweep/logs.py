@@ -86,21 +86,27 @@ def rank_logs(run: Run, attempt: str) -> dict[int, Path]:
         if number not in found and end.log and Path(end.log).is_file():
             found[number] = Path(end.log)
     if run.plan.logging.out and not found:
-        found.update(_by_pattern(run, run.plan.logging.out))
+        found.update(by_pattern(run, run.plan.logging.out))
     return found
 
 
-def _by_pattern(run: Run, out: str) -> dict[int, Path]:
-    """Find the logs of running ranks by the pattern ``logging.out``, if it contains ``{rank}``; else that of rank 0."""
+def error_logs(run: Run) -> dict[int, Path]:
+    """Map ranks to the files of their standard error, if ``logging.err`` separates it."""
+    err = run.plan.logging.err
+    return by_pattern(run, err) if err and err != run.plan.logging.out else {}
+
+
+def by_pattern(run: Run, pattern: str) -> dict[int, Path]:
+    """Find the logs of ranks by a pattern as in ``logging.out``; a log without ``{rank}`` is rank 0's."""
     logs = {}
-    for rank in range(run.plan.world_size) if "{rank}" in out else (0,):
-        filled = out.replace("{rank}", str(rank)).replace("{num}", str(run.num))
-        pattern = re.sub(r"\{\w+\}", "*", filled)
-        path = Path(pattern)
+    for rank in range(run.plan.world_size) if "{rank}" in pattern else (0,):
+        filled = pattern.replace("{rank}", str(rank)).replace("{num}", str(run.num))
+        glob = re.sub(r"\{\w+\}", "*", filled)
+        path = Path(glob)
         if path.is_absolute():
             matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         else:
-            matches = list(run.dir.glob(pattern))
+            matches = list(run.dir.glob(glob))
         matches = [match for match in matches if match.is_file()]  # excludes devices and pipes
         if matches:
             logs[rank] = max(matches, key=lambda p: p.stat().st_mtime)

@@ -52,6 +52,11 @@ class RunReturn(JobReturn):
         self._return_value = value(run, outcome) if completed else self._error(run, outcome)
 
     @property
+    def exit_code(self) -> int:
+        """The program's exit code; never 0 if the run is not completed."""
+        return 0 if self._outcome.status == "completed" else self._outcome.exit_code or 1
+
+    @property
     def cfg(self) -> DictConfig | None:
         self._thaw()
         return self._cfg

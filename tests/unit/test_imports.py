@@ -23,13 +23,14 @@ ROOT = PACKAGE.parent
 SOURCES = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")])
 
 # A room may import itself and these; nothing else (imports run one way).
-_CONFIG = ["config", "hydra_compat", "processes", "suggest", "errors", "envvars"]
+_CONFIG = ["config", "hydra_compat", "interfaces", "processes", "suggest", "errors", "envvars"]
 _RECORDS = ["records", "planning", *_CONFIG]
 _SWEEP = ["sweep", "schedulers", *_RECORDS]
 _LAUNCHER = ["launcher", "ui", "system", *_SWEEP]
 ARROWS = {
     "errors": [],
     "envvars": [],
+    "interfaces": [],
     "processes": [],
     "suggest": [],
     "hydra_compat": [],

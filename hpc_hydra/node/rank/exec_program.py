@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hpc_hydra import envvars
-from hpc_hydra.node.rank import environment
+from hpc_hydra.node.rank import console_input, environment
 from hpc_hydra.node.rank.context import RankContext, plan_of
 from hpc_hydra.records.attempt import Attempt
 
@@ -43,6 +43,8 @@ def prepare_program(
     """
     os.dup2(out, 1)
     os.dup2(err, 2)
+    if context.info.rank == 0 and not context.attempt.replica:
+        console_input.connect(context.attempt.sweep)
     fresh = new_image or environment.needs_new_image(os.environ, env)
     os.environ.clear()
     os.environ.update(env)

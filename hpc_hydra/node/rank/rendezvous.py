@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import socket
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_hydra import interfaces
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.addresses import is_ipv6, not_for_others
 from hpc_hydra.planning.types import RankInfo, Rendezvous, from_json, to_json
@@ -115,11 +114,11 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
             _check_reachable(settings.master_addr, "rendezvous.master_addr")
         return settings.master_addr
     if settings.interface:
-        found = _interface_address(settings.interface)
+        found = interfaces.address_of(settings.interface)
         if found:
             return found
         if several:
-            unfit = _ipv6_of(settings.interface, "20")
+            unfit = interfaces.ipv6_of(settings.interface, "20")
             raise RendezvousError(
                 f"{socket.gethostname()} has no network interface {settings.interface!r} with an address"
                 + (f" but {unfit}: {not_for_others(unfit)}" if unfit else ""),
@@ -215,7 +214,7 @@ def interface_for_gloo(info: RankInfo) -> str | None:
     if not _several_machines(info) or any(not not_for_others(a) for a in _resolve(socket.gethostname())):
         return None
     routed = _routed_address(info)
-    return next((n for _, n in socket.if_nameindex() if routed and _ipv4_of(n) == routed), None)
+    return next((n for _, n in socket.if_nameindex() if routed and interfaces.ipv4_of(n) == routed), None)
 
 
 def _check_reachable(host: str, where: str) -> None:
@@ -255,36 +254,4 @@ def _routed_address(info: RankInfo) -> str | None:
                 mine = str(probe.getsockname()[0])
                 if not not_for_others(mine) and mine != other:
                     return mine
-    return None
-
-
-def addresses() -> dict[str, str]:
-    """The addresses of this host's network interfaces, by name."""
-    found = {name: _interface_address(name) for _, name in socket.if_nameindex()}
-    return {name: address for name, address in found.items() if address}
-
-
-def _interface_address(name: str) -> str | None:
-    return _ipv4_of(name) or _ipv6_of(name)
-
-
-def _ipv4_of(name: str) -> str | None:
-    import fcntl
-
-    siocgifaddr = 0x8915  # linux/sockios.h
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            return None
-    return socket.inet_ntoa(answer[20:24])
-
-
-def _ipv6_of(name: str, wanted: str = "00") -> str | None:
-    """Its first address of this scope, as the kernel numbers them: 00 global, 20 link-local."""
-    with contextlib.suppress(OSError), open("/proc/net/if_inet6") as lines:
-        for line in lines:
-            number, _, _, scope, _, interface = line.split()
-            if interface == name and scope == wanted:
-                return str(ipaddress.IPv6Address(bytes.fromhex(number)))
     return None

@@ -198,9 +198,9 @@ def test_a_plain_start_tells_that_it_packs_nothing(
 
     from hpc_hydra.launcher import callback
 
-    callback._warn_unpacked(OmegaConf.create({"launch": {"pack": pack}, "hydra": {"overrides": {"task": given}}}))
+    callback._warn_of_unused(OmegaConf.create({"launch": {"pack": pack}, "hydra": {"overrides": {"task": given}}}))
     said = capsys.readouterr()
-    assert said.out == "" and (f"note: launch.pack={pack}: a start without -m" in said.err) is told
+    assert said.out == "" and (f"note: launch.pack={pack} has no effect" in said.err) is told
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""Show what the ranks of a run write, while they write it.
+
+Must not know: how the run was submitted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc_hydra.records.batching import Run
+from hpc_hydra.records.collect import latest_attempt
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.sweep.logs import by_pattern, error_logs, rank_logs
+from hpc_hydra.ui import streams
+
+ALL = "all"
+_TICK = 0.1  # seconds between two looks at the logs
+_SEARCH = 1.0  # seconds between two searches for logs of further ranks
+_LATE = 2.0  # seconds after the end in which a shared file system may still show more
+_BLOCK = 1 << 18
+
+
+@dataclass
+class _Shown:
+    """A log that is shown on a standard stream (1 or 2)."""
+
+    path: Path
+    number: int
+    prefix: bytes = b""
+    offset: int = 0
+    rest: bytes = b""  # an incomplete line
+
+    def read(self) -> bytes:
+        """Return what is new, in whole lines if they are prefixed. Opens the file again, as NFS needs."""
+        with suppress(OSError), self.path.open("rb") as file:
+            file.seek(self.offset)
+            block = file.read(_BLOCK)
+            self.offset += len(block)
+            if not self.prefix:
+                return block
+            *lines, self.rest = (self.rest + block).split(b"\n")
+            return b"".join(self.prefix + line + b"\n" for line in lines)
+        return b""
+
+    def last(self) -> bytes:
+        """Return an incomplete last line."""
+        return self.prefix + self.rest + b"\n" if self.rest else b""
+
+
+class ConsoleOutput:
+    """A context in which a thread copies the output of a run's new attempts to this console.
+
+    Args:
+        ranks: the rank that is shown, or `ALL`, whose lines begin with ``[rank]``.
+    """
+
+    def __init__(self, run: Run, ranks: int | str = 0) -> None:
+        self.run, self.ranks = run, ranks
+        paths = RunPaths(run.dir)
+        # Of an earlier launch into this directory:
+        self._earlier = latest_attempt(paths) or ""
+        patterns = [pattern for pattern in (run.plan.logging.out, run.plan.logging.err) if pattern]
+        self._sizes = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one).values()}
+        self._attempt = ""
+        self._logs: dict[tuple[int, int], _Shown] = {}  # of this attempt, by stream and rank
+        self._searched = 0.0
+        self._silent = False
+        self._lock = threading.Lock()  # held by whoever uses the console
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    @property
+    def shown(self) -> set[Path]:
+        """The logs that are shown."""
+        return {log.path for log in self._logs.values()}
+
+    def __enter__(self) -> ConsoleOutput:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Show the rest."""
+        self._ended.set()
+        self._thread.join()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave the console to the caller, who asks a question."""
+        with self._lock:
+            yield
+
+    def _follow(self) -> None:
+        while not self._ended.wait(_TICK):
+            self._look()
+        end = time.monotonic() + _LATE
+        while not (self._look(search=True) and self._logs) and not self._silent and time.monotonic() < end:
+            time.sleep(_TICK)
+        self._finish()
+
+    def _look(self, *, search: bool = False) -> bool:
+        """Copy what is new. Returns whether all of it is shown."""
+        if search or time.monotonic() - self._searched >= (_SEARCH if self._logs else _TICK):
+            self._search()
+        quiet = True
+        for log in list(self._logs.values()):
+            while new := log.read():
+                quiet = False
+                self._show(new, log.number)
+        return quiet
+
+    def _search(self) -> None:
+        self._searched = time.monotonic()
+        newest = latest_attempt(RunPaths(self.run.dir)) or ""
+        if newest <= self._earlier:
+            return
+        if newest != self._attempt:
+            self._finish()
+            self._attempt, self._logs = newest, {}
+        logging = self.run.plan.logging
+        for number, found in ((1, rank_logs(self.run, newest)), (2, error_logs(self.run))):
+            for rank, path in sorted(found.items()):
+                if self.ranks in (ALL, rank) and (number, rank) not in self._logs:
+                    prefixed = self.ranks == ALL and not logging.rank_prefix and self.run.plan.world_size > 1
+                    prefix = f"[{rank}] ".encode() if prefixed else b""
+                    self._logs[number, rank] = _Shown(path, number, prefix, self._sizes.get(path, 0))
+
+    def _finish(self) -> None:
+        for log in self._logs.values():
+            self._show(log.last(), log.number)
+
+    def _show(self, data: bytes, number: int) -> None:
+        if self._silent or not data:
+            return
+        try:
+            with self._lock:
+                streams.write_all(number, data)
+        except OSError as error:  # the reader of a pipe has gone, the terminal is closed, or the disk is full
+            streams.note(error, {1: "standard output", 2: "standard error"}[number])
+            self._silent = True

@@ -1,0 +1,178 @@
+"""A start without ``-m`` that asks for several processes: one run, launched, attached, in ``hydra.run.dir``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hpc_hydra.cli.main import main
+from tests.awaiting import await_true
+
+from .conftest import ROOT, App
+
+pytestmark = pytest.mark.hydra
+
+TWO = ["scheduler=local", "resources.procs_per_node=2", "hydra.run.dir=out"]
+PROGRAM = """\
+import hydra, os, pathlib, sys, time
+from hydra.core.hydra_config import HydraConfig
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    rank = os.environ["RANK"]
+    print(f"rank {rank} of {os.environ['WORLD_SIZE']}: {sys.argv[1:]} in {os.getcwd()}")
+    print("warned", file=sys.stderr)
+    if cfg.x == "read":
+        print([line for line in sys.stdin] if rank == "0" else sys.stdin.read())
+    if cfg.x == "wait":
+        print("waiting", flush=True)
+        time.sleep(600)
+    if cfg.x == "exit" and rank == "0":
+        sys.exit(7)
+    if cfg.x == "raise" and rank == "0":
+        raise ValueError("boom")
+    return {"dir": HydraConfig.get().runtime.output_dir}
+
+main()
+"""
+CALLBACKS = """\
+from hydra.experimental.callback import Callback
+
+class Note(Callback):
+    def __init__(self, name):
+        self.name = name
+    def note(self, word):
+        with open("noted", "a") as file:
+            file.write(f"{self.name} {word}\\n")
+    def on_run_start(self, config, **kwargs):
+        self.note("run_start")
+        config.x = "changed"
+    def on_job_start(self, config, **kwargs):
+        self.note(f"job_start {config.x}")
+    def on_run_end(self, config, job_return, **kwargs):
+        self.note(f"run_end {job_return.status.name} {sorted(job_return.return_value)}")
+"""
+
+
+@pytest.fixture
+def program(app: App) -> App:
+    (app.folder / "app.py").write_text(PROGRAM)
+    return app
+
+
+def lines(app: App, rank: int, *words: str) -> list[str]:
+    return [f"rank {rank} of 2: {[*TWO, *words]} in {app.folder}", "warned"]
+
+
+def test_one_run_is_attached_and_leaves_the_records_of_a_sweep(
+    program: App, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = program.start(*TWO)
+    assert (done.returncode, done.stdout.splitlines()) == (0, lines(program, 0)), done.stderr
+    out = program.folder / "out"
+    assert "completed" in done.stderr and str(out) in done.stderr  # the returned value
+    assert {"app.log", "logs", ".hydra", "multirun.yaml"} <= {path.name for path in out.iterdir()}
+    assert not (program.folder / "multirun").exists() and not (out / "0").exists()
+    for words, told in ((["status"], "completed"), (["logs"], "rank 0 of 2"), (["results", "--json"], '"dir"')):
+        assert main([*words, str(out)]) == 0
+        assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["x=exit"], 7, "rank 0 on"),
+        (["x=raise"], 1, "ValueError: boom"),
+        (["resources.nodez=2"], 2, "Try: resources.nodes"),
+        (["logging.console=2"], 2, "there is no rank 2"),
+        (["logging.console=each"], 2, "neither a rank nor `all`"),
+        (["hydra/launcher=basic"], 2, "leave out hydra/launcher=basic"),
+    ],
+)
+def test_exit_codes(program: App, words: list[str], code: int, told: str) -> None:
+    done = program.start(*TWO, *words)
+    assert done.returncode == code and told in done.stderr, done.stderr
+    if code == 2:
+        assert done.stdout == "" and not (program.folder / "out").exists()
+    else:
+        assert done.stdout.splitlines()[:2] == lines(program, 0, *words)
+
+
+def test_output_of_all_ranks_is_prefixed(program: App) -> None:
+    done = program.start(*TWO, "logging.console=all")
+    for rank in (0, 1):
+        shown = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}]")]
+        assert shown == [f"[{rank}] {line}" for line in lines(program, rank, "logging.console=all")]
+    assert len(done.stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "left"),
+    [
+        (["launch.dry_run=true"], "dry run: nothing was written", []),
+        (["launch.dry_run=true", "resources.procs_per_node=1"], "dry run: nothing was written", []),
+        (["launch.setup_only=true"], "scripts are written", ["out/.hpc_hydra/jobs/job0.sh"]),
+        (["launch.output_script=job.sh"], "rank 0 of 2", ["job.sh", "out/outcome.json"]),
+        (["launch.bg=true"], "in the background", ["out/multirun.yaml"]),
+    ],
+)
+def test_what_a_launch_can_do_instead(program: App, words: list[str], shown: str, left: list[str]) -> None:
+    before = program.listing()
+    done = program.start(*TWO, *words)
+    assert done.returncode == 0 and shown in done.stdout, done.stderr
+    assert all((program.folder / name).exists() for name in left)
+    if "launch.dry_run=true" in words:
+        assert program.listing() == before
+    if "launch.bg=true" in words:
+        assert main(["wait", str(program.folder / "out")]) == 0
+    assert ("rank 0 of" in done.stdout) == (words == ["launch.output_script=job.sh"])
+
+
+def test_standard_input_reaches_rank_0_to_its_end(program: App) -> None:
+    done = subprocess.run(
+        [sys.executable, "app.py", *TWO, "x=read"], cwd=program.folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input="one\ntwo\nlast", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(["one\n", "two\n", "last"])
+    assert not list((program.folder / "out" / ".hpc_hydra").glob("console_input*"))
+
+
+def test_a_signal_cancels_the_run(program: App) -> None:
+    log = program.folder / "shown"
+    with log.open("wb") as shown:
+        process = subprocess.Popen(
+            [sys.executable, "app.py", *TWO, "x=wait"], cwd=program.folder, stdin=subprocess.DEVNULL, stdout=shown,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        await_true(lambda: b"waiting" in log.read_bytes())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert json.loads((program.folder / "out" / "outcome.json").read_text())["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("defaults", ["[hpc, _self_]", "[notes, hpc, _self_]"])
+def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App, defaults: str) -> None:
+    (program.folder / "notes.py").write_text(CALLBACKS)
+    hydra = "hydra: {callbacks: {note: {_target_: notes.Note, name: a}}}\n"
+    program.write(
+        config=f"defaults: {defaults}\nx: 0\n{hydra if 'notes' not in defaults else ''}",
+        notes=f"# @package _global_\n{hydra}",
+    )
+    done = program.start(*TWO)
+    assert done.returncode == 0, done.stderr
+    noted = (program.folder / "noted").read_text().splitlines()
+    assert noted == ["a run_start", "a job_start changed", "a run_end COMPLETED ['dir']"]
+
+
+def test_a_failure_inside_the_launcher_does_not_train_in_this_process(program: App) -> None:
+    broken = "import hpc_hydra.launcher.single as s\ndef fail(*_):\n    raise RuntimeError('broken')\ns.launch = fail\n"
+    (program.folder / "app.py").write_text(broken + PROGRAM)
+    done = program.start(*TWO)
+    assert done.returncode == 1 and "RuntimeError: broken" in done.stderr and done.stdout == ""
