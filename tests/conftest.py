@@ -139,7 +139,7 @@ def _left_behind(folder: Path) -> str:
 def _no_home_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Caches and settings of this session are its own: another that runs beside it, and the user's, are not touched."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
         for name in ("HPC_HYDRA_DEFAULTS", "PYTHONUNBUFFERED"):  # unbuffered, print writes a line in pieces
             patch.delenv(name, raising=False)

@@ -19,6 +19,7 @@ from hpc_hydra.ui import streams
 COMMANDS = {
     "run": ("hpc_hydra.cli.run", "launch any script, module or program; with -m a sweep"),
     "torchrun": ("hpc_hydra.cli.torchrun", "launch a script with torchrun-hpc's options"),
+    "list": ("hpc_hydra.cli.list_sweeps", "list your sweeps, the newest first, with the states of their runs"),
     "status": ("hpc_hydra.cli.sweep_commands:status", "show the runs of a sweep: states, jobs, reasons"),
     "logs": ("hpc_hydra.cli.sweep_commands:logs", "show the output of a run, or of one of its ranks"),
     "wait": ("hpc_hydra.cli.sweep_commands:wait", "wait until all runs have ended"),

@@ -34,7 +34,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
-from hpc_hydra.sweep import processes
+from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
 from hpc_hydra.sweep.status import UNREADABLE, RunView, in_queues, look
@@ -117,6 +117,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         adapters = {name: submitter.adapter for name, submitter in submitters.items()}
         scripts.write(jobs, adapters, None, lambda plan: _plan_key(sweep.plans, plan))
         argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})
+        known.remember(root)
         manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_resubmission_list(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]
@@ -306,8 +307,8 @@ def _next_key(sweep: Sweep) -> int:
 
 
 def _plan_key(plans: dict[str, Plan], plan: Plan) -> str:
-    for key, known in plans.items():
-        if known == plan:
+    for key, other in plans.items():
+        if other == plan:
             return key
     key = f"plan{len(plans)}"
     plans[key] = plan

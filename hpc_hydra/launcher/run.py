@@ -208,8 +208,11 @@ class Launch:
         return awaited
 
     def _started(self, prepared: Prepared, root: Path) -> Manifest:
-        from hpc_hydra.records.manifest import Manifest  # imported here to keep a dry run fast
+        # imported here to keep a dry run fast
+        from hpc_hydra.records.manifest import Manifest
+        from hpc_hydra.sweep import known
 
+        known.remember(root)
         manifest = Manifest(root)
         manifest.started(
             argv=masked_words(sys.orig_argv, prepared.settings.launch.secrets),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,15 +17,13 @@ from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.files import from_disk
 from hpc_hydra.records.frozen_config import Program, RunRecord, read_plans, read_program, read_runs
-from hpc_hydra.records.layout import META, SweepPaths
+from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import SweepState, read_manifest
 from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, Submitter
-from hpc_hydra.sweep import processes
+from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.detached_local import DetachedLocal
-
-DEPTH = 3  # levels below the current directory that are searched for a sweep: multirun/DATE/TIME
 
 
 @dataclass
@@ -139,32 +135,9 @@ def _find(given: str | None, here: Path) -> Path:
 
 
 def _newest(folder: Path) -> Path | None:
-    def begun(sweep: Path) -> float:
-        with suppress(OSError):
-            return SweepPaths(sweep).program.stat().st_mtime
-        return 0.0
-
-    return max(_below(folder, DEPTH), key=begun, default=None)
-
-
-def _is_sweep(folder: Path) -> bool:
-    try:
-        return SweepPaths(folder).program.exists()
-    except PermissionError:
-        return True  # only a sweep has a directory of this name; opening it reports the error
-
-
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    try:
-        inside = [entry for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    if any(entry.name == META for entry in inside) and _is_sweep(folder):
-        yield folder
-    elif depth:
-        for entry in inside:
-            if not entry.name.startswith("."):
-                yield from _below(Path(entry.path), depth - 1)
+    """Return the newest sweep in or below a directory, of those of which something was submitted if there are any."""
+    found = [sweep.root for sweep in known.below(folder)]
+    return next((root for root in found if not known.was_refused(root)), next(iter(found), None))
 
 
 def open_sweep(root: Path) -> Sweep:

@@ -187,7 +187,7 @@ def lines(rows: Sequence[Row], width: int, *, common: Collection[str] = (), brie
     if any(row.attempt > 1 for row in rows):
         header.append("attempt")
         cells = [[*cell, str(row.attempt or "-")] for cell, row in zip(cells, rows, strict=True)]
-    widths = [max(map(_len, column)) for column in zip(header, *cells, strict=True)]
+    widths = [max(map(length, column)) for column in zip(header, *cells, strict=True)]
     widths[2] = max(widths[2], len("completed"))
     left = sum(widths) + _GAP * len(widths)
     notes = [printable(row.note) for row in rows]
@@ -201,7 +201,7 @@ def lines(rows: Sequence[Row], width: int, *, common: Collection[str] = (), brie
         line.stylize(COLOURS.get(row.word, ""), at, at + len(row.word))
         line.append(override)
         if note and beside:
-            line.append(" " * (at_note - left - _len(override)))
+            line.append(" " * (at_note - left - length(override)))
             line.append(cut(note, width - at_note))
         line.rstrip()
         table.append(line)
@@ -220,7 +220,7 @@ def _fitted(
         width: columns for overrides and notes.
     """
     choices = variants([row.run for row in rows], common)
-    needed = max(map(_len, notes), default=0)
+    needed = max(map(length, notes), default=0)
     if brief:
         needed = min(needed, _NOTE)
     if not any(choices[0]):
@@ -228,7 +228,7 @@ def _fitted(
     for beside in (True, False):
         for words in choices:
             texts = [" ".join(own) for own in words]
-            longest = max([len("overrides"), *map(_len, texts)])
+            longest = max([len("overrides"), *map(length, texts)])
             if longest + (_GAP + needed if beside and needed else 0) <= width:
                 return texts, longest, beside
     return [_few(own, width) for own in choices[-1]], width, False
@@ -245,9 +245,9 @@ def _few(overrides: Sequence[str], width: int) -> str:
     """Return as many overrides as have room, the shortest, in order, with ``…`` where some are left out."""
     text = " ".join(overrides)
     for count in range(len(overrides) - 1, 0, -1):
-        if _len(text) <= width:
+        if length(text) <= width:
             break
-        kept = set(sorted(range(len(overrides)), key=lambda at: (_len(overrides[at]), at))[:count])
+        kept = set(sorted(range(len(overrides)), key=lambda at: (length(overrides[at]), at))[:count])
         words = [overrides[at] if at in kept else "…" for at in range(len(overrides))]
         text = " ".join(word for at, word in enumerate(words) if word != "…" or at == 0 or words[at - 1] != "…")
     return cut(text, width)
@@ -295,7 +295,7 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> l
     from rich.text import Text
 
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(_len, column)) for column in zip(columns, *cells, strict=True)]
+    widths = [max(map(length, column)) for column in zip(columns, *cells, strict=True)]
     if sum(widths) + _GAP * (len(widths) - 1) > width:
         return []
     table = [Text(_padded(columns, widths, _RIGHT).rstrip(), style="bold")]
@@ -310,18 +310,18 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> l
 
 def cut(text: str, width: int) -> str:
     """Return ``text``, if need be cut between words, or between the parts of a long word, with an ellipsis."""
-    if _len(text) <= width:
+    if length(text) <= width:
         return text
     kept = ""
     for word in text.split(" "):
         longer = f"{kept} {word}" if kept else word
-        if _len(longer) + 2 > width:
+        if length(longer) + 2 > width:
             break
         kept = longer
     if kept:
         return f"{kept} …"
     for part in _PARTS.findall(text.split(" ")[0]):
-        if _len(kept + part) + 1 > width:
+        if length(kept + part) + 1 > width:
             break
         kept += part
     return f"{kept}…"
@@ -346,12 +346,12 @@ def show(head: Sequence[Any], table: Sequence[Text], tail: Sequence[Text] = ()) 
 def _padded(cells: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:
     padded = []
     for at, (cell, wide) in enumerate(zip(cells, widths, strict=True)):
-        space = " " * (wide - _len(cell))
+        space = " " * (wide - length(cell))
         padded.append(space + cell if at in right else cell + space)
     return (" " * _GAP).join(padded)
 
 
-def _len(text: str) -> int:
+def length(text: str) -> int:
     """Return the columns that a text takes in a terminal."""
     if text.isascii():
         return len(text)

@@ -9,8 +9,10 @@ import csv
 import io
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.records import ending
@@ -18,6 +20,7 @@ from hpc_hydra.ui import run_table, streams
 from hpc_hydra.ui.run_table import Row, common_overrides, printable
 
 if TYPE_CHECKING:
+    from hpc_hydra.sweep.listing import Summary
     from hpc_hydra.sweep.status import RunView
 
 NARROW = 80  # columns; narrower terminals wrap lines of this width
@@ -215,3 +218,47 @@ def draw(what: Any) -> None:
     with console.capture() as captured:
         console.print(what, crop=False)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)
+
+
+def listing(summaries: Sequence[Summary], width: int | None = None) -> Any:
+    """Return the table of `hpc-hydra list` for rich; where it is too wide, directories are below their sweeps.
+
+    Args:
+        width: columns; by default those of the terminal, or unlimited.
+    """
+    from rich.text import Text
+
+    if width is None:
+        console = streams.console()
+        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+    rows = [("launched", "program", Text("runs"), "directory")]
+    for each in summaries:
+        states = run_table.counts(each.states.elements()) if each.states else Text(each.problem, style="red")
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.launched))
+        rows.append((when, printable(each.program) or "-", states, _shortest(each.root)))
+    widths = [
+        max(map(run_table.length, cells)) for cells in zip(*[(a, b, c.plain) for a, b, c, _ in rows], strict=True)
+    ]
+    beside = sum(widths) + 6 + max(run_table.length(path) for _, _, _, path in rows) <= width
+    table = []
+    for number, (when, program, states, path) in enumerate(rows):
+        line = Text(f"{when:{widths[0]}}  {program:{widths[1]}}  ")
+        line.append_text(states)
+        if beside:
+            line.append(" " * (widths[2] - run_table.length(states.plain) + 2) + path)
+        if not number:
+            line.stylize("bold")
+        line.rstrip()
+        table += [line] if beside or not number else [line, Text(f"    {path}")]
+    return run_table.show((), table)
+
+
+def _shortest(path: Path) -> str:
+    """Return a directory as it can be typed: relative to the current directory or ``~``, if it is below."""
+    import shlex
+
+    with suppress(OSError, ValueError):
+        return shlex.quote(str(path.relative_to(Path.cwd())))
+    with suppress(OSError, RuntimeError, ValueError):
+        return f"~/{shlex.quote(str(path.relative_to(Path.home())))}"
+    return shlex.quote(str(path))

@@ -1,0 +1,117 @@
+"""`hpc-hydra list`, and which sweep is the newest."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.cli.main import main
+from hpc_hydra.errors import SweepError
+from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.sweep import known
+from hpc_hydra.sweep.store import find_sweep
+from tests import forking
+
+from .conftest import App
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def make(root: Path, *events: str, age: float = 0.0) -> Path:
+    """The records of a sweep that say when it was launched and what became of it."""
+    import os
+
+    paths = SweepPaths(root)
+    paths.meta.mkdir(parents=True)
+    paths.plans.write_text("{}")
+    paths.program.write_text("{}")
+    lines = [{"event": event, "time": 1.0, "job": "job0"} for event in events]
+    paths.manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    os.utime(paths.program, (10_000 - age, 10_000 - age))
+    return root
+
+
+def append(number: int) -> None:
+    for count in range(50):
+        known.remember(Path(f"/s/{number}/{count}"))
+
+
+def test_launches_at_the_same_time_are_all_remembered() -> None:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        pool.map(append, range(4))
+    assert {str(each.root) for each in known.remembered()} == {f"/s/{n}/{c}" for n in range(4) for c in range(50)}
+
+
+def test_an_unfinished_line_harms_no_other() -> None:
+    known.remember(Path("/s/1"))
+    (file,) = known.state_directory().glob("sweeps/*.jsonl")
+    with file.open("a") as appended:
+        appended.write('{"time": 5, "sw')
+    known.remember(Path("/s/2"))
+    assert [str(each.root) for each in known.remembered()] == ["/s/2", "/s/1"]
+
+
+def test_a_launch_goes_on_where_the_list_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    known.remember(Path("/s/1"))
+    assert known.remembered() == []
+
+
+def test_sweeps_are_listed_from_anywhere(
+    app: App, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list"]) == 0 and "no sweeps" in capsys.readouterr().out
+    for number, x in enumerate(("1,2", "3")):
+        done = app.start("-m", "scheduler=local", f"x={x}", f"hydra.sweep.dir=deep/{number}/a/b/c")
+        assert done.returncode == 0, done.stderr
+    monkeypatch.chdir("/")
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2:] for line in lines[1:]] == [
+        ["app.py", "1", "run:", "1", "completed", f"{str(app.folder)[1:]}/deep/1/a/b/c"],
+        ["app.py", "2", "runs:", "2", "completed", f"{str(app.folder)[1:]}/deep/0/a/b/c"],
+    ]
+    assert main(["list", "--json", str(app.folder / "deep/0")]) == 0
+    (only,) = json.loads(capsys.readouterr().out)
+    assert only["states"] == {"completed": 2} and only["runs"] == 2 and only["program"] == "app.py"
+    monkeypatch.chdir(app.folder)
+    assert main(["status"]) == 0 and "deep/1/a/b/c" in capsys.readouterr().out
+    shutil.rmtree(app.folder / "deep/1")
+    assert main(["list"]) == 0
+    told = capsys.readouterr()
+    assert "deep/1" not in told.out and "1 sweep not listed: its directory is gone" in told.err
+    assert main(["list", "nowhere"]) == 2
+
+
+def test_a_refused_sweep_is_not_the_newest(tmp_path: Path) -> None:
+    good = make(tmp_path / "multirun" / "good", "started", "submitting", "submitted", age=100)
+    bad = make(tmp_path / "multirun" / "bad", "started", "submitting", "refused")
+    assert find_sweep(None, tmp_path) == good
+    assert find_sweep(str(bad), tmp_path) == bad
+    shutil.rmtree(good)
+    assert find_sweep(None, tmp_path) == bad  # there is no other
+
+
+@pytest.mark.parametrize("place", ["a", "a/b/c/d/e/f", "a/b/c/d/e/f/g/h/i"])
+def test_a_sweep_is_found_at_any_depth(tmp_path: Path, place: str) -> None:
+    root = make(tmp_path / "project" / place, "started", "submitting", "submitted")
+    if place.count("/") > 6:
+        with pytest.raises(SweepError):
+            find_sweep(None, tmp_path / "project")
+        known.remember(root)
+    assert find_sweep(None, tmp_path / "project") == root
+
+
+def test_listing_imports_neither_hydra_nor_torch(tmp_path: Path) -> None:
+    import sys
+
+    code = "import sys; from hpc_hydra.cli.main import main; main(['list']); print(sorted(sys.modules))"
+    done = forking.run([sys.executable, "-c", code], cwd=tmp_path, env={}, timeout=60)
+    assert "'torch'" not in done.stdout, done.stdout
