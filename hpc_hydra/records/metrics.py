@@ -43,7 +43,7 @@ def read(directory: Path) -> list[Metric]:
     Args:
         directory: output directory of the run.
     """
-    return list(_parsed(_content(directory)))
+    return list(parsed(_content(directory)))
 
 
 def last(directory: Path) -> Metric | None:
@@ -74,7 +74,7 @@ def last(directory: Path) -> Metric | None:
 def final(directory: Path) -> dict[str, float]:
     """Return the last value of each metric, in the order in which they first appear. Reads the whole file."""
     found: dict[str, float] = {}
-    for metric in _parsed(_content(directory)):
+    for metric in parsed(_content(directory)):
         found.update(metric.values)
     return found
 
@@ -86,7 +86,8 @@ def _content(directory: Path) -> bytes:
         return b""
 
 
-def _parsed(content: bytes) -> Iterator[Metric]:
+def parsed(content: bytes) -> Iterator[Metric]:
+    """Yield the metrics of whole lines; lines that are damaged are left out."""
     for line in content.split(b"\n"):
         metric = _parse(line)
         if metric is not None:

@@ -1,4 +1,4 @@
-"""The history of each run of a sweep, for the report: attempts over time, monitor samples, ends of logs.
+"""The history of each run of a sweep, for the report: attempts over time, ends of logs, monitor samples, metrics.
 
 Must not know: how the history is shown. Reads only the sweep directory.
 """
@@ -6,26 +6,162 @@ Must not know: how the history is shown. Reads only the sweep directory.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hpc_hydra.config.secrets import MASK
+from hpc_hydra.errors import SweepError
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import last_lines
 from hpc_hydra.records.layout import attempt_began
 from hpc_hydra.records.types import Outcome
+from hpc_hydra.sweep.curves import MetricsFile
+from hpc_hydra.sweep.logs import log_files
 from hpc_hydra.sweep.status import RunView
 from hpc_hydra.sweep.store import Sweep
 
 _FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
-POINTS = 250_000  # points of all curves together
+# Of all runs together, so that a report of thousands of runs stays small:
+POINTS = 250_000  # points of monitor samples, and again of metrics
+CHARACTERS = 4_000_000  # of logs
+BYTES = 1 << 27  # read of metrics
 MOST, LEAST = 300, 12  # maximum and minimum points of one curve
+LINES = 40  # of a log
 CURVES = ("util_percent", "power_w", "mem_used_mib", "temp_c", "sm_mhz")  # of each GPU
 NODE_CURVES = ("cpu_percent", "ram_used_mib", "net_rx_mib_s", "net_tx_mib_s", "disk_read_mib_s", "disk_write_mib_s")
+ALL_GPUS = "mean"  # stands for a GPU's number where a node's GPUs are shown by their mean
+
+
+@dataclass(frozen=True)
+class Past:
+    """The history of one run, as JSON data."""
+
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    tail: dict[str, Any] | None = None
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    curves: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)  # the last value of each metric
+
+
+class Histories:
+    """The histories of the runs of a sweep. `of` reads only what changed since it was called for that run.
+
+    Args:
+        sweep: the sweep.
+        runs: number of runs; with many, each gets fewer points and lines.
+        secrets: values that are masked in logs.
+    """
+
+    def __init__(self, sweep: Sweep, runs: int, secrets: Collection[str] = ()) -> None:
+        self.sweep = sweep
+        self.secrets = sorted(secrets, key=len, reverse=True)
+        runs = max(runs, 1)
+        self._points = POINTS // runs
+        self._characters = max(1000, min(20_000, CHARACTERS // runs))
+        self._bytes = max(1 << 16, BYTES // runs)
+        self._known: dict[int, tuple[Any, Past]] = {}
+        self._metrics: dict[int, MetricsFile] = {}
+        self._files: dict[int, dict[Path, tuple[Any, Any]]] = {}
+
+    def of(self, view: RunView, submitted: Sequence[float]) -> Past:
+        """Return the history of a run; the same object if it did not change.
+
+        Args:
+            submitted: the times of its submissions.
+        """
+        num, outcome = view.run.num, view.outcome
+        settled = None
+        if view.written and outcome is not None:
+            settled = (outcome.attempt, outcome.status, outcome.reason, view.tries)
+        before, past = self._known.get(num, (None, Past()))
+        if settled is not None and before == settled:
+            return past
+        never_started = view.word in ("pending", "unsubmitted") and view.attempt <= 1
+        folders = [] if never_started else _attempts(view)
+        new = Past(
+            attempts(view, submitted, folders),
+            self._tail(view, folders),
+            self._measured(view, folders),
+            *self._curves(view, folders),
+        )
+        if settled is not None:  # nothing of it is read again
+            self._files.pop(num, None)
+            self._metrics.pop(num, None)
+        self._known[num] = settled, past if new == past else new
+        return self._known[num][1]
+
+    def _tail(self, view: RunView, folders: Sequence[Path]) -> dict[str, Any] | None:
+        """Return the end of the log that explains a failure, else of that of rank 0; None if there is none."""
+        outcome = view.outcome
+        path: Path | None = None
+        text: Sequence[str] = ()
+        if outcome is not None and outcome.status != "completed":
+            path, text = Path(outcome.log) if outcome.log else None, outcome.last_lines
+        elif folders:
+            attempt = outcome.attempt if outcome is not None and outcome.attempt else folders[-1].name
+            path = view.paths.rank_log(attempt, 0)
+            if not path.is_file():
+                path = self._other_log(view)
+        if path is not None:
+            text = self._unchanged(view, path, lambda file: last_lines(file, LINES)) or text
+        return {"log": str(path or ""), "lines": self._shortened(text[-LINES:])} if text else None
+
+    def _other_log(self, view: RunView) -> Path | None:
+        with suppress(SweepError, OSError):
+            return log_files(self.sweep, view)[0].path
+        return None
+
+    def _shortened(self, lines: Sequence[str]) -> list[str]:
+        """Mask secrets, and keep the last lines that fit."""
+        kept: list[str] = []
+        room = self._characters
+        for line in reversed(lines):
+            for secret in self.secrets:
+                line = line.replace(secret, MASK)
+            room -= len(line)
+            if room < 0 and kept:
+                break
+            kept.append(line[: self._characters])
+        return kept[::-1]
+
+    def _measured(self, view: RunView, folders: Sequence[Path]) -> list[dict[str, Any]]:
+        files = [(folder.name, path) for folder in folders for path in sorted(folder.glob("*.gutil.csv"))]
+        samples = [(attempt, path, self._unchanged(view, path, _read)) for attempt, path in files]
+        return thinned_samples(samples, self._points)
+
+    def _curves(self, view: RunView, folders: Sequence[Path]) -> tuple[dict[str, Any], dict[str, float]]:
+        if not folders and view.word != "completed":
+            return {}, {}
+        path = view.paths.metrics
+        file = self._metrics.setdefault(view.run.num, MetricsFile(path, self._bytes))
+        if not file.update():
+            past = self._known.get(view.run.num, (None, Past()))[1]
+            return past.curves, past.last
+        return file.thinned(self._points), file.last
+
+    def _unchanged(self, view: RunView, path: Path, read: Callable[[Path], _T]) -> _T | None:
+        """Return what ``read`` makes of a file, which is read again only if it changed; None if there is no file."""
+        try:
+            info = path.stat()
+        except OSError:
+            return None
+        version = (info.st_mtime_ns, info.st_size)
+        known = self._files.setdefault(view.run.num, {})
+        if path not in known or known[path][0] != version:
+            known[path] = version, read(path)
+        found: _T = known[path][1]
+        return found
+
+
+_T = TypeVar("_T")
 
 
 def submissions(sweep: Sweep) -> dict[int, list[float]]:
@@ -39,25 +175,29 @@ def submissions(sweep: Sweep) -> dict[int, list[float]]:
     return times
 
 
-def attempts(view: RunView, submitted: Sequence[float], now: float) -> list[dict[str, Any]]:
-    """Return a run's periods as ``{"what": "queued" or how the attempt ended, "from": …, "to": …, "attempt": …}``."""
+def attempts(view: RunView, submitted: Sequence[float], folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return a run's periods as ``{"what": "queued" or how the attempt ended, "from": …, "to": …, "attempt": …}``.
+
+    ``to`` is None for a period that has not ended.
+    """
     periods: list[dict[str, Any]] = []
     waiting = sorted(submitted)
     previous_end = waiting[0] if waiting else None
-    for folder in _attempts(view):
+    for folder in folders:
         started = attempt_began(folder.name)
         if started is None:
             continue
-        ended, word = _end(view, folder, now)
+        ended, word = _end(view, folder, is_newest=folder == folders[-1])
         eligible = (t for t in waiting if t <= started + 1 and (previous_end is None or t >= previous_end - 1))
         since = max(eligible, default=previous_end)
         if since is not None and since < started:
             periods.append({"what": "queued", "from": since, "to": started, "attempt": folder.name})
-        periods.append({"what": word, "from": started, "to": max(ended, started), "attempt": folder.name})
-        previous_end = max(ended, started)
+        to = None if ended is None else max(ended, started)
+        periods.append({"what": word, "from": started, "to": to, "attempt": folder.name})
+        previous_end = to
     newest = waiting[-1] if waiting else None
     if view.word == "pending" and newest is not None:
-        periods.append({"what": "queued", "from": max(newest, previous_end or 0), "to": now, "attempt": ""})
+        periods.append({"what": "queued", "from": max(newest, previous_end or 0), "to": None, "attempt": ""})
     return periods
 
 
@@ -67,15 +207,15 @@ def _attempts(view: RunView) -> list[Path]:
     return []
 
 
-def _end(view: RunView, folder: Path, now: float) -> tuple[float, str]:
+def _end(view: RunView, folder: Path, *, is_newest: bool) -> tuple[float | None, str]:
     outcome = view.outcome
     if outcome is not None and outcome.attempt == folder.name:
         return outcome.ended or _newest(folder), outcome.status
     closed = readable(Outcome, folder / "outcome.json")
     if closed is not None:
         return closed.ended or _newest(folder), closed.status
-    if view.word == "running" and folder == _attempts(view)[-1]:
-        return now, "running"
+    if view.word == "running" and is_newest:
+        return None, "running"
     return _newest(folder), "requeued"
 
 
@@ -85,47 +225,45 @@ def _newest(folder: Path) -> float:
     return 0.0
 
 
-def tail(view: RunView, lines: int = 40) -> dict[str, Any] | None:
-    """Return the end of the log that shows why a run failed; None if there is none."""
-    outcome = view.outcome
-    if outcome is None or outcome.status == "completed":
-        return None
-    text: Sequence[str] = outcome.last_lines
-    if outcome.log and Path(outcome.log).is_file():
-        text = last_lines(Path(outcome.log), lines) or text
-    return {"log": outcome.log or "", "lines": [line[:2000] for line in text[-lines:]]} if text else None
+def thinned_samples(read: Sequence[tuple[str, Path, _Samples | None]], points: int) -> list[dict[str, Any]]:
+    """Return monitor samples, one entry per node and attempt, thinned to about ``points`` points.
 
-
-def measured(views: Sequence[RunView]) -> dict[int, list[dict[str, Any]]]:
-    """Return the monitor samples of each run: one entry per node and attempt, thinned to at most `POINTS` in total."""
-    files = [
-        (view.run.num, attempt.name, path)
-        for view in views
-        for attempt in _attempts(view)
-        for path in sorted(attempt.glob("*.gutil.csv"))
-    ]
-    read = [(num, attempt, path, _read(path)) for num, attempt, path in files]
-    curves = sum(len(gpus) * len(CURVES) + len(NODE_CURVES) for *_, (_, _, gpus) in read)
-    points = max(LEAST, min(MOST, POINTS // max(curves, 1)))
-    samples: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for num, attempt, path, (times, node, gpus) in read:
-        if not times:
-            continue
+    Where there are too many GPUs for that, a node's GPUs are shown by their mean.
+    """
+    found = [(attempt, path, samples) for attempt, path, samples in read if samples is not None and samples[0]]
+    curves = sum(len(gpus) * len(CURVES) + len(NODE_CURVES) for _, _, (_, _, gpus) in found)
+    if points < LEAST * curves:
+        found = [(attempt, path, (times, node, _mean(gpus))) for attempt, path, (times, node, gpus) in found]
+        curves = len(found) * (len(CURVES) + len(NODE_CURVES))
+    each = max(LEAST, min(MOST, points // max(curves, 1)))
+    entries = []
+    for attempt, path, (times, node, gpus) in found:
         match = _FILE.fullmatch(path.name)
-        samples[num].append(
+        entries.append(
             {
                 "host": match[1] if match else path.name,
                 "attempt": attempt,
                 "from": times[0],
-                "at": thinned([t - times[0] for t in times], points),
-                "node": {name: thinned(values, points) for name, values in node.items() if _any(values)},
+                "at": thinned([t - times[0] for t in times], each),
+                "node": {name: thinned(values, each) for name, values in node.items() if _any(values)},
                 "gpus": {
-                    gpu: {name: thinned(values, points) for name, values in columns.items() if _any(values)}
+                    gpu: {name: thinned(values, each) for name, values in columns.items() if _any(values)}
                     for gpu, columns in gpus.items()
                 },
             }
         )
-    return samples
+    return entries
+
+
+def _mean(gpus: dict[str, dict[str, Curve]]) -> dict[str, dict[str, Curve]]:
+    """Return the mean of the GPUs of a node, as one GPU."""
+    if len(gpus) < 2:
+        return gpus
+    means: dict[str, Curve] = {}
+    for name in CURVES:
+        rows = [[v for v in values if v is not None] for values in zip_longest(*(gpu[name] for gpu in gpus.values()))]
+        means[name] = [sum(row) / len(row) if row else None for row in rows]
+    return {ALL_GPUS: means}
 
 
 def _any(values: Sequence[float | None]) -> bool:
@@ -133,9 +271,10 @@ def _any(values: Sequence[float | None]) -> bool:
 
 
 Curve = list["float | None"]
+_Samples = tuple[list[float], dict[str, Curve], dict[str, dict[str, Curve]]]  # times, of the node, of each GPU
 
 
-def _read(path: Path) -> tuple[list[float], dict[str, Curve], dict[str, dict[str, Curve]]]:
+def _read(path: Path) -> _Samples:
     times: list[float] = []
     node: dict[str, Curve] = {name: [] for name in NODE_CURVES}
     gpus: dict[str, dict[str, Curve]] = {}
@@ -160,7 +299,8 @@ def _read(path: Path) -> tuple[list[float], dict[str, Curve], dict[str, dict[str
 
 def _number(text: str | None) -> float | None:
     with suppress(ValueError, TypeError):
-        return float(text)  # type: ignore[arg-type]
+        found = float(text)  # type: ignore[arg-type]
+        return found if math.isfinite(found) else None
     return None
 
 

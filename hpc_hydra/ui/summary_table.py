@@ -104,18 +104,26 @@ def table(
 def winner(runs: Sequence[Run], outcomes: Mapping[int, Outcome], best: str) -> str:
     """Return a line that names the best run by ``best``: ``min loss``, or ``max`` of a single number."""
     direction, _, name = best.partition(" ")
-    found = []
-    for run in runs:
-        value = outcomes[run.num].result if outcomes[run.num].status == "completed" else None
-        value = value.get(name) if isinstance(value, dict) else None if name else value
-        if _is_number(value):
-            found.append((value, run))
-    if not found:
+    found = best_run(runs, outcomes, best)
+    if found is None:
         what = f"best: no run returned {f'a number {name!r}' if name else 'a number'} (launch.best={best})"
         return f"{what}; {_returned(outcomes.values(), direction)}"
-    value, run = (min if direction == "min" else max)(found, key=lambda pair: pair[0])
+    run, value = found
     own = " ".join(_apart(runs)[runs.index(run)])
     return f"best: run {run.num}{f' [{own}]' if own else ''}, {name or 'result'} {_scalar(value)}"
+
+
+def best_run(runs: Iterable[Run], outcomes: Mapping[int, Outcome], best: str) -> tuple[Run, float] | None:
+    """Return the best completed run by ``best`` and its value; None if none returned such a number."""
+    direction, _, name = best.partition(" ")
+    found = []
+    for run in runs:
+        outcome = outcomes.get(run.num)
+        value = outcome.result if outcome is not None and outcome.status == "completed" else None
+        value = value.get(name) if isinstance(value, dict) else None if name else value
+        if _is_number(value):
+            found.append((run, value))
+    return (min if direction == "min" else max)(found, key=lambda pair: pair[1], default=None)
 
 
 def _returned(outcomes: Iterable[Outcome], direction: str) -> str:

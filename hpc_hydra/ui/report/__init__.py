@@ -1,0 +1,1 @@
+"""The HTML report of a sweep: its data (`data`) and the page that shows them (`page`, with page.html, .css and .js)."""
