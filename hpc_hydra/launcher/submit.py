@@ -24,6 +24,7 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest, read_manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, queue_id
+from hpc_hydra.sweep.logs import RecentOutput
 from hpc_hydra.sweep.status import canceller
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
@@ -65,7 +66,7 @@ class Session:
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.runs = [run for group, _, _ in jobs for run in group.runs]
-        self.reporter = Reporter(len(self.runs), common_overrides(self.runs))
+        self.reporter = Reporter(len(self.runs), common_overrides(self.runs), newest=RecentOutput().newest)
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_QueuedJob(*job) for job in jobs]

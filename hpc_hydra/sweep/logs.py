@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.records import metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.collect import last_lines, latest_attempt, read_ends
 from hpc_hydra.records.layout import RunPaths
@@ -122,6 +123,14 @@ class RecentOutput:
     def __init__(self) -> None:
         self._logs: dict[tuple[int, str], Path] = {}  # run and attempt → log of rank 0
         self._read: dict[Path, tuple[tuple[int, int, int], tuple[str, ...]]] = {}
+
+    def newest(self, run: Run) -> str:
+        """Return the newest metrics of a run that logs some, such as ``step 10 loss=0.25``; else its last line."""
+        metric = metrics.last(run.dir)
+        if metric is None:
+            return next(iter(self.lines(run)), "")
+        step = [f"step {metric.step}"] if metric.step is not None else []
+        return " ".join([*step, *(f"{name}={value:.5g}" for name, value in metric.values.items())])
 
     def lines(self, run: Run, count: int = 1) -> tuple[str, ...]:
         """Return up to ``count`` last lines, oldest first, of the newest attempt. Empty before it writes anything.

@@ -57,3 +57,12 @@ def test_logs_in_a_place_of_the_users(tmp_path: Path) -> None:
     RunPaths(tmp_path).attempt(FIRST).mkdir(parents=True)
     written(tmp_path / "out.0.txt", "here\n")
     assert RecentOutput().lines(run) == ("here",)
+
+
+def test_metrics_are_preferred_to_lines(tmp_path: Path) -> None:
+    run = Run(0, (), plan(), tmp_path, 0)
+    assert RecentOutput().newest(run) == ""
+    written(RunPaths(tmp_path).rank_log(FIRST, 0), "a line\n")
+    assert RecentOutput().newest(run) == "a line"
+    written(RunPaths(tmp_path).metrics, '{"time": 1, "step": 10, "values": {"loss": 0.1234567, "acc": 1}}\n')
+    assert RecentOutput().newest(run) == "step 10 loss=0.12346 acc=1"
