@@ -1,5 +1,6 @@
-"""The keys of every config group, typed. Every key listed here is implemented.
+"""The keys of every config group: type, default, unit, meaning. Every key listed here is implemented.
 
+`hpc-hydra keys` and the reference of the documentation print them; choices and ranges are in `config.load`.
 Times and memory sizes are kept as written (``int | str``); `hpc_hydra.planning` converts them to numbers.
 Must not know: schedulers' command lines, this machine.
 """
@@ -13,64 +14,89 @@ from typing import Any, Dict, List, Optional
 MISSING: Any = "???"
 
 
+def key(default: Any, meaning: str, unit: str = "", example: Any = None) -> Any:
+    """Return the field of a key.
+
+    Args:
+        default: value, or the type of an empty collection.
+        unit: of a number; of a key of several types, these in words, or ``time`` and ``memory`` for the forms that
+            `planning.units` reads.
+        example: a valid value, for texts that have a form.
+    """
+    metadata = {"meaning": meaning, "unit": unit, "example": example}
+    if default in (list, dict):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
 @dataclass
 class QueueConfig:
     """A queue profile: the meaning of `scheduler.queue=<name>` on this system."""
 
-    partition: Optional[str] = None  # the scheduler's name of the queue; null: the profile's name
-    account: Optional[str] = None
-    qos: Optional[str] = None
-    constraint: Optional[str] = None
-    mem_per_node: Any = None
-    cpus_per_proc: Optional[int] = None
-    time_limit: Any = None  # default for jobs without a time limit
-    max_time: Any = None  # the queue's maximum
-    max_nodes: Optional[int] = None
-    min_nodes: Optional[int] = None
-    time_by_nodes: Dict[str, Any] = field(default_factory=dict)  # "1-91": 2h
-    cores_per_node: Optional[int] = None
-    gpus_per_node: Optional[int] = None
-    gpu_arch: Optional[str] = None
-    gpu_type: Optional[str] = None
-    mem_per_gpu: Optional[float] = None  # GB
-    numa_domains: Optional[int] = None
+    partition: Optional[str] = key(None, "The scheduler's name of the queue. Null: the name of the profile.")
+    account: Optional[str] = key(None, "Account of jobs in this queue, unless `scheduler.account` is set.")
+    qos: Optional[str] = key(None, "Quality of service of jobs in this queue, unless `scheduler.qos` is set.")
+    constraint: Optional[str] = key(None, "Constraint of jobs in this queue, unless `scheduler.constraint` is set.")
+    mem_per_node: Any = key(None, "Memory of jobs that do not ask for any.", "memory", "480G")
+    cpus_per_proc: Optional[int] = key(None, "Cores of a rank, unless `resources.cpus_per_proc` is set.", "cores")
+    time_limit: Any = key(None, "Time limit of jobs that do not ask for one.", "time", "30m")
+    max_time: Any = key(None, "Maximum time limit.", "time", "24h")
+    max_nodes: Optional[int] = key(None, "Maximum number of nodes of a job.", "nodes")
+    min_nodes: Optional[int] = key(None, "Minimum number of nodes of a job.", "nodes")
+    time_by_nodes: Dict[str, Any] = key(dict, "Maximum time limits by number of nodes.", "time", {"1-91": "2h"})
+    cores_per_node: Optional[int] = key(
+        None, "Hardware of the queue's nodes, if it differs from the system's.", "cores"
+    )
+    gpus_per_node: Optional[int] = key(None, "As above.", "GPUs")
+    gpu_arch: Optional[str] = key(None, "As above.", example="sm_90")
+    gpu_type: Optional[str] = key(None, "As above.", example="a100")
+    mem_per_gpu: Optional[float] = key(None, "As above.", "GB")
+    numa_domains: Optional[int] = key(None, "As above.")
 
 
 @dataclass
 class SystemConfig:
     """A machine's facts. Null means unknown (never guessed)."""
 
-    name: str = MISSING
-    kind: str = "known"  # known | auto (filled in by detection) | local, probed (from the OS, from the scheduler)
-    description: Optional[str] = None
-    source: Optional[str] = None
-    cores_per_node: Optional[int] = None  # usable by jobs
-    gpus_per_node: Optional[int] = None
-    gpu_vendor: Optional[str] = None  # nvidia | amd | intel
-    gpu_arch: Optional[str] = None
-    mem_per_gpu: Optional[float] = None  # GB
-    gpu_mem_cap: Optional[float] = None  # maximum fraction of GPU memory per rank, if CPU and GPU share memory
-    mem_per_node: Any = None
-    numa_domains: Optional[int] = None
-    scheduler: Optional[str] = None
-    hostnames: List[str] = field(default_factory=list)  # regular expressions on the fully-qualified name
-    site_env: Dict[str, str] = field(default_factory=dict)  # {SYSTEMNAME: juwelsbooster}
-    site_file: Dict[str, str] = field(default_factory=dict)  # {/etc/FZJ/systemname: juwelsbooster}
-    queues: Dict[str, QueueConfig] = field(default_factory=dict)
-    all_queues: Optional[bool] = None  # `queues` is complete: any other name is an error
-    default_queue: Optional[str] = None
-    gpu_type: Optional[str] = None  # the scheduler's name of the GPUs, if jobs must give it: a100
-    gpu_request: Optional[str] = None  # gpus-per-task | gpus-per-node | gres | none
-    gpu_bind: Optional[str] = None
-    cpu_bind: Optional[str] = None
-    flavour: Optional[str] = None  # variant of the scheduler; LSF: standard | csm
-    denied_flags: List[str] = field(default_factory=list)  # options that the site's scheduler rejects
-    replicas_per_node: Optional[int] = None  # torchft: default, unless rendezvous.nodes_per_replica is set
-    submit_args: Dict[str, Any] = field(default_factory=dict)  # options of every submit command
-    launch_args: Dict[str, Any] = field(default_factory=dict)  # options of every launch command
-    interface: Optional[str] = None  # network interface for rendezvous
-    host_suffix: Optional[str] = None  # appended to a host's short name to form its address
-    env: Dict[str, Any] = field(default_factory=dict)  # NAME: {value, why, source, checked, when, mode}
+    name: str = key(MISSING, "Name of the machine.")
+    kind: str = key("known", "Where the facts come from. `auto` is filled in by detection.")
+    description: Optional[str] = key(None, "What the machine is, in a few words.")
+    source: Optional[str] = key(None, "Where the facts of the file come from.")
+    cores_per_node: Optional[int] = key(None, "Cores of a node that jobs may use.", "cores")
+    gpus_per_node: Optional[int] = key(None, "GPUs of a node, as torch counts them.", "GPUs")
+    gpu_vendor: Optional[str] = key(None, "Vendor of the GPUs.")
+    gpu_arch: Optional[str] = key(None, "Architecture of the GPUs.", example="sm_90")
+    mem_per_gpu: Optional[float] = key(None, "Memory of a GPU.", "GB")
+    gpu_mem_cap: Optional[float] = key(
+        None, "Maximum fraction of GPU memory that a rank may use, on nodes whose CPUs and GPUs share memory."
+    )
+    mem_per_node: Any = key(None, "Memory of a node that jobs may use.", "memory", "480G")
+    numa_domains: Optional[int] = key(None, "NUMA domains of a node.")
+    scheduler: Optional[str] = key(None, "The machine's scheduler.")
+    hostnames: List[str] = key(list, "Regular expressions for the fully-qualified names of its hosts.")
+    site_env: Dict[str, str] = key(
+        dict, "Variables that identify the machine, with their values.", example={"SYSTEMNAME": "juwelsbooster"}
+    )
+    site_file: Dict[str, str] = key(
+        dict, "Files that identify the machine, with their contents.", example={"/etc/FZJ/systemname": "juwelsbooster"}
+    )
+    queues: Dict[str, QueueConfig] = key(dict, "Queue profiles: what `scheduler.queue=NAME` stands for.")
+    all_queues: Optional[bool] = key(None, "True: `queues` is complete, and another name is an error.")
+    default_queue: Optional[str] = key(None, "The queue of jobs without `scheduler.queue`.")
+    gpu_type: Optional[str] = key(None, "The scheduler's name of the GPUs, where jobs must give it.", example="a100")
+    gpu_request: Optional[str] = key(None, "How jobs ask for GPUs. Null: the scheduler's first choice.")
+    gpu_bind: Optional[str] = key(None, "How the site binds tasks to GPUs.", example="closest")
+    cpu_bind: Optional[str] = key(None, "How the launch command binds tasks to cores.", example="cores")
+    flavour: Optional[str] = key(None, "Variant of the scheduler.")
+    denied_flags: List[str] = key(list, "Options that the site's scheduler rejects; they are never written.")
+    replicas_per_node: Optional[int] = key(
+        None, "Replica groups per node of `rendezvous=torchft`, unless the rendezvous says otherwise."
+    )
+    submit_args: Dict[str, Any] = key(dict, "Options of every submit command.")
+    launch_args: Dict[str, Any] = key(dict, "Options of every launch command.")
+    interface: Optional[str] = key(None, "Network interface by which ranks meet.", example="hsn0")
+    host_suffix: Optional[str] = key(None, "Appended to a host's short name to form its address.", example="-ib")
+    env: Dict[str, Any] = key(dict, "Environment of the ranks: `NAME: {value, why, source, checked, when, mode}`.")
 
 
 THIS_MACHINE = "local"
@@ -81,158 +107,260 @@ THIS_MACHINE = "local"
 class SchedulerConfig:
     """Scheduler options other than the size of a job."""
 
-    name: str = MISSING
-    kind: str = "known"  # known | auto
-    queue: Optional[str] = None
-    account: Optional[str] = None
-    qos: Optional[str] = None
-    reservation: Optional[str] = None
-    dependency: Optional[str] = None
-    job_name: Optional[str] = None
-    constraint: Optional[str] = None
-    nodelist: Optional[str] = None
-    exclude: Optional[str] = None
-    mail_type: Optional[str] = None
-    mail_user: Optional[str] = None
-    comment: Optional[str] = None
-    array_parallelism: Optional[int] = None
-    poll_interval: Any = None  # seconds between two queries; null: adaptive, at most 10 s
-    mpi: Optional[str] = None
-    project: Optional[str] = None  # LSF
-    user_group: Optional[str] = None  # LSF
-    flavour: Optional[str] = None  # LSF: standard | csm; null: the system's
-    setup_lines: List[str] = field(default_factory=list)
-    hosts: List[str] = field(default_factory=list)  # without a scheduler: "node01" or "node01 slots=4"
-    hostfile: Optional[str] = None  # a file with the same entries, one per line
-    extra: Dict[str, Any] = field(default_factory=dict)
-    remove: List[str] = field(default_factory=list)  # options to remove; equivalent to a key `~name` of `extra`
-    submit_extra: Dict[str, Any] = field(default_factory=dict)
-    launch_extra: Dict[str, Any] = field(default_factory=dict)
+    name: str = key(MISSING, "Name of the scheduler; chosen by `scheduler=NAME`.")
+    kind: str = key("known", "`auto`: detection chooses the scheduler.")
+    queue: Optional[str] = key(
+        None, "Queue or partition, or a profile of `system.queues`. Null: `system.default_queue`.", example="gpu"
+    )
+    account: Optional[str] = key(None, "Account, bank or project that is charged.", example="abc123")
+    qos: Optional[str] = key(None, "Quality of service.", example="high")
+    reservation: Optional[str] = key(None, "Reservation to run in.", example="course")
+    dependency: Optional[str] = key(
+        None, "Jobs that must end before this one starts. For sweeps: `launch.after`.", example="afterok:1234"
+    )
+    job_name: Optional[str] = key(None, "Name of the job in the queue. Null: `hpc_hydra`.", example="bert")
+    constraint: Optional[str] = key(None, "Features that the nodes must have.", example="hbm80g")
+    nodelist: Optional[str] = key(None, "Use these hosts.", example="node[01-04]")
+    exclude: Optional[str] = key(None, "Do not use these hosts.", example="node[01-02]")
+    mail_type: Optional[str] = key(None, "Events that send mail.", example="END")
+    mail_user: Optional[str] = key(None, "Address of that mail.", example="me@example.org")
+    comment: Optional[str] = key(None, "Comment of the job.", example="baseline")
+    array_parallelism: Optional[int] = key(
+        None, "Maximum number of runs of a sweep at once; with `launch.pack`, of allocations. Null: no limit.", "runs"
+    )
+    poll_interval: Any = key(
+        None, "Time between two queries for all runs, at least 1 s. Null: 0.2 to 10 s, by the rate of changes.", "time",
+        "60",
+    )  # fmt: skip
+    mpi: Optional[str] = key(None, "MPI interface (PMI) that the launch command offers.", example="pmix")
+    project: Optional[str] = key(None, "Project to charge, where it is not the account.", example="abc123")
+    user_group: Optional[str] = key(None, "Group whose share is used.", example="guests")
+    flavour: Optional[str] = key(None, "Variant of the scheduler. Null: `system.flavour`.")
+    setup_lines: List[str] = key(
+        list, "Shell lines, run once per node before its ranks. A line that fails ends the job.",
+        example=["module load cuda"],
+    )  # fmt: skip
+    hosts: List[str] = key(
+        list, "Hosts to use where no scheduler chooses them, with ranks per host.", example=["node01", "node02 slots=4"]
+    )
+    hostfile: Optional[str] = key(None, "A file with such hosts, one per line.", example="hosts.txt")
+    extra: Dict[str, Any] = key(
+        dict, "Any other option of the scheduler's commands by its own name; null for a flag. It overrides our keys. "
+        "`~name` removes an option; a NAME_IN_CAPITALS is an environment variable.",
+    )  # fmt: skip
+    remove: List[str] = key(list, "Options to remove, as a key `~name` of `extra` does.", example=["mem"])
+    submit_extra: Dict[str, Any] = key(dict, "As `extra`, for the submit command only.")
+    launch_extra: Dict[str, Any] = key(dict, "As `extra`, for the launch command only.")
 
 
 @dataclass
 class ResourcesConfig:
     """The size of a job. Null: planning derives it from the system's facts."""
 
-    nodes: Optional[int] = None
-    procs_per_node: Optional[int] = None
-    gpus_per_proc: Optional[int] = None
-    gpus_at_least: Optional[int] = None
-    gpumem_at_least: Optional[float] = None  # GB
-    cpus_per_proc: Optional[int] = None
-    mem_per_node: Any = None
-    time_limit: Any = None
-    exclusive: bool = False
-    oversubscribe: bool = False
+    nodes: Optional[int] = key(None, "Number of nodes. Null: 1, or as `gpus_at_least` requires.", "nodes", 2)
+    procs_per_node: Optional[int] = key(
+        None, "Ranks per node. Null: one per GPU of the node, or one without GPUs.", "ranks"
+    )
+    gpus_per_proc: Optional[int] = key(
+        None, "GPUs of each rank. Null: 1 on nodes with GPUs. 0: ranks without GPUs.", "GPUs"
+    )
+    gpus_at_least: Optional[int] = key(
+        None, "Minimum number of GPUs of the job; excludes `nodes` and `procs_per_node`.", "GPUs", 8
+    )
+    gpumem_at_least: Optional[float] = key(None, "Minimum GPU memory of the job; excludes `nodes`.", "GB", 640)
+    cpus_per_proc: Optional[int] = key(None, "Cores of each rank. Null: an equal share of the node's cores.", "cores")
+    mem_per_node: Any = key(
+        None, "Memory per node, with a unit. 0 or `all`: the whole node. Null: the scheduler's default.", "memory",
+        "480G",
+    )  # fmt: skip
+    time_limit: Any = key(None, "Time limit of the job. Null: the queue's default.", "time", "2h")
+    exclusive: bool = key(False, "No other jobs on these nodes.")
+    oversubscribe: bool = key(False, "Ranks may share GPUs and cores.")
 
 
 @dataclass
 class RendezvousConfig:
     """How ranks find each other."""
 
-    name: str = "tcp"
-    port: Optional[int] = None
-    port_range: Optional[str] = None  # "29500-29600"
-    interface: Optional[str] = None
-    host_suffix: Optional[str] = None
-    master_addr: Optional[str] = None
-    timeout: Any = "10m"
-    backend: Optional[str] = None
-    init: Optional[str] = None  # launcher | script; null: launcher for task functions, script for `hpc-hydra run`
-    fraction_max_gpu_mem: Optional[float] = None
-    unswap_rocr_hip_vis_dev: bool = False
-    gpu_visibility: str = "all"  # all | own
-    max_restarts: Optional[int] = None  # torchrun: all ranks, null: 0 (min_nodes: 3); torchft: each group, null: 3
-    min_nodes: Optional[int] = None  # torchrun: continues with at least so many nodes; null: all
-    max_nodes: Optional[int] = None  # torchrun: accepts at most so many nodes; null: those of the job
-    launcher: Optional[str] = None  # mpi: scheduler | mpiexec; null: mpiexec on this machine, else the scheduler
-    fork_server: Optional[bool] = None  # tcp: one process per node imports torch and forks the ranks; null: no
-    replicas_per_node: Optional[int] = None  # torchft; null: the system's value, else 1
-    nodes_per_replica: Optional[int] = None  # torchft; null: 1
-    min_replicas: Optional[int] = None  # torchft: training stops below this number; null: 1
-    join_timeout: Any = None  # torchft: a quorum proceeds without live replicas that do not join; null: 60s
-    heartbeat_timeout: Any = None  # torchft: a replica without heartbeats counts as dead; null: 5s
-    quorum_timeout: Any = None  # torchft: how long a rank waits for a quorum; null: 60s
+    name: str = key("tcp", "How ranks start and meet; chosen by `rendezvous=NAME`.")
+    port: Optional[int] = key(None, "Port of the meeting point. Null: a free one.", example=29500)
+    port_range: Optional[str] = key(None, "Ports that a firewall allows.", example="29500-29600")
+    interface: Optional[str] = key(None, "Network interface of the address. Null: `system.interface`.", example="hsn0")
+    host_suffix: Optional[str] = key(
+        None, "Appended to a host's short name to form its address. Null: `system.host_suffix`.", example="-ib"
+    )
+    master_addr: Optional[str] = key(None, "Fixed address, instead of rank 0's host.", example="10.0.0.7")
+    timeout: Any = key("10m", "How long a rank waits for the others.", "time")
+    backend: Optional[str] = key(
+        None, "Backend of torch.distributed. Null: nccl with GPUs, gloo without.", example="nccl"
+    )
+    init: Optional[str] = key(
+        None, "What initializes torch.distributed. Null: the launcher for task functions, the script for "
+        "`hpc-hydra run`.",
+    )  # fmt: skip
+    fraction_max_gpu_mem: Optional[float] = key(None, "Fraction of a GPU's memory that a process may use.", example=0.8)
+    unswap_rocr_hip_vis_dev: bool = key(
+        False, "AMD: keep ROCR_VISIBLE_DEVICES instead of moving it to HIP_VISIBLE_DEVICES."
+    )
+    gpu_visibility: str = key(
+        "all", "GPUs that a rank sees: all of its run on the node, indexed by LOCAL_RANK, or only its own."
+    )
+    max_restarts: Optional[int] = key(
+        None, "torchrun: restarts of all ranks; null: 0, with `min_nodes` 3. torchft: restarts of each group; null: 3."
+    )
+    min_nodes: Optional[int] = key(
+        None, "torchrun: continue after the loss of a node while this many are left. Null: end the job.", "nodes"
+    )
+    max_nodes: Optional[int] = key(
+        None, "torchrun: wait at each start for up to this many nodes. Null: those of the job.", "nodes"
+    )
+    launcher: Optional[str] = key(
+        None, "mpi: what starts the ranks. Null: mpiexec on this machine, else the scheduler."
+    )
+    fork_server: Optional[bool] = key(
+        None, "tcp: one process per node imports torch once and forks the ranks. Null: false."
+    )
+    replicas_per_node: Optional[int] = key(
+        None, "torchft: groups per node, which share its ranks and GPUs. Null: `system.replicas_per_node`, else 1."
+    )
+    nodes_per_replica: Optional[int] = key(None, "torchft: nodes of each group. Null: 1.", "nodes")
+    min_replicas: Optional[int] = key(
+        None, "torchft: minimum number of groups for training to continue. Null: 1.", "groups"
+    )
+    join_timeout: Any = key(
+        None, "torchft: how long a quorum waits for live replicas that do not join. Null: 60s.", "time"
+    )
+    heartbeat_timeout: Any = key(None, "torchft: after which a silent replica counts as dead. Null: 5s.", "time")
+    quorum_timeout: Any = key(None, "torchft: how long a rank waits for a quorum, with 5 retries. Null: 60s.", "time")
 
 
 @dataclass
 class LoggingConfig:
     """Log files and verbosity."""
 
-    out: Optional[str] = None
-    err: Optional[str] = None
-    verbose: bool = False
-    save_hostlist: bool = False
-    color_stderr: bool = False
-    nccl_debug: Optional[str] = None
-    torch_distributed_debug: Optional[str] = None
-    nccl_debug_subsys: Optional[str] = None
-    faulthandler: bool = False
-    cuda_launch_blocking: bool = False
-    cpp_stacktraces: bool = False
-    debug: Optional[bool] = None  # null: from the launcher's environment variable DEBUG
-    trace: bool = False  # set -x in the job script
-    timestamps: Any = None  # interval of time stamps in the ranks' logs, seconds or with a unit; null: none
-    rank_prefix: bool = False
-    console: Any = None  # a rank, or "all"; null: rank 0
+    out: Optional[str] = key(
+        None, "Log file of a rank, a pattern with {job_id} {array_id} {num} {rank} {host} {user} (or %j %A %N %t %u). "
+        "Null: `logs/ATTEMPT/rank_RANK.log` in the run's directory.", example="logs/{job_id}.out",
+    )  # fmt: skip
+    err: Optional[str] = key(None, "The same for standard error. Null: as `out`.", example="logs/{job_id}.err")
+    verbose: bool = key(
+        False, "Print runs, scripts, rendezvous and environment before the start, and each rank its host."
+    )
+    save_hostlist: bool = key(False, "Write the list of hosts next to the logs.")
+    color_stderr: bool = key(False, "Standard error in red on the console.")
+    nccl_debug: Optional[str] = key(None, "NCCL_DEBUG, unless your shell sets it.")
+    torch_distributed_debug: Optional[str] = key(None, "TORCH_DISTRIBUTED_DEBUG, unless your shell sets it.")
+    nccl_debug_subsys: Optional[str] = key(None, "NCCL_DEBUG_SUBSYS, unless your shell sets it.", example="INIT,NET")
+    faulthandler: bool = key(False, "PYTHONFAULTHANDLER=1: print a traceback when a rank crashes.")
+    cuda_launch_blocking: bool = key(False, "CUDA_LAUNCH_BLOCKING=1: report errors at the line that caused them; slow.")
+    cpp_stacktraces: bool = key(False, "TORCH_SHOW_CPP_STACKTRACES=1: show C++ stack traces.")
+    debug: Optional[bool] = key(
+        None, "All debugging aids but `cuda_launch_blocking`. Null: true if DEBUG is 1, on, yes or true in your shell."
+    )
+    trace: bool = key(False, "The job script prints each of its commands (`set -x`).")
+    timestamps: Any = key(None, "Interval of lines with the time in the ranks' logs. Null: none.", "time", "2m")
+    rank_prefix: bool = key(False, "Begin each line with the rank, for files and consoles that ranks share.")
+    console: Any = key(
+        None, "Whose output a run without `-m` shows; all: with the rank before each line. Null: rank 0.", "rank or all"
+    )
 
 
 @dataclass
 class ContainerConfig:
     """The container that the ranks run in. Null: the runtime's default."""
 
-    name: str = "none"
-    image: Optional[str] = None
-    mounts: List[Any] = field(default_factory=list)  # "SOURCE[:TARGET][:ro]" or {source, target, read_only}
-    workdir: Optional[str] = None
-    mount_home: Optional[bool] = None
-    remap_root: Optional[bool] = None
-    writable: Optional[bool] = None
-    env: Dict[str, Any] = field(default_factory=dict)  # variables set inside
-    extra: Dict[str, Any] = field(default_factory=dict)  # options of the runtime, by its names
-    gpu: Optional[bool] = None  # null: if the ranks have GPUs
+    name: str = key("none", "Container runtime; chosen by `container=NAME`.")
+    image: Optional[str] = key(None, "Path of an image, or its name in the runtime's syntax.")
+    mounts: List[Any] = key(
+        list, "Directories to mount: `SOURCE`, `SOURCE:TARGET`, `SOURCE:TARGET:ro`, or {source, target, read_only}.",
+        example=["/data:/data:ro"],
+    )  # fmt: skip
+    workdir: Optional[str] = key(None, "Working directory of the program. Null: the directory of your command.")
+    mount_home: Optional[bool] = key(None, "Mount the home directory. Null: the runtime's default.")
+    remap_root: Optional[bool] = key(None, "Be root inside the container. Null: the runtime's default.")
+    writable: Optional[bool] = key(None, "The container's file system is writable. Null: the runtime's default.")
+    env: Dict[str, Any] = key(dict, "Variables that override the image's.")
+    extra: Dict[str, Any] = key(dict, "Further options of the runtime by name; null for a flag.")
+    gpu: Optional[bool] = key(None, "GPU support. Null: if the ranks have GPUs.")
 
 
 @dataclass
 class MonitorConfig:
     """Measurements on each node while ranks run."""
 
-    name: str = "none"
-    interval: Any = "15s"
-    dmon: bool = True  # also write text in the format of `nvidia-smi dmon`
-    file: Optional[str] = None  # path of that text, a pattern with {host}; the table is beside it, as .csv
+    name: str = key("none", "What is sampled; chosen by `monitor=NAME`.")
+    interval: Any = key("15s", "Sampling interval, at least 1 s.", "time")
+    dmon: bool = key(True, "Also write text in the format of `nvidia-smi dmon`.")
+    file: Optional[str] = key(
+        None, "Path of that text, a pattern as `logging.out`; the table is beside it, as .csv. Null: next to the logs.",
+        example="out/{job_id}.{host}.gutil",
+    )  # fmt: skip
 
 
 @dataclass
 class LaunchConfig:
     """How runs are launched, and what happens to them."""
 
-    dry_run: Any = False  # true | false | script
-    setup_only: bool = False
-    output_script: Optional[str] = None
-    launch_dir: Optional[str] = None
-    batch_script: Optional[str] = None
-    bg: bool = False
-    inside: Optional[str] = None  # in an allocation: step | submit; null: step
-    debug: bool = False
-    python: Optional[str] = None
-    env: Dict[str, Any] = field(default_factory=dict)
-    secrets: List[str] = field(default_factory=list)  # further variables to mask; `*` matches any text
-    seed: Optional[int] = None
-    bind_cores: bool = True  # bind each rank to the cores near its GPU, unless the scheduler binds it
-    signal: Optional[str] = None  # USR1 | USR2: warns the ranks before the time limit
-    signal_before_end: Any = None  # time between that signal and the time limit; null: one minute, if there is a signal
-    max_requeues: int = 0  # maximum requeues of a run that was warned or preempted
-    exit_timeout: Any = "10m"  # time for a program to exit after its function has returned; null: unlimited
-    on_interrupt: str = "ask"  # ask | cancel | detach
-    on_failure: str = "continue"  # continue | stop
-    best: Optional[str] = None  # "min loss", "max accuracy"; min, max if runs return a number
-    snapshot: str = "none"  # none | copy | git
-    after: Any = None  # DIR or DIR:RUNS (or a list): sweeps that must complete before these runs start
-    quiet: bool = False  # nothing on standard output
-    confirm_above: Optional[float] = None  # node-hours above which to ask before submission; null: never
-    pack: Any = None  # several runs per allocation: auto | number of concurrent runs in each; null: one job per run
-    allocations: Optional[int] = None  # number of allocations for packed runs; null: enough that no run waits
+    dry_run: Any = key(
+        False, "Print runs, scripts and commands without writing or submitting anything; `script`: only the scripts.",
+        "true, false or script",
+    )  # fmt: skip
+    setup_only: bool = key(False, "Write the scripts without submitting them.")
+    output_script: Optional[str] = key(
+        None, "Also write the job script to this file; `-`: standard output.", example="job.sh"
+    )
+    launch_dir: Optional[str] = key(
+        None, "Directory of a single run (`hpc-hydra run`); true: a new one, named after command and time."
+    )
+    batch_script: Optional[str] = key(
+        None, "Your own batch script instead of a generated one (`hpc-hydra run`).", example="job.sh"
+    )
+    bg: bool = key(False, "Submit and return at once.")
+    inside: Optional[str] = key(
+        None, "In an allocation: use it (`step`), or submit jobs of their own (`submit`). Null: step."
+    )
+    debug: bool = key(False, "One rank, in this process: pdb works.")
+    python: Optional[str] = key(None, "Interpreter on the nodes. Null: the launcher's.")
+    env: Dict[str, Any] = key(dict, "Variables of every rank; they override all presets.", example={"NAME": "value"})
+    secrets: List[str] = key(list, "Further variables whose values are hidden.", example=["MY_LICENCE", "*_PIN"])
+    seed: Optional[int] = key(None, "Seed of the run. Null: drawn and recorded.")
+    bind_cores: bool = key(
+        True, "Bind each rank to a share of the node's cores near its GPU, unless the scheduler binds it."
+    )
+    signal: Optional[str] = key(
+        None, "Signal that warns the ranks, USR1 or USR2. Null: USR1, if `signal_before_end` is set.", example="USR1"
+    )
+    signal_before_end: Any = key(
+        None, "How long before the time limit to warn. Null: 1m, if `signal` is set.", "time", "2m"
+    )
+    max_requeues: int = key(
+        0, "How often to requeue a run that was preempted, or was warned and did not finish. At the time limit this "
+        "requires `signal_before_end`.", example=3,
+    )  # fmt: skip
+    exit_timeout: Any = key(
+        "10m", "How long threads and child processes may run after the task function returns. Null: no limit.", "time"
+    )
+    on_interrupt: str = key("ask", "What Ctrl-C does.")
+    on_failure: str = key("continue", "After a failed run: continue with the others, or stop.")
+    best: Optional[str] = key(
+        None, "Which run is named below the table; `min` or `max` of a single number.", example="min loss"
+    )
+    snapshot: str = key("none", "Jobs import a copy of the current code; `git`: as a commit.")
+    after: Any = key(
+        None,
+        "Sweeps that must complete before these runs start: DIR, DIR:RUNS, or a list.",
+        "text or list",
+        "multirun/first",
+    )
+    quiet: bool = key(False, "Print only notes, questions and failures, on standard error.")
+    confirm_above: Optional[float] = key(
+        None, "Node-hours above which to ask before submission. Null: never.", "node-hours"
+    )
+    pack: Any = key(
+        None, "Several runs per allocation: so many at a time, or `auto`: as many as fit. Null: one job per run.",
+        "number or auto", 4,
+    )  # fmt: skip
+    allocations: Optional[int] = key(None, "Number of allocations of packed runs. Null: so many that no run waits.")
 
 
 @dataclass
