@@ -60,7 +60,7 @@ LIB = "HPC_HYDRA_LIB"
 HOST = "HPC_HYDRA_HOST_"
 """Prefix: the host's value of a variable that the image may set too. Read: the wrapper."""
 
-# Ranks started by hpc_hydra itself. Set by node/modes/spawn and mpiexec for each process.
+# Ranks started by hpc_hydra itself. Set by node/starters/spawn and mpiexec for each process.
 SPAWN_RANK = "HPC_HYDRA_SPAWN_RANK"
 """Local rank. Set only if hpc_hydra started the process, not the scheduler."""
 SPAWN_SIZE = "HPC_HYDRA_SPAWN_SIZE"
@@ -76,11 +76,11 @@ HOSTS = "HPC_HYDRA_HOSTS"
 ROUND = "HPC_HYDRA_ROUND"
 """Number of previous starts of these ranks by torchrun. Set: its agent; read: its workers, node/rank/distributed."""
 REPLICA = "HPC_HYDRA_REPLICA"
-"""Number of the replica group. Set: node/modes/torchft; read: records/attempt."""
+"""Number of the replica group. Set: node/starters/replicas; read: records/attempt."""
 REPLICA_RESTARTS = "HPC_HYDRA_REPLICA_RESTARTS"
 """Number of previous starts of the replica group. Set and read as before."""
 JOB_HOSTS = "HPC_HYDRA_JOB_HOSTS"
-"""All hosts of the job, not only those of the replica group. Set: node/modes/torchft; read: node/modes."""
+"""All hosts of the job, not only those of the replica group. Set: node/starters/replicas; read: node/modes."""
 NAMES_SILENT = "HPC_HYDRA_NAMES_SILENT"
 """``1`` if reverse DNS queries time out. Set and read: node/reverse_dns."""
 

@@ -1,4 +1,4 @@
-"""Processes and signals: wait for signals, decode exit codes, leave no orphans. Linux.
+"""Processes and signals: start and watch children, wait for signals, decode exit codes, leave no orphans. Linux.
 
 Must not know: ranks, plans, sweeps.
 """
@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM)  # ALRM: Flux's time limit
@@ -116,8 +116,99 @@ class Signals:
         while self.wait(0) is not None:
             pass
         for signum in dict.fromkeys(self.seen):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signum)
+            signal_process(child, signum)
+
+
+class Children:
+    """Child processes that this process waits for. Forwards signals to them, and kills those that do not stop in time.
+
+    Attributes:
+        running: pids of the children that have not ended.
+        received: the signal that ended the last `wait`, or None.
+    """
+
+    def __init__(self, pids: Iterable[int], signals: Signals, send: Callable[[int, int], None] | None = None) -> None:
+        """``send`` signals a child, given its pid; by default the process alone (`signal_process`)."""
+        self.running = set(pids)
+        self.received: int | None = None
+        self._signals, self._send = signals, send or signal_process
+        self._kill_at: float | None = None  # monotonic time
+
+    @property
+    def are_stopping(self) -> bool:
+        """Whether the children will be killed if they do not end."""
+        return self._kill_at is not None
+
+    def wait(self, seconds: float | None = None) -> list[tuple[int, int]]:
+        """Wait for a signal, the end of a child or ``seconds``; return (pid, wait status) of the ended children."""
+        left = None if self._kill_at is None else self._kill_at - time.monotonic()
+        self.received = self._signals.wait(min((s for s in (left, seconds) if s is not None), default=None))
+        if self.received in STOP or self.received in WARN:
+            self.signal(self.received)
+        found = [(pid, status) for pid in list(self.running) for gone, status in [os.waitpid(pid, os.WNOHANG)] if gone]
+        self.running.difference_update(pid for pid, _ in found)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self.signal(signal.SIGKILL)
+            self.kill_in(GRACE)
+        return found
+
+    def signal(self, signum: int) -> None:
+        """Signal all running children."""
+        for pid in self.running:
+            self._send(pid, signum)
+
+    def stop(self, grace: float = GRACE) -> None:
+        """Send SIGTERM to all running children; `wait` kills them after ``grace`` seconds or an earlier deadline."""
+        self.signal(signal.SIGTERM)
+        if self._kill_at is None:
+            self.kill_in(grace)
+
+    def kill_in(self, seconds: float) -> None:
+        """Let `wait` kill the children that have not ended in ``seconds``."""
+        self._kill_at = time.monotonic() + seconds
+
+
+def start_program(
+    argv: Sequence[str],
+    signals: Signals | None,
+    *,
+    env: Mapping[str, str] | None = None,
+    own_group: bool = True,
+    end_by: int | None = signal.SIGTERM,
+    prepare: Callable[[], None] | None = None,
+) -> int:
+    """Execute a program in a forked child; return its pid.
+
+    The child exits with code 127, after a message, if the program cannot be executed.
+
+    Args:
+        signals: those that this process waits for; the child gets the mask from before. None keeps the mask.
+        env: its environment; by default that of this process.
+        own_group: the child leads a process group, so that it gets signals to the group of this process only from here.
+        end_by: the signal that the child gets when this process ends; None if it may continue.
+        prepare: called in the child before the program is executed, such as to redirect its streams.
+    """
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        if own_group:
+            with contextlib.suppress(OSError):  # the child does the same; either may be first
+                os.setpgid(pid, pid)
+        return pid
+    try:
+        if own_group:
+            os.setpgid(0, 0)
+        if end_by is not None:
+            die_with_parent(parent, end_by)
+        if signals is not None:
+            signals.restore()
+        if prepare is not None:
+            prepare()
+        os.execvpe(argv[0], list(argv), os.environ if env is None else dict(env))
+    except OSError as error:
+        print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
 
 
 def die_with_parent(parent: int, signum: int = signal.SIGKILL) -> None:
@@ -142,7 +233,7 @@ def kill_children() -> None:
     """Kill (SIGKILL) and reap every child of this process, and the orphans that they leave."""
     while True:
         for pid in children():
-            _kill(pid)
+            signal_process(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -166,6 +257,12 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "?"
+
+
+def signal_process(pid: int, signum: int) -> None:
+    """Signal a process, which may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
 
 
 def signal_group(leader: int, signum: int) -> None:
@@ -208,11 +305,6 @@ def name_of(signum: int) -> str:
 def number_of(name: str | None) -> int | None:
     """Return the number of a signal: 10 for "USR1"."""
     return None if name is None else int(signal.Signals[f"SIG{name}"])
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -18,14 +18,14 @@ COMMANDS = {
     "doctor": "hpc_hydra.node.doctor:doctor",
     "finish": "hpc_hydra.node.finalize:main",
     "function": "hpc_hydra.node.function:function",
-    "guard": "hpc_hydra.node.guard:guard",
-    "lighthouse": "hpc_hydra.node.modes.lighthouse:lighthouse",
+    "guard": "hpc_hydra.node.starters.guard:guard",
+    "lighthouse": "hpc_hydra.node.starters.lighthouse:lighthouse",
     "monitor": "hpc_hydra.node.monitor:main",
-    "mpiexec": "hpc_hydra.node.modes.mpiexec:mpiexec",
+    "mpiexec": "hpc_hydra.node.starters.mpiexec:mpiexec",
     "pack": "hpc_hydra.node.packing.runner:main",
-    "replicas": "hpc_hydra.node.modes.torchft:replicas",
+    "replicas": "hpc_hydra.node.starters.replicas:replicas",
     "script": "hpc_hydra.node.rank.script:script",
-    "spawn": "hpc_hydra.node.modes.spawn:spawn",
+    "spawn": "hpc_hydra.node.starters.spawn:spawn",
 }
 """Commands → the function that takes the words behind and returns an exit code. Adapters have further ones."""
 
@@ -74,7 +74,7 @@ def run_rank(what: str) -> int:
 
         done = supervise(signals)
     else:
-        from hpc_hydra.node.modes.torchrun_worker import supervise_worker
+        from hpc_hydra.node.modes.torchrun.worker_supervisor import supervise_worker
 
         done = supervise_worker(signals)
     return done if isinstance(done, int) else done()

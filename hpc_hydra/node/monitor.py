@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.node.rank.gpus import Gpus, Reading
-from hpc_hydra.processes import STOP, WARN, die_with_parent
+from hpc_hydra.processes import STOP, WARN, start_program
 from hpc_hydra.schedulers import registry
 
 if TYPE_CHECKING:
@@ -78,23 +78,19 @@ def _prefixes(context: RankContext, pattern: str | None) -> tuple[Path, Path]:
 def _start(context: RankContext, wanted: Monitor) -> int:
     prefix, link = _prefixes(context, wanted.file)
     gpus = which_gpus(context, os.environ)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        die_with_parent(parent)
-        for signum in (*STOP, *WARN):  # they are meant for the program; this process goes with its parent
+
+    def prepare() -> None:
+        for signum in (*STOP, *WARN):  # for the program; this process ends with its parent
             signal.signal(signum, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
         log = nothing if context.err is None else os.open(context.err, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         for number, target in ((0, nothing), (1, nothing), (2, log)):
             os.dup2(target, number)
         os.closerange(3, 1024)
-        words = [str(prefix), str(wanted.interval), str(int(wanted.dmon)), gpus, str(link)]
-        os.execv(sys.executable, [sys.executable, "-m", "hpc_hydra.node", "monitor", *words])
-    finally:
-        os._exit(127)
+
+    words = [str(prefix), str(wanted.interval), str(int(wanted.dmon)), gpus, str(link)]
+    argv = [sys.executable, "-m", "hpc_hydra.node", "monitor", *words]
+    return start_program(argv, None, own_group=False, end_by=signal.SIGKILL, prepare=prepare)
 
 
 def which_gpus(context: RankContext, env: Mapping[str, str]) -> str:

@@ -1,10 +1,22 @@
-"""Commands of ``python -m hpc_hydra.node`` that belong to a scheduler: its folder's ``NODE_COMMANDS``."""
+"""Commands of ``python -m hpc_hydra.node``: those that adapters add, and how their arguments are parsed."""
 
 from __future__ import annotations
 
-from hpc_hydra.schedulers import registry
+import argparse
+from collections.abc import Sequence
+
+from hpc_hydra.schedulers.registry import constants
 
 
 def node_commands() -> dict[str, str]:
-    """Command → ``module:function`` of every scheduler of this package."""
-    return {command: target for table in registry.constants("NODE_COMMANDS") for command, target in table.items()}
+    """Command → ``module:function``, of all schedulers' NODE_COMMANDS."""
+    return {name: target for commands in constants("NODE_COMMANDS") for name, target in commands.items()}
+
+
+def parse_with_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse ``options -- command args…``. Exits with code 2 if there is no command."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    options, command = parser.parse_args(list(argv[:end])), list(argv[end + 1 :])
+    if not command:
+        parser.error("there is no command after --")
+    return options, command

@@ -43,7 +43,7 @@ ALLOWED = {
     # values of torchrun-hpc's --scheduler, and the schedulers that they mean
     "cli/torchrun_options.py": {"local", "flux", "FluxScheduler", "slurm", "SlurmScheduler", "lsf"},
     # the program ssh, without which an old Open MPI refuses to start
-    "node/modes/mpiexec.py": {"ssh"},
+    "node/starters/mpiexec.py": {"ssh"},
 }
 """Module → texts that cannot be elsewhere."""
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MODES = {
     "direct": "hpc_hydra.node.modes.direct",
     "fork_server": "hpc_hydra.node.modes.fork_server",
-    "mpi": "hpc_hydra.node.modes.mpi_rank",
-    "torchrun": "hpc_hydra.node.modes.torchrun",
+    "mpi": "hpc_hydra.node.modes.mpi",
+    "torchrun": "hpc_hydra.node.modes.torchrun.agent_supervisor",
 }
 """`Rendezvous.start_mode` → its module, imported on use."""
 

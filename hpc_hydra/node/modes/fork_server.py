@@ -16,7 +16,7 @@ import re
 import signal
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from hpc_hydra.planning.types import Plan, RankInfo
 from hpc_hydra.processes import (
     GRACE,
     STOP,
-    WARN,
+    Children,
     Signals,
     Stopped,
     die_with_parent,
@@ -78,7 +78,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                 why = prepare(context, ranks[0], meeting)
                 if why is not None and node.rank == 0:
                     print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
-                running: dict[int, int] = {}
+                pids: list[int] = []
                 parent = os.getpid()
                 for info in ranks:
                     pid = os.fork()
@@ -88,9 +88,9 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                         if held is not None:
                             held.close()
                         return _supervise_rank(context, info, meeting, parent, new_image=why is not None)
-                    running[pid] = info.rank
+                    pids.append(pid)
                 try:
-                    return _watch(running, signals)
+                    return _wait(pids, signals)
                 finally:
                     kill_children()
     except (Stopped, HpcHydraError, OSError) as error:
@@ -175,34 +175,17 @@ def _supervise_rank(
         return ended_early(context, error, context.host, signals)
 
 
-def _watch(running: dict[int, int], signals: Signals) -> int:
-    """Wait for all ranks; end the others when one fails. Returns the exit code of the first failure."""
-    code = 0
-    kill_at: float | None = None
-    for early in dict.fromkeys(signals.seen):  # before there were ranks
-        _tell(running, early)
-    while running:
-        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
-        if signum in STOP or signum in WARN:
-            _tell(running, signum)
-        if signum in STOP:
-            code = code or 128 + signum
-        for pid in list(running):
-            gone, status = os.waitpid(pid, os.WNOHANG)
-            if gone:
-                del running[pid]
-                failed = exit_code(status)[0]
-                if failed and signals.stop is None and kill_at is None:
-                    code = failed
-                    _tell(running, signal.SIGTERM)
-                    kill_at = time.monotonic() + 2 * GRACE
-        if kill_at is not None and time.monotonic() >= kill_at:
-            _tell(running, signal.SIGKILL)
-            kill_at = time.monotonic() + GRACE
+def _wait(ranks: Sequence[int], signals: Signals) -> int:
+    """Wait for all ranks; stop the others when one fails. Returns the exit code of the first failure."""
+    children, code = Children(ranks, signals), 0
+    for early in dict.fromkeys(signals.seen):  # before the ranks were forked
+        children.signal(early)
+    while children.running:
+        for _, status in children.wait():
+            failed = exit_code(status)[0]
+            if failed and signals.stop is None and not children.are_stopping:
+                code = failed
+                children.stop(2 * GRACE)
+        if children.received in STOP:
+            code = code or 128 + children.received
     return code
-
-
-def _tell(running: dict[int, int], signum: int) -> None:
-    for pid in running:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signum)

@@ -1,180 +1,155 @@
-"""Identifies ranks and finds rank 0 by MPI: ``rendezvous=mpi``. Needs no variable of a scheduler.
+"""The supervisor of a rank that MPI identifies: it forks the program first and receives the rank from it.
 
-The supervisor forks first. MPI is then initialised in the process of the user's program and stays initialised, so that
-the program may use mpi4py as under any launcher. A supervisor that forks after MPI_Init breaks fabrics that register
-memory; and PMI allows one MPI_Init per task, which a supervisor or a short-lived probe would use up. The supervisor
-therefore learns its rank from the program, over a socket. The supervisor of rank 0 reserves the port.
-
-    program → supervisor    its `RankInfo`, or an error
-    supervisor → program    rank 0 only: the endpoint
-    program → supervisor    the endpoint, as broadcast by MPI
-
-Must not know: plans, sweeps, logs.
+See `hpc_hydra.node.rank.mpi_identity` for the reason. Must not know: MPI.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
+import contextlib
+import dataclasses
+import io
 import os
+import select
+import signal
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+import time
 from typing import Any
 
-from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.node.rank import mpi_identity, rendezvous
+from hpc_hydra.node.rank.context import RankContext, check_world, prepare_run, publish_endpoint, record_startup_error
+from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
+from hpc_hydra.node.rank.mpi_identity import Channel
+from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, ended_early, open_logs, wait_for_program
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
+from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of
 
-# World size according to MPI launchers, in order of preference; the scheduler's own variable comes last.
-SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "MV2_COMM_WORLD_SIZE")
-INSTALL = (
-    "pip install mpi4py mpich (wheels of both), or build it with the machine's own MPI: "
-    "MPICC=mpicc pip install --no-binary=mpi4py mpi4py; rendezvous=tcp needs no MPI"
-)
-_well = False  # the program succeeded: only then is MPI finalised
+_PAUSE = 0.01  # seconds between two polls of the program while MPI is initialised
 
 
-class Channel:
-    """One end of the socket between supervisor and program: one JSON object per line."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._read = b""
-
-    def send(self, what: Mapping[str, Any]) -> None:
-        """Send a message. Raises `OSError` if the other end is closed."""
-        self.connection.sendall(json.dumps(what).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any] | None:
-        """Receive a message; None if the other end is closed. Blocks, unless the connection has a timeout."""
-        while b"\n" not in self._read:
-            block = self.connection.recv(65_536)
-            if not block:
-                return None
-            self._read += block
-        line, _, self._read = self._read.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
-    """In the program's process: initialise MPI, send the rank to the supervisor, receive the endpoint of rank 0.
-
-    Raises:
-        RendezvousError: mpi4py is missing or cannot be used.
-        HpcHydraError: the supervisor has exited.
-    """
-    world = _world()
-    info = _identity(world, os.environ)
-    channel.send({"info": to_json(info)})
-    meeting: Any = None
-    if info.rank == 0:
-        answer = channel.receive()
-        meeting = answer and answer["meeting"]
-    meeting = world.bcast(meeting, root=0)
-    if meeting is None:
-        raise HpcHydraError("the supervisor of rank 0 is gone")
-    channel.send({"meeting": meeting})
-    found = from_json(Endpoint, meeting)
-    assert isinstance(found, Endpoint)
-    return info, found
+def supervise(context: RankContext, signals: Signals) -> int | Child:
+    """As `modes.supervise`, for a rank identified by MPI."""
+    ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)
+        signals.restore(blocked_warning(context.record.program, context.plan))
+        ours.close()
+        os.close(reader)
+        return _program(context, Channel(theirs), writer)
+    theirs.close()
+    os.close(writer)
+    signals.hand_on(child)
+    conversation = _Conversation(Channel(ours), child, signals, context)
+    with contextlib.ExitStack() as stack:
+        try:
+            if signals.stop is not None:
+                raise Stopped(signals.stop)
+            with record_startup_error(context):
+                info = _with_job(context, from_json(RankInfo, conversation.receive("info")))
+                check_world(info, context.plan.request, context.host, info.source)
+            context = context.identified(info, os.environ)
+            prepare_run(context)
+            if info.rank == 0:
+                held = stack.enter_context(rendezvous.hold(context.plan.rendezvous))
+                conversation.channel.send({"meeting": to_json(publish_endpoint(context, held))})
+            meeting = from_json(rendezvous.Endpoint, conversation.receive("meeting"))
+            rendezvous.check(meeting, info, context.attempt.name)
+        except (Stopped, HpcHydraError, OSError) as error:
+            conversation.end()
+            return ended_early(context, error, context.host, signals)
+        return wait_for_program(context, child, reader, signals)
 
 
-def _world() -> Any:
-    """Return MPI's COMM_WORLD. A failed program does not finalise MPI, which would wait for the other ranks."""
-    try:
-        import mpi4py
+class _Conversation:
+    """Receives the program's messages, until the timeout of the rendezvous."""
 
-        mpi4py.rc.finalize = False
-        from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        what = "is not installed" if missing else f"cannot be used: {' '.join(str(error).split())}"
-        raise RendezvousError(f"{what} on {socket.gethostname()}", where="mpi4py", fix=INSTALL) from error
-    atexit.register(_finalize_if_well)
-    return MPI.COMM_WORLD
+    def __init__(self, channel: Channel, child: int, signals: Signals, context: RankContext) -> None:
+        self.channel, self._child, self._signals, self._host = channel, child, signals, context.host
+        self._timeout = context.plan.rendezvous.timeout
+        self._end = time.monotonic() + self._timeout
+        self._gone = False
 
-
-def _identity(world: Any, env: Mapping[str, str]) -> RankInfo:
-    from mpi4py import MPI
-
-    library = " ".join(MPI.Get_library_version().strip("\0\n ").split("\n")[0].split(",")[0].split())
-    check_size(world.size, env, library)
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    leader = node.bcast(world.rank, root=0)
-    info = rank_info(
-        world.rank, node.rank, node.size, world.allgather((leader, socket.gethostname())), source=f"MPI ({library})"
-    )
-    node.Free()
-    return info
-
-
-def rank_info(
-    rank: int, local_rank: int, local_world_size: int, leaders: Sequence[tuple[int, str]], *, source: str
-) -> RankInfo:
-    """Return the identity of a rank. Nodes are numbered in the order of their first rank.
-
-    Args:
-        leaders: for each rank, the lowest rank on its node, and the name of its host.
-    """
-    nodes = sorted({leader for leader, _ in leaders})
-    hosts = tuple(leaders[leader][1] for leader in nodes)
-    return RankInfo(
-        rank=rank,
-        local_rank=local_rank,
-        world_size=len(leaders),
-        local_world_size=local_world_size,
-        node_rank=nodes.index(leaders[rank][0]),
-        num_nodes=len(nodes),
-        master_host=hosts[0],
-        hosts=hosts,
-        source=source,
-    )
-
-
-def check_size(size: int, env: Mapping[str, str], library: str) -> None:
-    """Raise `RendezvousError` for a world of one if the launcher started several processes.
-
-    mpi4py and the launcher are then incompatible. The error names the launcher's variable.
-    """
-    if size > 1:
-        return
-    from hpc_hydra.schedulers.capabilities import MpiTasks  # heavy; few ranks need it
-    from hpc_hydra.schedulers.registry import adapter_for
-
-    adapter = adapter_for(env[envvars.SCHEDULER]) if env.get(envvars.SCHEDULER) else None
-    size_variable, advice = "", ""
-    if isinstance(adapter, MpiTasks):
-        size_variable, advice = adapter.size_variable, adapter.mpi_advice
-    for name in filter(None, (*SIZES, size_variable)):
-        text = env.get(name, "")
-        started = int(text) if text.isascii() and text.isdigit() else 1
-        if started > 1:
+    def receive(self, name: str) -> Any:
+        """Return field ``name`` of the next message. Raises `RendezvousError` for an error or no answer; `Stopped`."""
+        while not select.select([self.channel.connection], [], [], 0)[0]:
+            self._signals.pause(_PAUSE)
+            if time.monotonic() > self._end:
+                raise RendezvousError(
+                    f"MPI did not say within {self._timeout:g} s who this process on {self._host} is",
+                    where="rendezvous.timeout",
+                    fix="rendezvous.timeout=30m waits longer; rendezvous.launcher=mpiexec starts the ranks by the MPI "
+                    "of mpi4py itself; of torchrun: -x mpi=pmi2, or -r tcp",
+                )
+        said = self.channel.receive()
+        if said is None:
+            _, status = os.waitpid(self._child, 0)
+            self._gone = True
+            code, signum = exit_code(status)
+            how = f"killed by {name_of(signum)}" if signum else f"exit code {code}"
             raise RendezvousError(
-                f"{started} processes were started ({name}={text}), and MPI is alone in each: "
-                f"mpi4py uses {library}, which does not understand what started them",
+                f"MPI could not be initialised on {self._host} ({how}); what it says stands in the job's own output",
                 where="rendezvous=mpi",
-                fix=f"{advice}{'; ' if advice else ''}rendezvous.launcher=mpiexec "
-                "starts the ranks by the MPI of mpi4py itself; or build mpi4py with the MPI of the launcher",
+                fix=mpi_identity.INSTALL,
             )
+        if "error" in said:
+            raise RendezvousError(said["error"], where=said["where"], fix=said["fix"])
+        return said[name]
+
+    def end(self) -> None:
+        """Kill the program."""
+        if not self._gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
 
 
-def note_exit_code(code: int) -> int:
-    """Note the program's exit code and return it."""
-    global _well
-    _well = code == 0
-    return code
+def _with_job(context: RankContext, info: RankInfo) -> RankInfo:
+    return dataclasses.replace(info, job_id=context.attempt.job_id)
 
 
-def finalize() -> None:
-    """Finalise MPI, before this process executes another program."""
-    from mpi4py import MPI
+def _program(context: RankContext, channel: Channel, writer: int) -> Child:
+    """In the child: identify the rank by MPI and prepare the program."""
+    try:
+        info, meeting = mpi_identity.introduce(channel)
+        context = context.identified(_with_job(context, info), os.environ)
+        env, notes = build_environment(context, meeting)
+        out, err = open_logs(context, notes)
+        return prepare_program(context, env, out, err, writer, run=_run_in_mpi, before_new_image=mpi_identity.finalize)
+    except HpcHydraError as error:
+        with contextlib.suppress(OSError):
+            channel.send({"error": error.what, "where": error.where, "fix": error.fix})
+        os._exit(error.exit_code)
+    except OSError:  # the supervisor is gone
+        os._exit(1)
 
-    if not MPI.Is_finalized():
-        MPI.Finalize()
+
+def _run_in_mpi(context: RankContext) -> int:
+    """Run the program with MPI initialised; a command other than Python is executed after MPI is finalised."""
+    try:
+        code = _command(context) if context.record.program.kind == "command" else run_program(context)
+    except SystemExit as leaving:
+        mpi_identity.note_exit_code(0 if leaving.code in (None, 0) else 1)
+        raise
+    return mpi_identity.note_exit_code(code)
 
 
-def _finalize_if_well() -> None:
-    if _well:
-        finalize()
+def _command(context: RankContext) -> int:
+    from hpc_hydra.node.rank.command import ready
+    from hpc_hydra.node.rank.program import execute
+    from hpc_hydra.node.rank.script import script
+
+    argv = ready(context.attempt.sweep, context.record, job_id=context.job_id)
+    program = context.record.program
+    if program.target == "python" and not program.flags:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # ranks share a console: whole lines, at once
+                stream.reconfigure(line_buffering=True, write_through=False)
+        words = list(argv[1:])
+        own = ["-m", "hpc_hydra.node", "script"]
+        return script(words[len(own) :] if words[: len(own)] == own else ["--", *words])
+    mpi_identity.finalize()
+    return execute(argv)

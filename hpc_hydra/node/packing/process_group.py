@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpc_hydra.processes import Signals, no_input
+from hpc_hydra.processes import Signals, no_input, start_program
 
 
 def has_ended(stream: int) -> bool:
@@ -20,11 +19,10 @@ def has_ended(stream: int) -> bool:
     return bool(select.select([stream], [], [], 0)[0]) and not os.read(stream, 64)
 
 
-def exec_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> None:
-    """In the child: execute a command in a new process group, with its output in a file."""
-    try:
-        os.setpgid(0, 0)
-        signals.restore()
+def start_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int | None) -> int:
+    """Execute a command in a new process group, with its output in a file; return its pid."""
+
+    def prepare() -> None:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -32,11 +30,8 @@ def exec_in_group(argv: Sequence[str], log: Path, signals: Signals, stdin: int |
             no_input()
         else:
             os.dup2(stdin, 0)
-        os.execvp(argv[0], list(argv))
-    except OSError as error:
-        print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(127)
+
+    return start_program(argv, signals, end_by=None, prepare=prepare)
 
 
 def spawn_helper(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.finalize import gathered, summary, write
 from hpc_hydra.node.packing.manifest import Task, chosen, tasks_of
-from hpc_hydra.node.packing.process_group import dead_children, exec_in_group, has_ended, signal_all, spawn_helper
+from hpc_hydra.node.packing.process_group import dead_children, has_ended, signal_all, spawn_helper, start_in_group
 from hpc_hydra.node.packing.requeue import AGAIN, Again
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.processes import (
@@ -209,12 +209,7 @@ class Pack:
         slices = " ".join(map(str, task.hosts.values()))
         argv = ["bash", str(task.script), str(task.record.num), names, task.attempt, slices]
         self.again.note("began", task.record.num)
-        log, stdin = task.paths.step_log(task.attempt), self._ends_with_us
-        pid = os.fork()
-        if pid == 0:
-            exec_in_group(argv, log, signals, stdin)
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)
+        pid = start_in_group(argv, task.paths.step_log(task.attempt), signals, self._ends_with_us)
         self.running[pid] = task
 
     @cached_property

@@ -1,10 +1,10 @@
-"""What runs on each host of ``scheduler=ssh``: starts the host's ranks, and outlives neither them nor the connection.
+"""The agent on each host of ``scheduler=ssh``: starts the ranks of the host, and ends with them or the connection.
 
     ssh HOST python -m hpc_hydra.node host
 
-Its standard input is the connection: first a line of JSON that says what to start (`Order`), then words such as
-``signal 15``. When it ends, or is silent for too long, the launcher has gone, and everything here is stopped. How it
-goes is told on standard error, in lines that begin with a word nobody else knows.
+Its standard input is the connection: a line of JSON with the command (`Order`), then lines such as ``signal 15``. When
+the connection closes or is silent for too long, the launcher is gone, and all processes are stopped. Reports go to
+standard error, in lines that begin with a secret word.
 Must not know: what the command does, how ssh was started.
 """
 
@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,33 +26,33 @@ from hpc_hydra import envvars
 from hpc_hydra.processes import (
     GRACE,
     STOP,
-    WARN,
+    Children,
     Signals,
     adopt_orphans,
-    die_with_parent,
     exit_code,
     kill_children,
     no_input,
     signal_group,
+    start_program,
 )
 
-MARK = b"\x1e"  # begins what is told, followed by the order's word
-SILENCE = 120.0  # seconds without a word, after which the launcher's machine is taken for gone
+MARK = b"\x1e"  # first byte of a report, before the word of the order
+SILENCE = 120.0  # seconds without input after which the launcher's machine counts as lost
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be started on a host."""
+    """What to start on a host."""
 
     word: str
     command: list[str]
     cwd: str
     env: dict[str, str] = field(default_factory=dict)
-    needed: list[str] = field(default_factory=list)  # directories that must be there, as on the launcher's machine
+    needed: list[str] = field(default_factory=list)  # directories of the launcher's machine that must exist
     umask: int = 0o022
 
     def line(self) -> bytes:
-        """As it goes through the connection."""
+        """Encode for the connection."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
@@ -106,19 +105,11 @@ def _carry_out(order: Order, rest: bytes, signals: Signals) -> tuple[int, str | 
         return 126, f"{order.command[0]} cannot be started on {here}: {error.strerror}"
     os.close(writer)
     threading.Thread(target=_listen, args=(rest,), daemon=True).start()
-    kill_at: float | None = None
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
-        if signum in STOP or signum in WARN:
-            signal_group(child, signum)
-        if signum in STOP and kill_at is None:
-            kill_at = time.monotonic() + GRACE + 2  # spawn kills its ranks before
-        if kill_at is not None and time.monotonic() >= kill_at:
-            signal_group(child, signal.SIGKILL)
-            kill_at = time.monotonic() + GRACE
+    children = Children([child], signals, signal_group)
+    while not (ended := children.wait()):
+        if children.received in STOP and not children.are_stopping:
+            children.kill_in(GRACE + 2)  # spawn kills its ranks before
+    status = ended[0][1]
     signal_group(child, signal.SIGKILL)
     kill_children()  # what ranks left behind, too
     code, _ = exit_code(status)
@@ -126,29 +117,17 @@ def _carry_out(order: Order, rest: bytes, signals: Signals) -> tuple[int, str | 
 
 
 def _start(order: Order, signals: Signals, writer: int) -> int:
-    parent = os.getpid()
-    env = {**os.environ, **order.env, envvars.SETUP_FD: str(writer)}
-    os.chdir(order.cwd)
-    child = os.fork()
-    if child:
-        with contextlib.suppress(OSError):
-            os.setpgid(child, child)
-        return child
-    try:
-        os.setpgid(0, 0)
-        die_with_parent(parent, signal.SIGTERM)
-        signals.restore()
+    def prepare() -> None:
         no_input()
         os.set_inheritable(writer, True)
-        os.execvpe(order.command[0], order.command, env)
-    except OSError as error:
-        print(f"hpc_hydra: {order.command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(127)
+
+    os.chdir(order.cwd)
+    env = {**os.environ, **order.env, envvars.SETUP_FD: str(writer)}
+    return start_program(order.command, signals, env=env, prepare=prepare)
 
 
 def _listen(data: bytes) -> None:
-    """In a thread: obey what comes through the connection; its end is the launcher's."""
+    """In a thread: execute the commands from the connection; stop when it closes."""
     while True:
         *lines, data = data.split(b"\n")
         for line in lines:
@@ -165,7 +144,7 @@ def _listen(data: bytes) -> None:
 
 
 def _failed_setup(reader: int, code: int) -> str | None:
-    """Why no rank was started, where a setup line failed."""
+    """Return the failed setup line because of which no rank was started, if any."""
     os.set_blocking(reader, False)
     try:
         line = os.read(reader, 1 << 16).decode("utf-8", "replace").strip()

@@ -34,6 +34,7 @@ from hpc_hydra.records.files import write_json
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.job_script import SETUP_THEN
+from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.resource_slice import WHOLE
 from hpc_hydra.schedulers.ssh.adapter import ENDS, agent_command, explain, plain, ssh_command
 from hpc_hydra.schedulers.ssh.agent import Order
@@ -90,13 +91,9 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--option", action="append", default=[], help="a word for ssh's command line")
     parser.add_argument("--setup", action="append", default=[], help="a line of shell, before the ranks of each host")
     parser.add_argument("--slices", default="", help="for each host what of it is the run's")
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    own, command = list(argv[:at]), list(argv[at + 1 :])
-    options = parser.parse_args(own)
+    options, command = parse_with_command(parser, argv)
     if options.procs < 1:
         parser.error(f"--procs: {options.procs} is less than 1")
-    if not command:
-        parser.error("there is no command after --")
     return options, command
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.torchrun import Node, cannot_succeed
-from hpc_hydra.node.modes.torchrun_agent import arguments
-from hpc_hydra.node.modes.torchrun_worker import worker_info
+from hpc_hydra.node.modes.torchrun.agent_supervisor import Node, cannot_succeed
+from hpc_hydra.node.modes.torchrun.elastic_agent import arguments
+from hpc_hydra.node.modes.torchrun.worker_supervisor import worker_info
 from hpc_hydra.node.rank.context import Starter
 from hpc_hydra.planning.types import Plan, Rendezvous, Request, to_json
 from hpc_hydra.records.files import write_json

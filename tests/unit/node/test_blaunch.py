@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.guard import guard
+from hpc_hydra.node.starters.guard import guard
 from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.lsf.blaunch import blaunch, text
 
@@ -33,7 +33,7 @@ def test_a_host_gets_the_variables_of_the_first_but_those_of_its_own(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("env", "said"), [({}, "no job of LSF"), ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4"}, "this job has 1: a")]
+    ("env", "said"), [({}, "not an LSF job"), ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4"}, "this job has 1: a")]
 )
 def test_too_few_hosts_are_an_error(env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LSB_JOBID", raising=False)
@@ -45,5 +45,7 @@ def test_too_few_hosts_are_an_error(env: dict[str, str], said: str, monkeypatch:
 
 @pytest.mark.parametrize("argv", [[], ["--"], ["jsrun"]])
 def test_a_guard_needs_a_command(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert guard(argv) == 2
-    assert "usage" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        guard(argv)
+    assert ended.value.code == 2
+    assert "usage: python -m hpc_hydra.node guard" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.modes import torchrun
+from hpc_hydra.node.modes.torchrun import agent_supervisor
 from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.processes import GRACE, Signals
 from hpc_hydra.records.frozen_config import Program
@@ -75,11 +75,11 @@ def test_what_came_before_a_child_is_handed_on_to_it_and_waits_there(signals: Si
 
 def test_workers_that_start_after_a_warning_are_given_it_once(monkeypatch: Any, signals: Signals) -> None:
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(torchrun.os, "kill", lambda pid, signum: sent.append((pid, signum)))
+    monkeypatch.setattr(agent_supervisor.os, "kill", lambda pid, signum: sent.append((pid, signum)))
     signals.seen += [signal.SIGUSR1, signal.SIGTERM]
     given: set[tuple[int, int]] = set()
     for workers in ([], [1, 2], [1, 2], [2, 3]):
-        torchrun.forward_warnings(signals, workers, given)
+        agent_supervisor.forward_warnings(signals, workers, given)
     assert sent == [(1, 10), (2, 10), (3, 10)]
 
 

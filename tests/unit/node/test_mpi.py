@@ -13,8 +13,8 @@ import pytest
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.mpi import check_size, rank_info
-from hpc_hydra.node.modes.mpiexec import arguments, find, needs_no_ssh, prepare
+from hpc_hydra.node.rank.mpi_identity import check_size, rank_info
+from hpc_hydra.node.starters.mpiexec import arguments, find, needs_no_ssh, prepare
 from hpc_hydra.planning.types import Rendezvous
 
 from .conftest import Frozen

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.node.modes.lighthouse import LogFilter, bind_addresses, members_of, url
-from hpc_hydra.node.modes.torchft import group_environment, group_nodes, launch_command
 from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.node.starters.lighthouse import LogFilter, bind_addresses, members_of, url
+from hpc_hydra.node.starters.replicas import group_environment, group_nodes, launch_command
 from hpc_hydra.planning.types import Plan, Rendezvous, Request
 
 from .conftest import ATTEMPT, Frozen, await_true

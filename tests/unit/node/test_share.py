@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc_hydra.node.modes.replica_resources import show_part
+from hpc_hydra.node.starters.replica_resources import show_part
 
 GPUS = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-1111f937-d72c-4106-c12f-20bd9faed9f6"
 MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"

@@ -1,8 +1,8 @@
 """The supervisor of one torchrun agent per node: ``torchrun``, ``static`` and ``torchft``.
 
 The scheduler starts one supervisor on each node. Supervisors rendezvous as ranks of ``rendezvous=tcp`` do. Each forks
-torch's agent (`torchrun_agent`) and filters its signals: torchrun alone dies of a warning signal without its workers,
-and stops waiting for them at a second SIGTERM. Each worker has a supervisor of its own (`torchrun_worker`), which
+torch's agent (`elastic_agent`) and filters its signals: torchrun alone dies of a warning signal without its workers,
+and stops waiting for them at a second SIGTERM. Each worker has a supervisor of its own (`worker_supervisor`), which
 records how it ended, because torchrun exits with 1 for every failure.
 
 Must not know: torch.
@@ -22,13 +22,13 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.modes.replica_resources import take_share
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.rank import gc_tuning, rendezvous
 from hpc_hydra.node.rank.context import RankContext, exchange_endpoint, identify, prepare_run, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.logs import open_log
 from hpc_hydra.node.rank.supervisor import ended_early
+from hpc_hydra.node.starters.replica_resources import take_share
 from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
 from hpc_hydra.processes import (
     STOP,
@@ -152,7 +152,7 @@ def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Chi
         take_share(context.plan, context.attempt.replica)
 
     def run() -> int:
-        from hpc_hydra.node.modes.torchrun_agent import run_agent
+        from hpc_hydra.node.modes.torchrun.elastic_agent import run_agent
 
         return run_agent(node)
 

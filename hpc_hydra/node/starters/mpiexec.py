@@ -13,7 +13,6 @@ import argparse
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,23 +21,23 @@ from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.processes import GRACE, STOP, WARN, Signals, die_with_parent, exit_code
+from hpc_hydra.processes import Children, Signals, exit_code, start_program
 from hpc_hydra.records.attempt import failures
 from hpc_hydra.schedulers.capabilities import MpiTasks
 from hpc_hydra.schedulers.environment import for_other_nodes
+from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.registry import adapter_for
 
-_LOOK = 1.0  # seconds between two looks at how ranks ended
-_PATIENCE = 5.0  # seconds that the launcher has to end the other ranks by itself
+_POLL = 1.0  # seconds between two checks for failed ranks
+_PATIENCE = 5.0  # seconds in which a launch command must end the other ranks by itself
 _RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 _CHOSEN = (_RSH_AGENT, "OMPI_MCA_plm", "OMPI_MCA_orte_rsh_agent", "OMPI_MCA_pls_rsh_agent")
 
 
 def mpiexec(argv: Sequence[str]) -> int:
-    """Run MPI's launcher to its end; returns its exit code. Raises `RendezvousError` where there is none.
+    """Run MPI's launcher; returns its exit code. Raises `RendezvousError` if there is none.
 
-    Where a rank has failed and the launcher does not end the others (MPICH's, on several nodes that srun connects), it
-    is told to, and killed where that is no use.
+    MPICH's launcher, on several nodes connected by srun, does not end the other ranks when one fails; see `wait`.
     """
     options, command = _parse(argv)
     program = find(Path(sys.executable).parent, os.environ.get("PATH"))
@@ -48,36 +47,23 @@ def mpiexec(argv: Sequence[str]) -> int:
         os.environ[_RSH_AGENT] = shutil.which("false") or "/bin/false"
     prepare(os.environ, options.procs_per_node, options.cpus_per_proc)
     signals = Signals()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setpgid(0, 0)  # what is sent to this process's group comes to it once, from here
-            die_with_parent(parent, signal.SIGTERM)
-            signals.restore()
-            os.execv(program, [program, *words, *command])
-        except OSError as error:
-            print(f"hpc_hydra: {program}: {error.strerror}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(127)
-    return watch(child, signals, failures())
+    child = start_program([program, *words, *command], signals)
+    return wait(child, signals, failures())
 
 
-def watch(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> int:
-    kill_at: float | None = None
-    told = False
+def wait(child: int, signals: Signals, a_rank_failed: Callable[[], bool]) -> int:
+    """Wait for a launch command; return its exit code.
+
+    It is stopped if a rank has failed and it does not end the other ranks within `_PATIENCE` seconds.
+    """
+    children, stop_at = Children([child], signals), None
     while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
+        for _, status in children.wait(_POLL):
             return exit_code(status)[0]
-        signum = signals.wait(_LOOK)
-        if signum in STOP or signum in WARN:
-            os.kill(child, signum)
-        if kill_at is None and a_rank_failed():
-            kill_at = time.monotonic() + _PATIENCE
-        elif kill_at is not None and time.monotonic() >= kill_at:
-            os.kill(child, signal.SIGKILL if told else signal.SIGTERM)
-            told, kill_at = True, time.monotonic() + GRACE
+        if stop_at is None and a_rank_failed():
+            stop_at = time.monotonic() + _PATIENCE
+        elif stop_at is not None and time.monotonic() >= stop_at and not children.are_stopping:
+            children.stop()
 
 
 def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -85,12 +71,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--procs-per-node", type=int, required=True)
     parser.add_argument("--cpus-per-proc", type=int, default=None)
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    options = parser.parse_args(list(argv[:at]))
-    command = list(argv[at + 1 :])
-    if not command:
-        parser.error("there is no command after --")
-    return options, command
+    return parse_with_command(parser, argv)
 
 
 def find(beside: Path, path: str | None) -> str:

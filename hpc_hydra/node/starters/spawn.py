@@ -16,7 +16,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
 
 from hpc_hydra import envvars
@@ -25,7 +24,7 @@ from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.processes import (
     GRACE,
     STOP,
-    WARN,
+    Children,
     Signals,
     adopt_orphans,
     die_with_parent,
@@ -34,7 +33,9 @@ from hpc_hydra.processes import (
     name_of,
     no_input,
     signal_group,
+    start_program,
 )
+from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.resource_slice import confine
 
 
@@ -61,9 +62,9 @@ def spawn(argv: Sequence[str]) -> int:
             consoles += streams
         for stream in consoles:
             stream.begin()
-        code = _watch(running, signals, options.first_rank)
+        code = _wait(running, signals, options.first_rank)
     finally:
-        for pid in running:
+        for pid in running:  # also groups that their leaders left
             signal_group(pid, signal.SIGKILL)
         kill_children()  # including processes that ranks left behind
         for stream in consoles:
@@ -93,40 +94,24 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--procs", type=int, required=True)
     parser.add_argument("--gpus-per-proc", type=int, default=0)
     parser.add_argument("--cpus-per-proc", type=int, default=None)
-    parser.add_argument("--first-rank", type=int, default=0, help="of all hosts' ranks, the first of this one")
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    own, command = list(argv[:at]), list(argv[at + 1 :])
-    options = parser.parse_args(own)
+    parser.add_argument("--first-rank", type=int, default=0, help="rank of the first process, for messages")
+    options, command = parse_with_command(parser, argv)
     if options.procs < 1:
         parser.error(f"--procs: {options.procs} is less than 1")
-    if not command:
-        parser.error("there is no command after --")
     return options, command
 
 
 def _start(command: Sequence[str], env: Mapping[str, str], signals: Signals, consoles: Sequence[Lines]) -> int:
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        with contextlib.suppress(OSError):  # the child does the same; either may be first
-            os.setpgid(pid, pid)
-        return pid
-    try:
-        os.setpgid(0, 0)
-        # SIGTERM, not SIGKILL: the supervisor then kills its whole process group.
-        die_with_parent(parent, signal.SIGTERM)
-        signals.restore()
+    def prepare() -> None:
         if env.get(envvars.ATTACHED) and env[envvars.SPAWN_RANK] == "0":
             _take_terminal()
         else:
             no_input()
         for console in consoles:
             os.dup2(console.writer, console.number)
-        os.execvpe(command[0], list(command), dict(env))
-    except OSError as error:
-        print(f"hpc_hydra: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(127)
+
+    # ends by SIGTERM, not SIGKILL: the supervisor then kills its whole process group
+    return start_program(command, signals, env=env, prepare=prepare)
 
 
 def _take_terminal() -> None:
@@ -140,39 +125,19 @@ def _take_terminal() -> None:
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a stopped rank would block the others
 
 
-def _watch(running: dict[int, int], signals: Signals, first_rank: int) -> int:
-    code = 0
-    kill_at: float | None = None
-    while running:
-        signum = signals.wait(None if kill_at is None else kill_at - time.monotonic())
-        if signum in STOP or signum in WARN:
-            for pid in running:
-                signal_group(pid, signum)
-        if signum in STOP:
-            at_once = kill_at is not None and signals.told_again
-            kill_at = time.monotonic() + (0 if at_once else GRACE)
-            code = code or 128 + signum
-        for rank, status in _ended(running):
+def _wait(ranks: Mapping[int, int], signals: Signals, first_rank: int) -> int:
+    """Wait for all ranks (pid → rank); stop the others when one fails."""
+    children, code = Children(ranks, signals, signal_group), 0
+    while children.running:
+        ended = children.wait()
+        if children.received in STOP:
+            code = code or 128 + children.received
+            children.kill_in(0 if children.are_stopping and signals.told_again else GRACE)
+        for pid, status in ended:
             failed, killed = exit_code(status)
             if failed and code == 0:
                 code = failed
                 how = name_of(killed) if killed else f"exit code {failed}"
-                print(f"hpc_hydra: rank {first_rank + rank} ended with {how}", file=sys.stderr, flush=True)
-                for other in running:
-                    signal_group(other, signal.SIGTERM)
-                kill_at = kill_at or time.monotonic() + GRACE
-        if kill_at is not None and time.monotonic() >= kill_at:
-            for pid in running:
-                signal_group(pid, signal.SIGKILL)
-            kill_at = time.monotonic() + GRACE
+                print(f"hpc_hydra: rank {first_rank + ranks[pid]} ended with {how}", file=sys.stderr, flush=True)
+                children.stop()
     return code
-
-
-def _ended(running: dict[int, int]) -> list[tuple[int, int]]:
-    """Reap the ranks that ended and take them out of ``running``: (rank, wait status) of each."""
-    found = []
-    for pid in list(running):
-        gone, status = os.waitpid(pid, os.WNOHANG)
-        if gone:
-            found.append((running.pop(pid), status))
-    return found

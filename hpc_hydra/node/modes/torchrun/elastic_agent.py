@@ -13,7 +13,7 @@ from typing import Any
 
 from hpc_hydra import envvars
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.modes.torchrun import STOP_BY, Node
+from hpc_hydra.node.modes.torchrun.agent_supervisor import STOP_BY, Node
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import STOP, name_of

@@ -13,7 +13,6 @@ Must not know: the scheduler's commands, torch, what a group trains.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import signal
 import socket
@@ -24,9 +23,9 @@ from dataclasses import dataclass, field, replace
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.modes.lighthouse import check_installed, url
 from hpc_hydra.node.rank.context import RankContext, read_context, record_startup_error
 from hpc_hydra.node.rank.rendezvous import Endpoint
+from hpc_hydra.node.starters.lighthouse import check_installed, url
 from hpc_hydra.planning.types import Plan, from_json, to_json
 from hpc_hydra.processes import (
     GRACE,
@@ -34,16 +33,18 @@ from hpc_hydra.processes import (
     WARN,
     Signals,
     adopt_orphans,
-    die_with_parent,
     exit_code,
     kill_children,
     no_input,
+    signal_process,
+    start_program,
 )
 from hpc_hydra.records.collect import first_cause, how, read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
 from hpc_hydra.records.types import RankEnd, Replica, Replicas
 from hpc_hydra.schedulers import capability_defaults
+from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.registry import adapter_for
 
 QUORUM_RETRIES = 5  # replicas survive a restart of the lighthouse
@@ -58,8 +59,7 @@ def replicas(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node replicas", allow_abbrev=False)
     parser.add_argument("--words", type=int, required=True)
     parser.add_argument("--contained", action="store_true", help="the launch command enters a container")
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    options, command = parser.parse_args(list(argv[:at])), list(argv[at + 1 :])
+    options, command = parse_with_command(parser, argv)
     if len(command) <= options.words:
         parser.error("there is no command after the launch command")
     signals = Signals()
@@ -191,8 +191,7 @@ class ReplicaJob:
         """End all groups and the lighthouse."""
         self._tell(signal.SIGTERM)
         if self.lighthouse is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.lighthouse, signal.SIGTERM)
+            signal_process(self.lighthouse, signal.SIGTERM)
             end = time.monotonic() + GRACE
             while time.monotonic() < end and not os.waitpid(self.lighthouse, os.WNOHANG)[0]:
                 time.sleep(0.02)
@@ -211,24 +210,12 @@ class ReplicaJob:
         env = group_environment(
             os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.context.attempt.job_id
         )
-        group.pid = self._fork(launch_command(self.command, state.hosts), env)
+        group.pid = self._execute(launch_command(self.command, state.hosts), env)
         group.state = replace(state, state="running", restarts=again)
         self._write("running")
 
-    def _fork(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            die_with_parent(parent, signal.SIGTERM)
-            self.signals.restore()
-            no_input()
-            os.execvpe(argv[0], list(argv), dict(env))
-        except OSError as error:
-            print(f"hpc_hydra: {argv[0]}: {error.strerror}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(127)
+    def _execute(self, argv: Sequence[str], env: Mapping[str, str]) -> int:
+        return start_program(argv, self.signals, env=env, own_group=False, prepare=no_input)
 
     def _reap(self) -> None:
         for group in self.groups:
@@ -306,8 +293,7 @@ class ReplicaJob:
                 store = read_json(place / "store.json")
                 if store is None or store["address"] not in members:
                     group.dropped = "the others ended before it was with them again"
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(group.pid, signal.SIGTERM)
+                    signal_process(group.pid, signal.SIGTERM)
 
     def _too_few(self) -> bool:
         left = sum(group.state.state != "lost" for group in self.groups)
@@ -321,8 +307,7 @@ class ReplicaJob:
     def _tell(self, signum: int) -> None:
         for group in self.groups:
             if group.pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(group.pid, signum)
+                signal_process(group.pid, signum)
 
     def _pass_on(self, signum: int) -> None:
         """Forward a signal unless the scheduler signals the ranks itself: its launch command would kill them."""
@@ -346,7 +331,7 @@ class ReplicaJob:
         else:
             argv = [sys.executable, "-m", "hpc_hydra.node", "lighthouse", *port]
         self.lighthouse_starts += 1
-        self.lighthouse = self._fork(argv, {**os.environ, envvars.JOB_HOSTS: ",".join(self.hosts)})
+        self.lighthouse = self._execute(argv, {**os.environ, envvars.JOB_HOSTS: ",".join(self.hosts)})
         end = time.monotonic() + self.plan.rendezvous.timeout
         while self.meeting is None:
             data = read_json(published)
