@@ -14,11 +14,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from hpc_hydra.errors import ConfigError, SweepError
+from hpc_hydra.errors import ConfigError, HpcHydraError, SweepError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.hydra_compat.command_line import of_hydra_main
 
@@ -41,6 +41,29 @@ class Result:
     reason: str = ""
     job_id: str = ""
     dir: Path = Path()  # output directory of the run
+    params: Mapping[str, Any] = field(default_factory=dict)  # overrides that differ between runs, by key, typed
+    seconds: float | None = None  # run time, without the time in the queue
+    hosts: tuple[str, ...] = ()  # of the ranks of a run that has ended, in order of ranks
+    attempts: int = 0  # number of submissions and requeues
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last value of each metric that the run has logged until now. Reads the file on each access."""
+        from hpc_hydra.records import metrics
+
+        return metrics.final(self.dir)
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return all metrics that the run has logged: ``{"time": seconds, "step": 10, "attempt": "…", "loss": 0.25}``.
+
+        ``pandas.DataFrame(result.history())`` is a learning curve. ``time`` is Unix time; ``step`` may be None.
+        """
+        from hpc_hydra.records import metrics
+
+        return [
+            {"time": each.time, "step": each.step, "attempt": each.attempt, **each.values}
+            for each in metrics.read(self.dir)
+        ]
 
 
 def launch(
@@ -184,10 +207,26 @@ class Sweep:
     def __repr__(self) -> str:
         return f"Sweep({str(self.dir)!r})" if self.submitted else f"<dry run of Sweep({str(self.dir)!r})>"
 
-    def status(self) -> list[Result]:
-        """Return the state of every run, in order; ``value`` is set for completed runs."""
-        from hpc_hydra.sweep.results import value
+    @overload
+    def status(self, *, as_frame: Literal[False] = False) -> list[Result]: ...
+    @overload
+    def status(self, *, as_frame: Literal[True]) -> Any: ...
+    def status(self, *, as_frame: bool = False) -> Any:
+        """Return the state of every run, in order; ``value`` is set for completed runs.
 
+        Args:
+            as_frame: return a `pandas.DataFrame` instead, with a row for each run: its number, parameters, state,
+                returned values, last metrics, job id, seconds, hosts, attempts and directory.
+
+        Raises:
+            HpcHydraError: ``as_frame`` without pandas installed.
+        """
+        if as_frame:
+            return self._frame()
+        from hpc_hydra.sweep.results import value
+        from hpc_hydra.ui.sweep_tables import params
+
+        views = self._views()
         return [
             Result(
                 view.run.num,
@@ -197,9 +236,27 @@ class Sweep:
                 view.reason,
                 view.id,
                 view.run.dir,
+                {key: value for key, value in own.items() if key != "launch.bg"},
+                view.seconds,
+                view.hosts,
+                view.attempt,
             )
-            for view in self._views()
+            for view, own in zip(views, params(views), strict=True)
         ]
+
+    def _frame(self) -> Any:
+        try:
+            import pandas
+        except ImportError:
+            raise HpcHydraError(
+                "pandas is not installed", where="as_frame", fix="pip install pandas, or as_frame=False"
+            ) from None
+        from hpc_hydra.ui.sweep_tables import results
+
+        views = self._views()
+        logged = [view.final_metrics() for view in views]
+        columns, rows = results(views, logged, details=True, raw=True)
+        return pandas.DataFrame(rows, columns=columns)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all runs have ended, and return whether all completed.
@@ -218,10 +275,14 @@ class Sweep:
             time.sleep(pause if end is None else max(0.0, min(pause, end - time.monotonic())))
             pause = min(2 * pause, _POLL)
 
-    def results(self) -> list[Result]:
-        """Wait until all runs have ended, and return them in order."""
+    @overload
+    def results(self, *, as_frame: Literal[False] = False) -> list[Result]: ...
+    @overload
+    def results(self, *, as_frame: Literal[True]) -> Any: ...
+    def results(self, *, as_frame: bool = False) -> Any:
+        """Wait until all runs have ended, and return them as `status` does."""
         self.wait()
-        return self.status()
+        return self._frame() if as_frame else self.status()
 
     def logs(self, run: int, rank: int | None = None) -> str:
         """Return the log of a run's newest attempt: of ``rank``, else the one that explains a failure, else of rank 0.

@@ -322,9 +322,13 @@ def resume(argv: Sequence[str]) -> int:
 
 def results(argv: Sequence[str]) -> int:
     """``hpc-hydra results``; returns the exit code."""
-    parser = _parser("results", "Show the overrides and returned values of runs.")
+    parser = _parser("results", "Show the overrides, returned values and metrics of runs.")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--csv", action="store_true", help="as comma-separated values")
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="as comma-separated values, with job id, seconds, hosts, attempts and directory",
+    )
     form.add_argument("--json", action="store_true", help="machine-readable output, with complete values")
     options = parser.parse_intermixed_args(argv)
     runs, where = _split(options.words, "results")
@@ -334,7 +338,8 @@ def results(argv: Sequence[str]) -> int:
     if options.json:
         print(sweep_tables.as_json(sweep_tables.results_data(views)))
         return 0
-    columns, rows = sweep_tables.results(views)
+    logged = [view.final_metrics() for view in views]
+    columns, rows = sweep_tables.results(views, logged, details=options.csv)
     if options.csv:
         print(sweep_tables.as_csv(columns, rows), end="")
     else:

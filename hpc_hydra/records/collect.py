@@ -5,29 +5,27 @@ Reads files of the run's directory, writes nothing. Must not know: any scheduler
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpc_hydra.records.codec import hint, is_flat, readable
-from hpc_hydra.records.files import is_there, read_bytes
+from hpc_hydra.records.codec import hint, readable
+from hpc_hydra.records.files import is_there
 from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Returned, Status
+from hpc_hydra.records.returned import result
+from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
 from hpc_hydra.records.user_line import user_line
 
 LAST_LINES = 20
 _TRACEBACK = 500  # lines of a log in which a traceback is looked for
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TAIL = 64 * 1024  # bytes read from the end of a log
-_LARGEST_RESULT = 1_000_000  # bytes of a command's result
 
 # Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
 _CONSEQUENCE = re.compile(
@@ -87,6 +85,7 @@ def collect(
     common: dict[str, Any] = {
         "num": num, "attempt": attempt, "job_id": job_id, "world_size": world_size, "started": started,
         "ended": ended or (time.time() if status is None else None), "restarts": _restarts(paths, attempt),
+        "hosts": _hosts(ends),
     }  # fmt: skip
 
     if groups is not None:
@@ -105,7 +104,7 @@ def collect(
         ends = [end for end in ends if end.rank >= 0 or end.host not in lost]
         gone = _gone(lost, len(nodes))
         if {end.rank for end in ends if end.exit_code == 0} == set(range(world_size)):
-            return Outcome(**common, status="completed", exit_code=0, reason=gone, **_result(paths, attempt))
+            return Outcome(**common, status="completed", exit_code=0, reason=gone, **result(paths, attempt))
     cause = first_cause(ends)
     if cause is not None:
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
@@ -127,7 +126,7 @@ def collect(
     if _all_well(ends, world_size) and (any(end.left for end in ends) or _ended_by_scheduler(status)):
         well = None if status is None or state == "completed" else f"although the job's state is {_native_text(status)}"
         reason = _join(gone, _lingered(ends), well)
-        return Outcome(**common, status="completed", exit_code=0, reason=reason, **_result(paths, attempt))
+        return Outcome(**common, status="completed", exit_code=0, reason=reason, **result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
     missing = _missing(ends, world_size)
     absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else "no rank has started"
@@ -140,7 +139,7 @@ def collect(
     word = "failed" if note and word == "lost" else word
     reason = _join(reason or note or why, gone)
     if word == "completed":
-        return Outcome(**common, status="completed", exit_code=0, **_result(paths, attempt))
+        return Outcome(**common, status="completed", exit_code=0, **result(paths, attempt))
     code, signum = _code(exit_code, status, stopped)
     witness = _witness(paths, attempt, stopped, missing)
     return Outcome(
@@ -159,8 +158,8 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
     lost = sorted((group for group in groups.replicas if group.state == "lost"), key=lambda group: group.ended or 0)
     if groups.status == "completed":
         done = next(group.replica for group in groups.replicas if group.state == "completed")
-        result = _result(paths, paths.replica(attempt, done))
-        return Outcome(**common, status="completed", exit_code=0, reason=_lost(lost), **result)
+        returned = result(paths, paths.replica(attempt, done))
+        return Outcome(**common, status="completed", exit_code=0, reason=_lost(lost), **returned)
     cause = next((group.cause for group in lost if group.cause is not None), None)
     log = Path(cause.log) if cause is not None and cause.log else None
     lines = last_lines(log, _TRACEBACK) if log else ()
@@ -365,6 +364,12 @@ def _restarts(paths: RunPaths, attempt: str) -> int:
     return number if isinstance(number, int) else 0
 
 
+def _hosts(ends: Sequence[RankEnd]) -> tuple[str, ...]:
+    """Return the hosts of the ranks, in order of the ranks."""
+    ranks = sorted((end.replica or 0, end.rank, end.host) for end in ends if end.rank >= 0)
+    return tuple(dict.fromkeys(host for _, _, host in ranks))
+
+
 def _missing(ends: Sequence[RankEnd], world_size: int | None) -> list[int]:
     known = {end.rank for end in ends}
     return [rank for rank in range(world_size or (0 if ends else 1)) if rank not in known]
@@ -412,30 +417,6 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
     logs = [Path(end.log) for end in stopped if end.log]
     logs += [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
     return next((log for log in logs if log.is_file()), None)
-
-
-def _result(paths: RunPaths, attempt: str) -> dict[str, Any]:
-    data = readable(Returned, paths.returned(attempt)) if attempt else None
-    if attempt and (data is None or data.kind == "none"):
-        data = _told_result(paths.told_result(attempt))
-    if data is None:
-        return {}
-    result = {"result_kind": data.kind, "result": data.value, "result_note": data.note}
-    return {**result, "result_in_file": data.in_file}
-
-
-def _told_result(path: Path) -> Returned | None:
-    """Return the result that a command wrote as JSON: the whole file, or its last line. None without a file."""
-    try:
-        text = read_bytes(path)[:_LARGEST_RESULT].decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    for part in (text, text.rpartition("\n")[2]):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(part)
-            if is_flat(value):
-                return Returned("none" if value is None else "json", value)
-    return Returned("unserialisable", note=f"{path} is not JSON: {text!r:.80}") if text else None
 
 
 def _native_text(status: SchedulerStatus | None) -> str | None:

@@ -9,18 +9,18 @@ Must not know: torch, who logs, how metrics are shown.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.records.files import read_bytes
 from hpc_hydra.records.layout import RunPaths
 
 _TAIL = 4096  # bytes of the file's end that are read first
@@ -43,19 +43,17 @@ def read(directory: Path) -> list[Metric]:
     Args:
         directory: output directory of the run.
     """
-    return list(parsed(_content(directory)))
+    return list(_metrics(directory))
 
 
 def last(directory: Path) -> Metric | None:
     """Return the newest metrics of a run; None if it has logged none. Reads only the end of the file."""
     try:
-        descriptor = os.open(RunPaths(directory).metrics, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _open(directory)
     except OSError:
         return None
     try:
-        info = os.fstat(descriptor)
-        size = info.st_size if stat.S_ISREG(info.st_mode) else 0
-        length = 0
+        size, length = os.fstat(descriptor).st_size, 0
         while length < size:
             length = min(size, max(_TAIL, 8 * length))
             lines = os.pread(descriptor, length, size - length).split(b"\n")
@@ -74,24 +72,34 @@ def last(directory: Path) -> Metric | None:
 def final(directory: Path) -> dict[str, float]:
     """Return the last value of each metric, in the order in which they first appear. Reads the whole file."""
     found: dict[str, float] = {}
-    for metric in parsed(_content(directory)):
+    for metric in _metrics(directory):
         found.update(metric.values)
     return found
 
 
-def _content(directory: Path) -> bytes:
+def _metrics(directory: Path) -> Iterator[Metric]:
     try:
-        return read_bytes(RunPaths(directory).metrics)
+        with os.fdopen(_open(directory), "rb") as file:
+            yield from parsed(file)
     except OSError:
-        return b""
+        return
 
 
-def parsed(content: bytes) -> Iterator[Metric]:
-    """Yield the metrics of whole lines; lines that are damaged are left out."""
-    for line in content.split(b"\n"):
-        metric = _parse(line)
+def parsed(lines: Iterable[bytes]) -> Iterator[Metric]:
+    """Yield the metrics of lines; lines that are damaged or unfinished are left out."""
+    for line in lines:
+        metric = _parse(line.rstrip())
         if metric is not None:
             yield metric
+
+
+def _open(directory: Path) -> int:
+    """Open the file for reading. Raises `OSError`, also if it is not a regular file."""
+    descriptor = os.open(RunPaths(directory).metrics, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return descriptor
 
 
 def _parse(line: bytes) -> Metric | None:
@@ -156,7 +164,7 @@ class MetricLog:
         try:
             text = json.dumps(values, allow_nan=False)
         except ValueError:
-            text = json.dumps({name: _writable(value) for name, value in values.items()})
+            text = json.dumps({name: writable(value) for name, value in values.items()})
         head = f'{{"time": {time.time():.3f}, "step": {"null" if step is None else int(step)}, "values": '
         line = (head + text + self._end).encode()
         try:
@@ -186,7 +194,8 @@ class MetricLog:
         return descriptor
 
 
-def _writable(value: int | float) -> int | float | str:
+def writable(value: int | float) -> int | float | str:
+    """Return a value as JSON can say it: "NaN", "Infinity" or "-Infinity" if it is not finite."""
     if value != value:
         return "NaN"
     return value if value not in (math.inf, -math.inf) else "Infinity" if value > 0 else "-Infinity"

@@ -93,6 +93,7 @@ class Outcome:
     log: str | None = None  # path of the log that shows the reason
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
+    hosts: tuple[str, ...] = ()  # of ranks that left a record of their end, in order of ranks
     restarts: int = 0  # restarts of all ranks by torchrun's agents, or of replica groups
     requeues: int = 0  # number of earlier requeues (launch.max_requeues)
     started: float | None = None

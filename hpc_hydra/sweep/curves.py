@@ -113,7 +113,7 @@ class MetricsFile:
 
     def _add(self, lines: bytes) -> bool:
         found = False
-        for metric in parsed(lines):
+        for metric in parsed(lines.split(b"\n")):
             for name, value in metric.values.items():
                 self.curves.setdefault(name, Curve()).add(metric.step, metric.time, value)
                 found = True

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records import ending
+from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import SweepState
+from hpc_hydra.records.metrics import Metric
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import registry
@@ -63,6 +64,23 @@ class RunView:
     @property
     def is_active(self) -> bool:
         return self.word in ("pending", "running", "unknown")
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts of the ranks of a run that has ended, in order of ranks."""
+        return self.outcome.hosts if self.outcome else ()
+
+    def final_metrics(self) -> dict[str, float]:
+        """Read the last value of each metric that the run has logged."""
+        return metrics.final(self.run.dir) if self._may_have_metrics else {}
+
+    def last_metrics(self) -> Metric | None:
+        """Read the newest metrics that the run has logged, from the end of its file."""
+        return metrics.last(self.run.dir) if self._may_have_metrics else None
+
+    @property
+    def _may_have_metrics(self) -> bool:
+        return self.attempt > 1 or self.word not in ("pending", "unsubmitted", UNREADABLE)
 
     def watched(self) -> Watched:
         """Convert to the launcher's representation."""

@@ -10,12 +10,13 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.records import ending
+from hpc_hydra.records.metrics import writable
 from hpc_hydra.ui import run_table, streams
 from hpc_hydra.ui.run_table import Row, common_overrides, printable
 
@@ -84,30 +85,63 @@ def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
             "start": view.status.start if view.status else None,
             "log": view.outcome.log if view.outcome else None,
             "dir": str(view.run.dir),
+            "metrics": _last_metrics(view),
         }
         for view in views
     ]
 
 
-def results(views: Sequence[RunView]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows: run, distinguishing overrides, state, returned values."""
-    common = common_overrides([view.run for view in views])
-    keys: dict[str, None] = {}
-    values: dict[str, None] = {}
-    settings, returned = [], []
-    for view in views:
-        own = _given(o for o in view.run.told if o not in common and not o.startswith("hydra."))
-        settings.append(own)
-        keys.update(dict.fromkeys(own))
-        flat = _flat(view)
-        returned.append(flat)
-        values.update(dict.fromkeys(flat))
+def _last_metrics(view: RunView) -> dict[str, Any] | None:
+    last = view.last_metrics()
+    if last is None:
+        return None
+    values = {name: writable(value) for name, value in last.values.items()}
+    return {"time": last.time, "step": last.step, "values": values}
+
+
+def results(
+    views: Sequence[RunView], logged: Sequence[Mapping[str, float]] = (), *, details: bool = False, raw: bool = False
+) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows: run, distinguishing overrides, state, returned values.
+
+    Args:
+        logged: the last values of the metrics of each run, shown where the run returned no such value.
+        details: add columns for job id, seconds, hosts, attempts and directory.
+        raw: leave values as they are, instead of text for null, lists and mappings.
+    """
+    setting: Callable[[dict[str, Any], str], Any] = dict.get if raw else _setting
+    cell: Callable[[Any], Any] = (lambda value: value) if raw else _cell
+    settings = params(views)
+    keys = dict.fromkeys(key for own in settings for key in own)
+    logged = logged or [{}] * len(views)
+    given = [{**metrics, **_returned(view)} for view, metrics in zip(views, logged, strict=True)]
+    values = dict.fromkeys(name for flat in given for name in flat)
     shown = [name if name not in keys else f"result.{name}" for name in values]
+    columns = ["run", *keys, "state", *shown]
     rows = [
-        [view.run.num, *(_setting(own, key) for key in keys), view.word, *(flat.get(name) for name in values)]
-        for view, own, flat in zip(views, settings, returned, strict=True)
+        [view.run.num, *(setting(own, key) for key in keys), view.word, *(cell(flat.get(name)) for name in values)]
+        for view, own, flat in zip(views, settings, given, strict=True)
     ]
-    return ["run", *keys, "state", *shown], rows
+    if details:
+        columns += [name if name not in columns else f"run.{name}" for name in _details(views[0])] if views else []
+        rows = [[*row, *_details(view).values()] for row, view in zip(rows, views, strict=True)]
+    return columns, rows
+
+
+def params(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """Return the overrides of each run that not all share, by key, typed as Hydra does; those of a single run all."""
+    common = common_overrides([view.run for view in views])
+    return [_given(o for o in view.run.told if o not in common and not o.startswith("hydra.")) for view in views]
+
+
+def _details(view: RunView) -> dict[str, Any]:
+    return {
+        "job_id": view.id or None,
+        "seconds": None if view.seconds is None else round(view.seconds, 3),
+        "hosts": " ".join(view.hosts) or None,
+        "attempts": view.attempt,
+        "dir": str(view.run.dir),
+    }
 
 
 def notes_on_good_ends(views: Sequence[RunView]) -> list[str]:
@@ -131,6 +165,9 @@ def results_data(views: Sequence[RunView]) -> list[dict[str, Any]]:
             "result": view.outcome.result if view.outcome else None,
             "result_kind": view.outcome.result_kind if view.outcome else "none",
             "result_file": str(view.paths.result) if view.outcome and view.outcome.result_kind == "pickle" else None,
+            "metrics": {name: writable(value) for name, value in view.final_metrics().items()},
+            **_details(view),
+            "hosts": list(view.hosts),
         }
         for view in views
     ]
@@ -155,10 +192,9 @@ def _setting(own: Mapping[str, Any], key: str) -> Any:
     return "null" if key in own and own[key] is None else _cell(own.get(key))
 
 
-def _flat(view: RunView) -> dict[str, Any]:
-    """Return the value by column: a scalar as "result", a flat dict by its keys, anything else as JSON."""
-    found = view.outcome.columns(f"(pickle: {view.paths.result})") if view.outcome else {}
-    return {key: _cell(value) for key, value in found.items()}
+def _returned(view: RunView) -> dict[str, Any]:
+    """Return the value by column: a dict by its keys, anything else as "result"."""
+    return view.outcome.columns(f"(pickle: {view.paths.result})") if view.outcome else {}
 
 
 def _cell(value: Any) -> Any:

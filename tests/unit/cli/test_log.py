@@ -79,10 +79,10 @@ def test_a_swept_script_knows_its_run_logs_and_returns_a_result(tmp_path: Path) 
     outcome = json.loads((tmp_path / "swept" / "1" / "outcome.json").read_text())
     assert outcome["result"] == {"acc": 0.2, "rank": 0} and run_dir == output_dir
     status = json.loads(hpc_hydra("status", "--json", "swept", cwd=tmp_path).stdout)
-    assert status["runs"][1]["job_id"] == job_id
+    assert status["runs"][1]["job_id"] == job_id and status["runs"][1]["metrics"]["values"] == {"loss": 0.2, "lr": 1}
     table = hpc_hydra("results", "--csv", "swept", cwd=tmp_path).stdout
     rows = list(csv.DictReader(io.StringIO(table)))
-    assert [(row["lr"], row["acc"]) for row in rows] == [("0.1", "0.1"), ("0.2", "0.2")]
+    assert [(row["lr"], row["acc"], row["loss"]) for row in rows] == [("0.1", "0.1", "0.1"), ("0.2", "0.2", "0.2")]
 
 
 def test_the_users_own_keys_of_these_names_win(tmp_path: Path) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hpc_hydra.api import Sweep
+from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.status import RunView, concluded
 from hpc_hydra.ui import sweep_tables
@@ -112,3 +117,42 @@ def test_a_reason_says_more_than_the_state_and_no_exit_code_is_invented(
         assert text == "hpc_hydra: of 1 run, 1 was cancelled (run 0)"
     else:
         assert ("exit code" in text) == (code is not None) and outcome.status in text
+
+
+def test_csv_has_metrics_where_nothing_was_returned_and_details(tmp_path: Path) -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    done = Outcome(
+        0, "completed", 0, "t", result={"loss": 0.1}, result_kind="json", hosts=("n1", "n2"), started=1.0, ended=3.5
+    )
+    seen = [
+        concluded(RunView(Run(0, ("seconds=1",), plan, tmp_path / "0", 0), "unknown", id="7_0", tries=1), done),
+        RunView(Run(1, ("seconds=2",), plan, tmp_path / "1", 0), "running", id="7_1", attempt=1),
+        RunView(Run(2, ("seconds=4",), plan, tmp_path / "2", 0), "pending", id="7_2", attempt=1),
+    ]
+    for view in seen:
+        MetricLog(view.run.dir).write({"loss": 0.5 + view.run.num, "lr": float("nan")}, 3)
+    logged = [view.final_metrics() for view in seen]
+    text = sweep_tables.as_csv(*sweep_tables.results(seen, logged, details=True))
+    assert text.splitlines() == [
+        "run,seconds,state,loss,lr,job_id,run.seconds,hosts,attempts,dir",
+        f"0,1,completed,0.1,nan,7_0,2.5,n1 n2,1,{tmp_path}/0",
+        f"1,2,running,1.5,nan,7_1,,,1,{tmp_path}/1",
+        f"2,4,pending,,,7_2,,,1,{tmp_path}/2",  # it has not started: these are of an earlier sweep
+    ]
+    data = json.loads(sweep_tables.as_json(sweep_tables.results_data(seen)))
+    assert data[1]["metrics"] == {"loss": 1.5, "lr": "NaN"} and data[0]["hosts"] == ["n1", "n2"]
+    assert sweep_tables.status_data(seen)[1]["metrics"]["step"] == 3
+
+
+def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    seen = [RunView(Run(n, (f"x=[{n}]", "y=1e-3", "z=a"), plan, tmp_path, 0), "running") for n in (1, 2)]
+    monkeypatch.setattr(Sweep, "_views", lambda self: seen)
+    monkeypatch.setattr("hpc_hydra.sweep.store.find_sweep", lambda path: tmp_path)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(HpcHydraError, match="pip install pandas"):
+        Sweep(tmp_path).status(as_frame=True)
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (columns, rows)))
+    columns, rows = Sweep(tmp_path).status(as_frame=True)
+    assert columns == ["run", "x", "state", "job_id", "seconds", "hosts", "attempts", "dir"] and rows[0][1] == [1]
+    assert [result.params for result in Sweep(tmp_path).status()] == [{"x": [1]}, {"x": [2]}]

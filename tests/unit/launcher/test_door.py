@@ -40,6 +40,8 @@ if __name__ == "__main__":
     assert not sweep.wait(100)
     assert [run.value for run in sweep.results()] == [{"y": 11}, {"y": 12}, None], sweep.results()
     assert [run.state for run in sweep.status()] == ["completed", "completed", "failed"]
+    assert [run.params for run in sweep.status()] == [{"x": 1}, {"x": 2}, {"x": 3}]
+    assert all(run.hosts and run.seconds > 0 and run.attempts == 1 and run.metrics == {} for run in sweep.status())
     assert all("launch.bg" not in text for run in sweep.status() for text in run.overrides)
     assert "boom" in sweep.logs(2) and "x is 1" in sweep.logs(0, rank=0)
     assert sweep.cancel() == []
