@@ -24,7 +24,7 @@ from hpc_hydra.hydra_compat.command_line import of_hydra_main
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
-    from hpc_hydra.sweep.store import Sweep as Opened
+    from hpc_hydra.sweep.store import SweepRecords
 
 _PRIMARY = "hpc_hydra_launch"  # name of the primary configuration for a function without one
 _POLL = 2.0  # maximum polling interval while waiting, seconds
@@ -329,7 +329,7 @@ class Sweep:
         recover(sweep)
         return look(sweep)
 
-    def _open(self) -> Opened:
+    def _open(self) -> SweepRecords:
         from hpc_hydra.sweep.store import open_sweep
 
         if not self.submitted:

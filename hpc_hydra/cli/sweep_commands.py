@@ -21,7 +21,7 @@ from hpc_hydra.ui import streams
 if TYPE_CHECKING:
     from hpc_hydra.sweep.logs import Log
     from hpc_hydra.sweep.status import RunView
-    from hpc_hydra.sweep.store import Sweep
+    from hpc_hydra.sweep.store import SweepRecords
 
 _RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several select their union. "
 _DIR = "SWEEP_DIR: directory with multirun.yaml (default: the newest sweep in or below the current directory)."
@@ -63,13 +63,13 @@ def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
     return runs, dirs[0] if dirs else None
 
 
-def _open(given: str | None) -> Sweep:
+def _open(given: str | None) -> SweepRecords:
     from hpc_hydra.sweep.store import find_sweep, open_sweep
 
     return open_sweep(find_sweep(given))
 
 
-def _views(sweep: Sweep, runs: Sequence[str] = ()) -> list[RunView]:
+def _views(sweep: SweepRecords, runs: Sequence[str] = ()) -> list[RunView]:
     from hpc_hydra.sweep.recover import recover
     from hpc_hydra.sweep.selection import select
     from hpc_hydra.sweep.status import look
@@ -104,13 +104,13 @@ def status(argv: Sequence[str]) -> int:
     return 0
 
 
-def _head(sweep: Sweep) -> str:
+def _head(sweep: SweepRecords) -> str:
     """Return the heading of the table of runs."""
     detached = f"\nits launcher left: {sweep.state.left}" if sweep.state.left else ""
     return f"sweep: {sweep.root}{detached}"
 
 
-def _watch(sweep: Sweep, runs: Sequence[str], views: list[RunView]) -> None:
+def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> None:
     """Show a live table in a terminal; elsewhere print the table after each change."""
     from rich.live import Live
 
@@ -178,7 +178,7 @@ def logs(argv: Sequence[str]) -> int:
     return 0
 
 
-def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Namespace) -> int:
+def _ends_of_logs(sweep: SweepRecords, views: Sequence[RunView], options: argparse.Namespace) -> int:
     """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
     from hpc_hydra.records.collect import last_lines
     from hpc_hydra.sweep import logs as output
@@ -199,7 +199,7 @@ def _ends_of_logs(sweep: Sweep, views: Sequence[RunView], options: argparse.Name
     return 0
 
 
-def _await_logs(sweep: Sweep, view: RunView, options: argparse.Namespace) -> list[Log]:
+def _await_logs(sweep: SweepRecords, view: RunView, options: argparse.Namespace) -> list[Log]:
     from hpc_hydra.sweep import logs as output
 
     while True:
@@ -226,7 +226,7 @@ class _LastQuery:
     at = 0.0
 
 
-def _has_ended(sweep: Sweep, num: int) -> bool:
+def _has_ended(sweep: SweepRecords, num: int) -> bool:
     """Whether a run has ended. Checks its outcome file on every call, and the scheduler every `WATCH` seconds."""
     if sweep.run(num).dir.joinpath("outcome.json").exists():
         return True

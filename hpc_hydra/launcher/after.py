@@ -19,7 +19,7 @@ from hpc_hydra.schedulers.capabilities import Dependencies, Resubmission
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import is_selection, select
 from hpc_hydra.sweep.status import RunView, look
-from hpc_hydra.sweep.store import Sweep, find_sweep, open_sweep
+from hpc_hydra.sweep.store import SweepRecords, find_sweep, open_sweep
 from hpc_hydra.ui.progress import complain
 
 KEY = "launch.after"
@@ -31,7 +31,7 @@ _ACTIVE = ("pending", "running")
 class Awaited:
     """Runs of a sweep that other runs wait for."""
 
-    sweep: Sweep
+    sweep: SweepRecords
     views: tuple[RunView, ...]
 
     @property

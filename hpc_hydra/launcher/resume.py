@@ -38,7 +38,7 @@ from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
 from hpc_hydra.sweep.status import UNREADABLE, RunView, in_queues, look
-from hpc_hydra.sweep.store import Sweep, command, open_sweep
+from hpc_hydra.sweep.store import SweepRecords, command, open_sweep
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost
 from hpc_hydra.ui.progress import (
@@ -165,7 +165,9 @@ class _Resumed(Session):
             self._release()
 
 
-def _adopted(sweep: Sweep, views: Sequence[RunView], submitters: dict[str, Submitter]) -> dict[str, list[RunView]]:
+def _adopted(
+    sweep: SweepRecords, views: Sequence[RunView], submitters: dict[str, Submitter]
+) -> dict[str, list[RunView]]:
     adopted: dict[str, list[RunView]] = {}
     for view in views:
         if view.scheduler not in submitters:
@@ -174,7 +176,7 @@ def _adopted(sweep: Sweep, views: Sequence[RunView], submitters: dict[str, Submi
     return adopted
 
 
-def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunView]:
+def _choose(sweep: SweepRecords, views: Sequence[RunView], wanted: Wanted) -> list[RunView]:
     """Return the runs to submit. Raises `SweepError` if some of them may be in the queue already."""
     if not sweep.launcher:
         _refuse_unstarted(sweep)
@@ -209,7 +211,7 @@ def _choose(sweep: Sweep, views: Sequence[RunView], wanted: Wanted) -> list[RunV
     return chosen
 
 
-def _refuse_unstarted(sweep: Sweep) -> None:
+def _refuse_unstarted(sweep: SweepRecords) -> None:
     """Refuse a sweep that no launcher has submitted: one with launch.setup_only, or one that was just created."""
     from omegaconf import OmegaConf
 
@@ -249,7 +251,7 @@ def _resubmission_list(chosen: Sequence[RunView], total: int, common: Collection
 # plans, jobs, records
 
 
-def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:
+def _runs(sweep: SweepRecords, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:
     if not overrides:
         return list(runs)
     from hpc_hydra.launcher.override_plan import Replanner
@@ -259,7 +261,7 @@ def _runs(sweep: Sweep, runs: Sequence[Run], overrides: Sequence[str]) -> list[R
 
 
 def _jobs(
-    sweep: Sweep,
+    sweep: SweepRecords,
     groups: Sequence[Group],
     submitters: dict[str, Submitter],
     inside: str | None,
@@ -292,7 +294,7 @@ def _jobs(
     return scripts.sharing(jobs, there)
 
 
-def _print_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
+def _print_notes(jobs: scripts.Jobs, sweep: SweepRecords) -> None:
     """Print notes about a held allocation and about new plans."""
     notes = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
     for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
@@ -301,7 +303,7 @@ def _print_notes(jobs: scripts.Jobs, sweep: Sweep) -> None:
         complain(f"note: {note}")
 
 
-def _next_key(sweep: Sweep) -> int:
+def _next_key(sweep: SweepRecords) -> int:
     keys = [str(e["job"]).partition(".")[0] for e in sweep.state.events if "job" in e]
     return max([scripts.next_key(sweep.root), *(1 + int(key[3:]) for key in keys if key[3:].isdigit())])
 
@@ -315,13 +317,13 @@ def _plan_key(plans: dict[str, Plan], plan: Plan) -> str:
     return key
 
 
-def _python(sweep: Sweep) -> str:
+def _python(sweep: SweepRecords) -> str:
     """Return the interpreter that started the sweep: this command may run in another environment."""
     used = next((e["python"] for e in sweep.state.events if e["event"] == "started" and "python" in e), sys.executable)
     return str(used) if Path(used).exists() else sys.executable
 
 
-def _freeze(sweep: Sweep, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
+def _freeze(sweep: SweepRecords, runs: Sequence[Run], jobs: scripts.Jobs) -> None:
     """Write new plans, and new records of runs whose plan or overrides changed."""
     plan_of = {
         run.num: spec.environ[envvars.PLAN] if g.pack is None else _plan_key(sweep.plans, run.plan)

@@ -19,7 +19,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.status import UNREADABLE, RunView, look
-from hpc_hydra.sweep.store import Sweep, command
+from hpc_hydra.sweep.store import SweepRecords, command
 from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui.progress import complain, log_hint
 from hpc_hydra.ui.run_table import common_overrides, plural
@@ -27,7 +27,7 @@ from hpc_hydra.ui.run_table import common_overrides, plural
 POLL_INTERVAL = 2.0  # seconds between two checks for runs submitted by another process
 
 
-def wait(sweep: Sweep) -> int:
+def wait(sweep: SweepRecords) -> int:
     """Wait until all runs have ended. Return the launcher's exit code: 0, or 1 if a run failed.
 
     Raises:
@@ -79,7 +79,7 @@ class _Nothing(Manifest):
 class _WaitSession(Session):
     """A session that submits nothing and watches runs submitted by other processes."""
 
-    def __init__(self, sweep: Sweep, views: Sequence[RunView]) -> None:
+    def __init__(self, sweep: SweepRecords, views: Sequence[RunView]) -> None:
         super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
         self.sweep = sweep
         self.runs = [view.run for view in views]

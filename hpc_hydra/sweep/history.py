@@ -26,7 +26,7 @@ from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.curves import MetricsFile
 from hpc_hydra.sweep.logs import log_files
 from hpc_hydra.sweep.status import RunView
-from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.store import SweepRecords
 
 _FILE = re.compile(r"(?:job\d+\.\d+|[^.]+)\.(.+)\.gutil\.csv")  # <job>.<host>; a host's name may have dots
 # Of all runs together, so that a report of thousands of runs stays small:
@@ -60,7 +60,7 @@ class Histories:
         secrets: values that are masked in logs.
     """
 
-    def __init__(self, sweep: Sweep, runs: int, secrets: Collection[str] = ()) -> None:
+    def __init__(self, sweep: SweepRecords, runs: int, secrets: Collection[str] = ()) -> None:
         self.sweep = sweep
         self.secrets = sorted(secrets, key=len, reverse=True)
         runs = max(runs, 1)
@@ -164,7 +164,7 @@ class Histories:
 _T = TypeVar("_T")
 
 
-def submissions(sweep: Sweep) -> dict[int, list[float]]:
+def submissions(sweep: SweepRecords) -> dict[int, list[float]]:
     """Return the times of each run's submissions (Unix time)."""
     times: dict[int, list[float]] = defaultdict(list)
     for event in sweep.state.events:

@@ -17,7 +17,7 @@ from hpc_hydra.records.batching import Run
 from hpc_hydra.records.collect import last_lines, latest_attempt, read_ends
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.sweep.status import RunView
-from hpc_hydra.sweep.store import Sweep, command
+from hpc_hydra.sweep.store import SweepRecords, command
 from hpc_hydra.sweep.watch import log_of
 
 _BLOCK = 1 << 16
@@ -34,7 +34,7 @@ class Log:
 
 
 def log_files(
-    sweep: Sweep, view: RunView, *, rank: int | None = None, all_ranks: bool = False, follow: bool = False
+    sweep: SweepRecords, view: RunView, *, rank: int | None = None, all_ranks: bool = False, follow: bool = False
 ) -> list[Log]:
     """Return the requested log files: by default the one that shows why the run failed, else that of rank 0.
 
@@ -200,5 +200,5 @@ def follow(logs: Sequence[Log], ended: Callable[[], bool], pause: float = 0.2) -
             file.close()
 
 
-def _status(sweep: Sweep) -> str:
+def _status(sweep: SweepRecords) -> str:
     return command("status", sweep.root)

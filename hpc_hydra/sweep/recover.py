@@ -15,13 +15,13 @@ from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import capability_defaults, registry
 from hpc_hydra.schedulers.local_base import ids_of
 from hpc_hydra.sweep import processes
-from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.store import SweepRecords
 
 SUBMIT_TIMEOUT = 150.0  # seconds that a submit command may take
 SETTLE = 3.0  # seconds until a submitted job appears in the queue
 
 
-def recover(sweep: Sweep, *, patient: bool = False) -> None:
+def recover(sweep: SweepRecords, *, patient: bool = False) -> None:
     """Look for jobs without an id in the manifest in the queue, and record their ids.
 
     Args:
@@ -53,7 +53,7 @@ def recover(sweep: Sweep, *, patient: bool = False) -> None:
             sweep.unresolved[key] = f"process {owner.get('pid')} on {owner.get('host')} may be submitting it"
 
 
-def _record(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
+def _record(sweep: SweepRecords, job: Job, ids: tuple[str, ...]) -> None:
     submitted = replace(job, runs=job.runs[: len(ids)], ids=ids)
     with suppress(OSError, SweepError):  # the sweep may belong to another user
         Manifest(sweep.root).submitted(submitted)
@@ -61,7 +61,7 @@ def _record(sweep: Sweep, job: Job, ids: tuple[str, ...]) -> None:
     sweep.state.jobs[job.key] = submitted
 
 
-def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patient: bool) -> bool:
+def _await_command(sweep: SweepRecords, key: str, scheduler: str, when: float, *, patient: bool) -> bool:
     """Return whether a submit command of this job may not have taken effect yet."""
     script, program = sweep.script(key), registry.adapter_for(scheduler).executable
     while processes.submitting(script, program):
@@ -74,7 +74,7 @@ def _await_command(sweep: Sweep, key: str, scheduler: str, when: float, *, patie
     return 0 < rest <= SETTLE and not patient
 
 
-def _in_queue(sweep: Sweep, job: Job, scheduler: str) -> tuple[str, ...]:
+def _in_queue(sweep: SweepRecords, job: Job, scheduler: str) -> tuple[str, ...]:
     """Find the ids of a job by its tags (one per try). Only the first runs have ids if only they were submitted."""
     submitter = sweep.submitter(scheduler)
     script = sweep.script(job.key)

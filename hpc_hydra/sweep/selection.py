@@ -17,7 +17,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import is_packed, queue_id
 from hpc_hydra.sweep.status import WORDS, RunView, look
-from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import late
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -72,7 +72,7 @@ def _matches(override: str, word: str) -> bool:
     return same and (key == wanted_key or key.endswith(f".{wanted_key}"))
 
 
-def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[str]:
+def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> list[str]:
     """Cancel the runs that are pending or running, with one call per scheduler.
 
     Returns:
@@ -114,7 +114,7 @@ def cancel(sweep: Sweep, views: Sequence[RunView], *, all_runs: bool) -> list[st
     return done
 
 
-def _cancellable_in_queue(sweep: Sweep, views: Sequence[RunView], every: Sequence[RunView] | None) -> list[str]:
+def _cancellable_in_queue(sweep: SweepRecords, views: Sequence[RunView], every: Sequence[RunView] | None) -> list[str]:
     """Return the ids to cancel in the queue.
 
     A packed run that shares its allocation with runs that continue is cancelled through a file that its allocation
@@ -135,7 +135,7 @@ def _cancellable_in_queue(sweep: Sweep, views: Sequence[RunView], every: Sequenc
     return [id_ for id_ in chosen if queue_id(id_) not in kept]
 
 
-def _launcher_to_signal(sweep: Sweep, active: Mapping[str, Sequence[RunView]]) -> int | None:
+def _launcher_to_signal(sweep: SweepRecords, active: Mapping[str, Sequence[RunView]]) -> int | None:
     """Return the launcher's pid if only it can cancel some runs: local runs in its queue, jobs not submitted yet."""
     launcher = sweep.launcher
     if launcher.get("host") != socket.gethostname() or not sweep.launcher_alive:

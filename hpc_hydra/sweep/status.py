@@ -30,7 +30,7 @@ from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 from hpc_hydra.sweep.packing_journal import Journals, never_began
-from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import left_open, settled, with_why
 from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
 
@@ -88,7 +88,7 @@ class RunView:
         return Watched(self.run, self.job, self.id, status=status, outcome=self.outcome)
 
 
-def look(sweep: Sweep, *, known: Mapping[int, RunView] | None = None, surely: bool = False) -> list[RunView]:
+def look(sweep: SweepRecords, *, known: Mapping[int, RunView] | None = None, surely: bool = False) -> list[RunView]:
     """Return the states of all runs, in order. One query per scheduler covers all runs without an outcome.
 
     Args:
@@ -169,7 +169,7 @@ def _with_canceller(state: SweepState, views: list[RunView]) -> list[RunView]:
     return result
 
 
-def _corrected(sweep: Sweep, views: Iterable[RunView], index: Index) -> dict[int, RunView]:
+def _corrected(sweep: SweepRecords, views: Iterable[RunView], index: Index) -> dict[int, RunView]:
     """Return the ended runs whose outcome the scheduler corrects: why a run was stopped, that memory ran out.
 
     Each job is queried until its final state is known and recorded in the index; completed runs only if the index is
@@ -283,7 +283,7 @@ def concluded(view: RunView, outcome: Outcome) -> RunView:
     return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason, attempt=attempt)
 
 
-def _not_queued(sweep: Sweep, view: RunView) -> RunView:
+def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
     """Return the view of a run without an id and without an outcome."""
     if view.job in sweep.unresolved:
         return replace(view, word="unknown", reason=sweep.unresolved[view.job])
@@ -302,7 +302,7 @@ def _not_queued(sweep: Sweep, view: RunView) -> RunView:
     return replace(view, reason="the launcher ended before it was submitted" if launcher else "")
 
 
-def _query(sweep: Sweep, scheduler: str, views: dict[int, RunView]) -> dict[int, RunView]:
+def _query(sweep: SweepRecords, scheduler: str, views: dict[int, RunView]) -> dict[int, RunView]:
     """Return the views of runs without an outcome, from the scheduler's states."""
     unanswered: str | None
     try:
@@ -338,7 +338,7 @@ def _active(view: RunView, status: JobStatus) -> RunView:
     return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
 
 
-def _by_status(sweep: Sweep, view: RunView, status: JobStatus, unanswered: str | None) -> RunView:
+def _by_status(sweep: SweepRecords, view: RunView, status: JobStatus, unanswered: str | None) -> RunView:
     """Return the view of a run without an outcome, from its job's status.
 
     Args:

@@ -27,7 +27,7 @@ from hpc_hydra.sweep.detached_local import DetachedLocal
 
 
 @dataclass
-class Sweep:
+class SweepRecords:
     """The records of a sweep directory. ``reload`` reads the manifest again."""
 
     root: Path
@@ -140,13 +140,13 @@ def _newest(folder: Path) -> Path | None:
     return next((root for root in found if not known.was_refused(root)), next(iter(found), None))
 
 
-def open_sweep(root: Path) -> Sweep:
+def open_sweep(root: Path) -> SweepRecords:
     """Read a sweep. Raises `SweepError` if it is damaged, incomplete, or not a sweep."""
     with from_disk(root):
         return _open(root)
 
 
-def _open(root: Path) -> Sweep:
+def _open(root: Path) -> SweepRecords:
     program = read_program(root)
     paths = SweepPaths(root)
     if not paths.plans.exists() or not (paths.manifest.exists() or any(paths.jobs.glob("*.sh"))):
@@ -157,12 +157,12 @@ def _open(root: Path) -> Sweep:
         )
     state = read_manifest(root)  # first: the other records are written before the manifest refers to them
     records = {record.num: record for record in read_runs(root)}
-    sweep = Sweep(root=root, program=program, records=records, plans=read_plans(root), state=state)
+    sweep = SweepRecords(root=root, program=program, records=records, plans=read_plans(root), state=state)
     _check_together(sweep)
     return sweep
 
 
-def _check_together(sweep: Sweep) -> None:
+def _check_together(sweep: SweepRecords) -> None:
     """Check that the records refer to each other consistently. Raises `SweepError`."""
     fix = "restore the file from a copy"
     for record in sweep.records.values():

@@ -53,7 +53,7 @@ DOUBT = 5.0  # seconds without new runs after one was told to end by somebody el
 
 
 @dataclass
-class Pack:
+class PackRunner:
     """The runs of one allocation."""
 
     sweep: Path
@@ -78,7 +78,7 @@ class Pack:
     _looked: float = 0.0
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> Pack:
+    def read(cls, env: Mapping[str, str]) -> PackRunner:
         """Read the pack from the job script's variables. Raises `SweepError`."""
         names = (envvars.SWEEP, envvars.JOB, envvars.SCHEDULER, envvars.PACK, envvars.PACK_JOB)
         values = {name: env.get(name, "") for name in names}
@@ -391,7 +391,7 @@ def main(argv: Sequence[str]) -> int:
     signals = Signals()
     adopt_orphans()  # what a killed script leaves behind is awaited here
     try:
-        pack = Pack.read(os.environ)
+        pack = PackRunner.read(os.environ)
         if pack.lifeline:
             die_with_parent(os.getppid(), signal.SIGTERM)
         if argv[:1] == ["--failed"]:
@@ -402,7 +402,7 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code if isinstance(error, HpcHydraError) else 1
 
 
-def _none_started(pack: Pack, code: int) -> int:
+def _none_started(pack: PackRunner, code: int) -> int:
     reason = os.environ.get(envvars.REASON, f"the job script failed with exit code {code}")
     for task in pack.waiting:
         outcome = Outcome(task.record.num, "failed", code, job_id=pack.id, reason=reason, ended=time.time())

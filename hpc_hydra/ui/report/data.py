@@ -20,7 +20,7 @@ from hpc_hydra.records.files import read_json
 from hpc_hydra.records.types import queue_id
 from hpc_hydra.sweep.history import Histories, Past, submissions
 from hpc_hydra.sweep.status import RunView
-from hpc_hydra.sweep.store import Sweep
+from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.ui import sweep_tables
 from hpc_hydra.ui.summary_table import best_run
 
@@ -37,7 +37,7 @@ class ReportData:
         best: ``launch.best``.
     """
 
-    def __init__(self, sweep: Sweep, runs: int, best: str | None = None) -> None:
+    def __init__(self, sweep: SweepRecords, runs: int, best: str | None = None) -> None:
         self.sweep, self.best = sweep, best
         self._histories = Histories(sweep, runs, _secrets(sweep))
         self._views: Sequence[RunView] = ()
@@ -156,7 +156,7 @@ def _union(periods: Iterable[tuple[float, float, int]]) -> float:
     return total
 
 
-def _nodes(sweep: Sweep, key: str) -> int | None:
+def _nodes(sweep: SweepRecords, key: str) -> int | None:
     """Return the number of nodes of each allocation of a job with packed runs; None if it is not recorded."""
     with suppress(OSError, SweepError):
         data = read_json(sweep.paths.pack(key.partition(".")[0]))
@@ -165,7 +165,7 @@ def _nodes(sweep: Sweep, key: str) -> int | None:
     return None
 
 
-def _secrets(sweep: Sweep) -> set[str]:
+def _secrets(sweep: SweepRecords) -> set[str]:
     """Return the values of the secret variables of all runs."""
     values = {var.value for plan in sweep.plans.values() for var in plan.hidden}
     return {value for value in values if len(value) >= SHORT_SECRET and value != MASK}
@@ -175,13 +175,13 @@ def _without_empty(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in cells.items() if value is not None}
 
 
-def _script(sweep: Sweep, key: str) -> str:
+def _script(sweep: SweepRecords, key: str) -> str:
     with suppress(OSError):
         return sweep.paths.script(key).read_text(encoding="utf-8", errors="replace")[:LONG]
     return ""
 
 
-def launched(sweep: Sweep) -> dict[str, Any]:
+def launched(sweep: SweepRecords) -> dict[str, Any]:
     """Return what was launched, where, and the record of code and packages if there is one."""
     program = sweep.program
     secrets = {name for plan in sweep.plans.values() for name in plan.secrets}

@@ -21,7 +21,7 @@ from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep.status import RunView, look
-from hpc_hydra.sweep.store import Sweep, open_sweep
+from hpc_hydra.sweep.store import SweepRecords, open_sweep
 from hpc_hydra.sweep.watch import SLOWEST, Watcher
 
 from .fakes import Clock, FakeSubmitter
@@ -99,7 +99,7 @@ class Large:
         for file in SweepPaths(self.root).ended.glob("*"):
             file.unlink()
 
-    def open(self) -> Sweep:
+    def open(self) -> SweepRecords:
         sweep = open_sweep(self.root)
         sweep._submitters["slurm"] = self.submitter
         return sweep
