@@ -11,18 +11,20 @@ from typing import Any
 
 from hpc_hydra.cli.scan import Option, did_you_mean, named
 from hpc_hydra.config.schema import THIS_MACHINE
+from hpc_hydra.schedulers import registry
 
-SCHEDULERS = {  # torchrun-hpc's names
+SCHEDULERS: dict[str, str | None] = {
     "None": None,
-    "local": THIS_MACHINE,
+    THIS_MACHINE: THIS_MACHINE,
     "LocalScheduler": THIS_MACHINE,
-    "flux": "flux",
-    "FluxScheduler": "flux",
-    "slurm": "slurm",
-    "SlurmScheduler": "slurm",
-    "lsf": "lsf",
-    "LSFScheduler": "lsf",
+    **{
+        written: name
+        for name in registry.built_in()
+        if name != THIS_MACHINE
+        for written in (name, f"{name.upper() if len(name) < 4 else name.capitalize()}Scheduler")
+    },
 }
+"""Value of ``--scheduler`` → scheduler: torchrun-hpc's names, its class names, and those of further schedulers."""
 RENDEZVOUS = ("mpi", "tcp")
 
 

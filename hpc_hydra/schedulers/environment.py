@@ -32,7 +32,7 @@ RANK_VARIABLES = (
 DEVICE_VARIABLES = visible_gpus.VARIABLES
 """GPUs of a job, meaningless in another one."""
 
-_OTHER_JOBS = ("PBS_JOBID", "COBALT_JOBID")  # schedulers without an adapter
+_OTHER_JOBS = ("COBALT_JOBID",)  # schedulers without an adapter
 
 _OF_LAUNCHERS = (
     r"""
@@ -58,7 +58,7 @@ _OF_RANKS = re.compile(
 )
 """In a rank's shell, what nobody can tell from the parameters that a person set; elsewhere these are parameters."""
 
-_OF_NODE = re.compile(r"(PBS|SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]")
+_OF_NODE = re.compile(r"(SSH|XDG|DBUS)_|(HOST|HOSTNAME|TMPDIR|DISPLAY|PWD|OLDPWD|SHLVL|_)$|.*[^A-Za-z0-9_]")
 """What each node has for itself, and what is no plain name (functions of bash)."""
 
 _MPI_RANK = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PRTE_LAUNCHED")

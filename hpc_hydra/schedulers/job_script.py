@@ -65,7 +65,7 @@ def command(argv: Sequence[str]) -> str:
 def comment(text: str) -> str:
     """Format ``text`` as a one-line comment that no scheduler reads as a directive."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    marks = tuple(mark.lower() for mark in (*registry.constants("DIRECTIVE"), "pbs"))
+    marks = tuple(mark.lower() for mark in registry.constants("DIRECTIVE"))
     is_directive = re.sub(r"^\W*", "", line).lower().startswith(marks)
     return f"# note: {line}" if is_directive else f"# {line}"
 

@@ -16,8 +16,6 @@ from hpc_hydra.planning.units import mebibytes, seconds
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system import index
 
-WITHOUT_ADAPTER = ("pbs",)  # used by known machines; refused with an explanation
-
 
 def system(name: str, folders: index.Folders = ()) -> SystemConfig:
     """Return the facts of a machine. Raises `ConfigError` naming file and key if a launch could not use them."""
@@ -40,7 +38,7 @@ def system(name: str, folders: index.Folders = ()) -> SystemConfig:
 
 def _check(settings: Settings) -> None:
     facts = settings.system
-    known = (*(name for name in shipped("scheduler") if name != "auto"), *WITHOUT_ADAPTER)
+    known = tuple(name for name in shipped("scheduler") if name != "auto")
     if facts.scheduler is not None and facts.scheduler not in known and facts.scheduler not in plugged():
         near = nearest(facts.scheduler, known) or known
         what = f"{facts.scheduler!r} is no scheduler that is known"

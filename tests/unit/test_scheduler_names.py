@@ -23,6 +23,7 @@ _WORDS = (  # beside the names: their commands, and the beginnings of their vari
     "sbatch|srun|squeue|sacct|scontrol|salloc|sinfo|scancel|sstat"
     "|bsub|bjobs|bkill|bqueues|bhosts|bparams|lsid|blaunch|jsrun|jsm|csm"
     "|slurmd?|lsb"
+    "|qsub|qstat|qdel|qselect|qsig|pbsnodes|pbsdsh|tmrsh"
 )
 _STATES = {  # states that only one scheduler has; those that every scheduler has (RUNNING) are words of ours
     state
@@ -40,8 +41,6 @@ ALLOWED = {
     "config/schema.py": {"local"},
     # a key of submitit's launcher, whose error tells ours
     "config/load.py": {"srun_args"},
-    # values of torchrun-hpc's --scheduler, and the schedulers that they mean
-    "cli/torchrun_options.py": {"local", "flux", "FluxScheduler", "slurm", "SlurmScheduler", "lsf"},
     # the program ssh, without which an old Open MPI refuses to start
     "node/starters/mpiexec.py": {"ssh"},
 }

@@ -15,11 +15,10 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.schedulers.base import Allocation
+from hpc_hydra.schedulers.host_variables import RANK, HostVariables
 
-RANK, SIZE, HOST = envvars.SPAWN_RANK, envvars.SPAWN_SIZE, envvars.SPAWN_HOST
-"""What ``spawn`` sets for each rank of a host."""
-NODE, HOSTS, JOB = f"{envvars.PREFIX}LSF_NODE", f"{envvars.PREFIX}LSF_HOSTS", f"{envvars.PREFIX}LSF_JOB"
-"""What ``blaunch`` sets on each host: its number, all hosts, the job."""
+VARIABLES = HostVariables("lsf")
+"""What ``blaunch`` sets on each host."""
 FLAVOUR = f"{envvars.PREFIX}LSF_FLAVOUR"
 STEP = f"{envvars.PREFIX}LSF_STEP"
 """Set where several jsruns share the job: which of its hosts one has, jsrun does not say."""
@@ -58,7 +57,7 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
         RendezvousError: variables are missing, malformed or contradict each other.
     """
     if RANK in env:
-        return _of_blaunch(env)
+        return VARIABLES.rank_info(env, job_id(env))
     for names in _TASKS:
         if names[0] in env and env.get("LSB_JOBID"):
             return _of_jsrun(env, names)
@@ -68,30 +67,6 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
 def signals_tasks_only(env: Mapping[str, str]) -> bool:
     """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
     return "JSM_NAMESPACE_RANK" in env and RANK not in env
-
-
-def _of_blaunch(env: Mapping[str, str]) -> RankInfo:
-    local, per_node = _number(env, RANK), _number(env, SIZE)
-    hosts = tuple(env.get(HOSTS, "").split()) or (env.get(HOST, ""),)
-    node = _number(env, NODE) if NODE in env else 0
-    if local >= per_node:
-        raise RendezvousError(f"{local} is not below {SIZE}={per_node}", where=RANK)
-    if node >= len(hosts) or not all(hosts):
-        raise RendezvousError(
-            f"{env.get(HOSTS, '')!r} does not hold host number {node}", where=HOSTS, fix="start the job script"
-        )
-    return RankInfo(
-        rank=node * per_node + local,
-        local_rank=local,
-        world_size=len(hosts) * per_node,
-        local_world_size=per_node,
-        node_rank=node,
-        num_nodes=len(hosts),
-        master_host=hosts[0],
-        hosts=hosts,
-        job_id=env.get(JOB) or job_id(env),
-        source=" ".join(f"{name}={env[name]}" for name in (NODE, HOSTS, RANK, SIZE) if name in env),
-    )
 
 
 def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankInfo:

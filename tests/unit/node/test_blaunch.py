@@ -10,7 +10,7 @@ import pytest
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.starters.guard import guard
 from hpc_hydra.schedulers.base import Allocation
-from hpc_hydra.schedulers.lsf.blaunch import blaunch, text
+from hpc_hydra.schedulers.lsf.blaunch import Blaunch, blaunch
 
 HELD = Allocation("12[3]", ("node01", "node03"), (2, 2))
 
@@ -21,7 +21,7 @@ def test_a_host_gets_the_variables_of_the_first_but_those_of_its_own(tmp_path: P
         "CUDA_VISIBLE_DEVICES": "2", "HOSTNAME": "node01", "TMPDIR": "/tmp/12", "BASH_FUNC_module%%": "() { :; }",
     }  # fmt: skip
     script = tmp_path / "script"
-    script.write_text(text(env, HELD, str(tmp_path), ["env", "-0"]), errors="surrogateescape")
+    script.write_text(Blaunch().text(env, HELD, str(tmp_path), ["env", "-0"]), errors="surrogateescape")
     own = {"CUDA_VISIBLE_DEVICES": "0,1", "HOSTNAME": "node03", "LSB_JOBID": "12", "PATH": "/usr/bin:/bin"}
     done = subprocess.run(["bash", script, "1"], env=own, capture_output=True, check=True)
     seen = dict(pair.split("=", 1) for pair in done.stdout.decode(errors="surrogateescape").split("\0") if "=" in pair)
@@ -33,7 +33,7 @@ def test_a_host_gets_the_variables_of_the_first_but_those_of_its_own(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("env", "said"), [({}, "not an LSF job"), ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4"}, "this job has 1: a")]
+    ("env", "said"), [({}, "no LSF job"), ({"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "a 4"}, "this job has 1: a")]
 )
 def test_too_few_hosts_are_an_error(env: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LSB_JOBID", raising=False)
