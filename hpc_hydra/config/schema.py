@@ -88,6 +88,7 @@ class SystemConfig:
     gpu_bind: Optional[str] = key(None, "How the site binds tasks to GPUs.", example="closest")
     cpu_bind: Optional[str] = key(None, "How the launch command binds tasks to cores.", example="cores")
     flavour: Optional[str] = key(None, "Variant of the scheduler.")
+    mpi: Optional[str] = key(None, "Default of `scheduler.mpi`.", example="pmix")
     denied_flags: List[str] = key(list, "Options that the site's scheduler rejects; they are never written.")
     replicas_per_node: Optional[int] = key(
         None, "Replica groups per node of `rendezvous=torchft`, unless the rendezvous says otherwise."

@@ -70,9 +70,9 @@ class Request:
     gpu_type: str | None = None  # the scheduler's name of the GPU model; None: any
     gpu_bind: str | None = None
     cpu_bind: str | None = None
-    project: str | None = None  # LSF
-    user_group: str | None = None  # LSF
-    flavour: str | None = None  # LSF: standard, csm
+    project: str | None = None
+    user_group: str | None = None
+    flavour: str | None = None  # variant of the scheduler
     survives_node_loss: bool = False  # losing a node does not end the job
     steps_survive_node_loss: bool = False  # nor do ended or lost tasks of a step end its other tasks
     # (tasks per node, CPUs per task) of the allocation, if they differ from those of its steps (helper tasks)

@@ -30,6 +30,7 @@ _STATES = {  # states that only one scheduler has; those that every scheduler ha
     for folder in FOLDERS
     if (folder / "output.py").exists()
     for state in import_module(f"hpc_hydra.schedulers.{folder.name}.output").STATES
+    if len(state) > 1
 } - {*State.__members__, "DONE", "EXIT", "RUN", "WAIT", "STOPPED", "LAUNCH_FAILED"}
 _STATE = re.compile(rf"(?<![A-Za-z0-9_])({'|'.join(sorted(_STATES))}|OUT_OF_ME|TERM_[A-Z]+)(?![A-Za-z0-9])")
 _PLAIN = "local|ssh"  # words of English and a program: names of schedulers where they stand alone

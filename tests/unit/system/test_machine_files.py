@@ -91,7 +91,8 @@ def test_runs_on_its_own_scheduler(name: str, composed: Composed) -> None:
 @pytest.mark.parametrize("name", WITH_ADAPTER)
 def test_every_queue_makes_a_plan(name: str, composed: Composed) -> None:
     for queue, profile in index.preset(name).queues.items():
-        settings = composed(f"system={name}", f"scheduler.queue={queue}", "resources.nodes=1")
+        nodes = f"resources.nodes={profile.min_nodes or 1}"
+        settings = composed(f"system={name}", f"scheduler.queue={queue}", nodes)
         request = plan(resolve(settings, probe=machine())).request
         has = profile.gpus_per_node if profile.gpus_per_node is not None else settings.system.gpus_per_node
         assert request.procs_per_node * request.gpus_per_proc == has
