@@ -25,8 +25,18 @@ from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
 from tests.cluster.sshd import ssh_daemons, ssh_hosts
 from tests.fakes.flux_fixtures import fake_flux
 from tests.fakes.lsf_fixtures import fake_csm, fake_lsf
+from tests.fakes.pbs_fixtures import fake_pbs
 
-__all__ = ["_share_the_cluster", "fake_csm", "fake_flux", "fake_lsf", "slurm_cluster", "ssh_daemons", "ssh_hosts"]
+__all__ = [
+    "_share_the_cluster",
+    "fake_csm",
+    "fake_flux",
+    "fake_lsf",
+    "fake_pbs",
+    "slurm_cluster",
+    "ssh_daemons",
+    "ssh_hosts",
+]
 
 Plugins.instance()  # before hydra's own fixtures save and restore its state, which must know the plugins
 hypothesis.settings.register_profile("usual", max_examples=25, deadline=None)

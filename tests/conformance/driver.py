@@ -80,6 +80,14 @@ DRIVERS = (
         warned=(600, 60),
         quicken=_quick_minutes,
     ),
+    Driver(
+        "pbs",
+        fixture="fake_pbs",
+        unknown="60000000.pbshead",
+        refused={"queue": "Unknown"},  # its message is "Unknown queue"
+        gives_input=False,
+        short_limit=2,
+    ),
     Driver("flux", fixture="fake_flux", unknown="f99999999", short_limit=2, warned=(60, 52)),
 )
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.scheduler_state import Cluster, install
 
 LSF = ("bsub", "bjobs", "bkill", "bhist", "bparams", "lsid", "blaunch", "jsrun")
-_OF_JOBS = ("LSB_", "LS_", "JSM_", "CSM_", "BSUB_", "OMPI_COMM_", "FAKE_")
+_OF_JOBS = ("LSB_", "LS_", "JSM_", "CSM_", "BSUB_", "OMPI_COMM_", "PBS_", "FAKE_")
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_the_command_arrives_as_typed(line: str, words: list[str]) -> None:
         ("-N two t.py", r"got 'two'"),
         ("-N -2 t.py", r"-N: expects a value, got '-2'"),
         ("--fraction-max-gpu-mem 1.5 t.py", r"up to 1, got '1.5'"),
-        ("--scheduler pbs t.py", r"expects one of None, local.*got 'pbs'"),
+        ("--scheduler oar t.py", r"expects one of None, local.*got 'oar'"),
         ("-r gloo t.py", r"expects one of mpi, tcp"),
         ("-p gpus=8 t.py", r"unknown system parameter 'gpus'.*gpus_per_node"),
         ("-p gpus_per_node=many t.py", r"gpus_per_node expects a whole number"),

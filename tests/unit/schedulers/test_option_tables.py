@@ -15,7 +15,7 @@ from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.schedulers.registry import adapter_for, names
 from tests.unit.schedulers.specs import request
 
-WITH_COMMANDS = ("slurm", "flux", "lsf")
+WITH_COMMANDS = ("slurm", "flux", "lsf", "pbs")
 KEYS = {f"{name}.{field.name}" for name, group in GROUPS.items() for field in dataclasses.fields(group)}
 FIELDS = {field.name for field in dataclasses.fields(Request)}
 

@@ -1,0 +1,15 @@
+"""PBS."""
+
+DIRECTIVE = "PBS"
+JOB_VARIABLES = ("PBS_JOBID",)
+"""One of them is set in every process of a job."""
+SITE_VARIABLES = ("PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_SERVER", "PBS_PRIMARY", "PBS_SECONDARY", "PBS_DEFAULT")
+"""How commands find their server."""
+LEFTOVER_VARIABLES = r"PBS_(?!DPREFIX) | NCPUS$ | ENVIRONMENT$"
+"""What would reach a new job from the shell: a verbose regular expression of how names begin."""
+
+NODE_COMMANDS = {
+    "tmrsh": "hpc_hydra.schedulers.pbs.tmrsh:tmrsh",
+    "qsub_attached": "hpc_hydra.schedulers.pbs.attached:attached",
+}
+"""Of ``python -m hpc_hydra.node``: what job scripts and attached runs start."""

@@ -1,0 +1,327 @@
+"""PBS: qsub, qstat, qdel; ranks by pbs_tmrsh on each host, or by mpiexec. As of OpenPBS 23.06, PBS Professional 2024.1.
+
+Sources: qsub(1B), qstat(1B), pbs_resources(7B); PBS Professional User's Guide; docs.alcf.anl.gov for PALS. Pure.
+Must not know: submitit, the launcher, the node.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpc_hydra import envvars
+from hpc_hydra.errors import PlanError, SchedulerError
+from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.types import EnvVar, RankInfo, Request
+from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, SubmitErrorKind
+from hpc_hydra.schedulers.capabilities import (
+    Attach,
+    AutoDetection,
+    BatchScripts,
+    Dependencies,
+    FindJobs,
+    InteractiveShell,
+    JobArrays,
+    JobSteps,
+    MpiTasks,
+    NodeFacts,
+    NodeList,
+    Packing,
+    SubmitAdvice,
+    TaskVariables,
+)
+from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.options import Option, one_line
+from hpc_hydra.schedulers.pbs import nodes, output, ranks
+from hpc_hydra.schedulers.pbs import options as options_of
+
+_TAG = f"{envvars.PREFIX}TAG"
+_WORDS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
+
+class Pbs(
+    JobArrays,
+    FindJobs,
+    Dependencies,
+    SubmitAdvice,
+    Packing,
+    JobSteps,
+    NodeList,
+    AutoDetection,
+    NodeFacts,
+    TaskVariables,
+    MpiTasks,
+    Attach,
+    InteractiveShell,
+    BatchScripts,
+):
+    """PBS with sizes by ``select``, by whole nodes or by totals (``flavour``)."""
+
+    name = "pbs"
+    executable = "qsub"
+    options = options_of.TABLE
+    status_forms = output.FORMS
+    size_variable = "PMI_SIZE"
+    detection_order = 40
+    kill_delay = 25.0
+    packs_by_launch_args = True  # they show which options of both commands are not for qsub
+
+    def answer_command(self) -> Sequence[str]:
+        return ("qstat", "-B")
+
+    def answers(self, stdout: str) -> bool:
+        return re.search(r"^Server +Max +Tot", stdout, re.MULTILINE) is not None
+
+    def nodes_command(self) -> Sequence[str]:
+        return nodes.COMMAND
+
+    def node_facts(self, stdout: str, queue: str | None, *, with_gpus: bool) -> Mapping[str, Any]:
+        return nodes.facts(stdout, with_gpus=with_gpus)
+
+    def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
+        return None  # pbsnodes does not say which queues a node serves
+
+    # requests
+
+    def check(self, request: Request) -> None:
+        self.directives(request)
+        self.launch_command(request)
+        options_of.check_binding(request)
+        if request.array_parallelism is not None and request.array_parallelism < 1:
+            raise PlanError(f"{request.array_parallelism} jobs at a time", where="scheduler.array_parallelism", fix="1")
+        if request.survives_node_loss:
+            raise PlanError(
+                "PBS has no replicas of a job's ranks",
+                where="rendezvous.name",
+                fix="rendezvous=tcp, or scheduler=slurm",
+            )
+
+    def notes(self, request: Request) -> tuple[str, ...]:
+        found = []
+        if (name := options_of.job_name(request)) != request.job_name:
+            found.append(f"the job's name is {name!r}: PBS takes no other characters (scheduler.job_name)")
+        if request.comment is not None:
+            found.append("PBS jobs have no comment: it is written into the script only (scheduler.comment)")
+        return tuple(found)
+
+    def directives(self, request: Request) -> list[Option]:
+        return options_of.submit(request)
+
+    def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
+        """One process per host starts its ranks; with mpiexec, a watcher ends it if a rank failed."""
+        node = [python, "-m", "hpc_hydra.node"]
+        if options_of.launcher(request) != "none":
+            return [*node, "guard", "--", *options_of.mpiexec(request)]
+        options_of.check_launch(request)
+        if request.nodes == 1:  # the script is there already
+            return [*node, "spawn", *self._per_node(request), "--"]
+        return [*node, "tmrsh", "--nodes", str(request.nodes), *self._per_node(request), "--"]
+
+    @staticmethod
+    def _per_node(request: Request) -> Iterator[str]:
+        yield from ("--procs", str(request.procs_per_node), "--gpus-per-proc", str(request.gpus_per_proc))
+        if request.cpus_per_proc is not None:
+            yield from ("--cpus-per-proc", str(request.cpus_per_proc))
+
+    # scripts
+
+    def script(self, spec: JobSpec) -> str:
+        request, plan = task_request(spec.plan), spec.plan
+        python = (None if plan.container else plan.python) or sys.executable  # the launch command is outside of it
+        elsewhere = [] if request.nodes == 1 else [*self._starter(request, python), "--further", "--"]
+        before = ["unset OMP_NUM_THREADS NCPUS  # of the whole node, as PBS sets them"]
+        if options_of.launcher(request) != "none":
+            before = [f"export {ranks.PROCS}={request.procs_per_node}", *before]
+        if elsewhere and request.setup_lines and spec.pythonpath:
+            before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+        own = SchedulerLines(
+            self.name,
+            "${PBS_JOBID:-by-hand}",
+            directives=[f"#PBS {options_of.directive(option)}" for option in self._options(spec)],
+            head=[*self._head(spec)],
+            before=before,
+            other_nodes=elsewhere,
+        )
+        if spec.packs:
+            return pack_script(spec, own, index="${PBS_ARRAY_INDEX:-0}")
+        select = '"${1:-${runs[${PBS_ARRAY_INDEX:-0}]}}"'
+        notes = () if request.comment is None else (one_line(request.comment, "scheduler.comment"),)
+        return job_script(spec, own, launch=self.launch_command(request, python), select=select, notes=notes)
+
+    def step_script(self, spec: JobSpec) -> str:
+        """Our starter on the hosts, cores and GPUs that the run is given, as pbs_tmrsh confines nothing."""
+        request = task_request(spec.plan)
+        argv = [*self._starter(request, spec.python), *(["--whole"] if request.exclusive else [])]
+        before = (
+            "trap : INT QUIT TERM USR1 USR2  # PBS signals the ranks too: wait for them",
+            "unset OMP_NUM_THREADS NCPUS",
+        )
+        own = SchedulerLines(self.name, "${PBS_JOBID:-by-hand}", before=before)
+        last = '"--hosts=${2-}" "--slices=${4-}" --'
+        return step_script(spec, own, launch=[*argv, *self._per_node(request)], last=last)
+
+    @staticmethod
+    def _starter(request: Request, python: str) -> list[str]:
+        return [python, "-m", "hpc_hydra.node", "tmrsh", "--nodes", str(request.nodes)]
+
+    @staticmethod
+    def _head(spec: JobSpec) -> Iterator[str]:
+        if not spec.attached:
+            yield "trap : INT TERM USR1 USR2  # PBS signals the ranks too: wait, then report how they ended"
+        log = f"{spec.log}/{spec.key}"
+        one_line(log, "hydra.sweep.dir")
+        name = f"{quote(f'{log}.attached.log')}" if spec.attached else f'{quote(f"{log}.")}"$PBS_JOBID".log'
+        yield f'[ -z "${{PBS_JOBID-}}" ] || exec >>{name} 2>&1  # PBS itself would write it at the end'
+
+    def _options(self, spec: JobSpec) -> Iterator[Option]:
+        request = spec.plan.request
+        yield from self.directives(task_request(spec.plan))
+        if spec.elements > 1:
+            limit = f"%{request.array_parallelism}" if request.array_parallelism else ""
+            yield "J", f"0-{spec.elements - 1}{limit}"
+        given = {name for name, _ in request.submit_args} | set(request.removed_args)
+        if "r" not in given:  # arrays are always rerunnable
+            yield "r", "y" if spec.elements > 1 else "n"
+        yield from (("j", "oe"), ("o", "/dev/null"), ("v", f"{_TAG}={spec.tag}"))
+
+    # submission
+
+    def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
+        return ["qsub", str(script)]
+
+    def parse_job_ids(self, stdout: str, spec: JobSpec) -> tuple[str, ...]:
+        return output.elements(output.submitted(stdout), spec.elements)
+
+    def classify(self, message: str) -> SubmitErrorKind:
+        return output.classify(message)
+
+    def refusal(self, message: str) -> str:
+        return output.refusal(message)
+
+    def advice_command(self, message: str) -> list[str] | None:
+        return ["qstat", "-Q"] if "Unknown queue" in message else None
+
+    def parse_advice(self, stdout: str) -> str | None:
+        queues = output.queues(stdout)
+        return f"scheduler.queue={' | '.join(queues)}" if queues else None
+
+    def array_limit_command(self) -> list[str]:
+        return ["qstat", "-B", "-f"]
+
+    def parse_array_limit(self, stdout: str) -> int | None:
+        found = re.search(r"max_array_size = (\d+)", stdout)
+        return int(found[1]) if found else None
+
+    def find_command(self, spec: JobSpec) -> list[str]:
+        name = options_of.job_name(spec.plan.request)
+        ask = 'found=$(qselect -x -u "$(id -un)" -N "$1") && [ -z "$found" ] || qstat -x -f -w $found'
+        return ["sh", "-c", ask, "qselect", name]
+
+    def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        for id_, fields in output.records((), stdout).items():
+            if fields["Variable_List"].get(_TAG) == spec.tag:
+                return output.elements(output.array_of(id_), spec.elements)
+        return ()
+
+    def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
+        """A whole array by its own id: PBS takes none of its elements."""
+        ids = [output.array_of(job[0]) if len(job) > 1 else job[0] for job in jobs]
+        return "afterok:" + ":".join(ids), []
+
+    def status_commands(self, ids: Sequence[str]) -> list[list[str]]:
+        return output.commands(ids)
+
+    def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
+        return output.parse(command, stdout)
+
+    def is_unknown_job(self, message: str) -> bool:
+        return output.is_unknown_job(message)
+
+    def cancel_command(self, ids: Sequence[str]) -> list[str]:
+        """qdel sends SIGTERM, and SIGKILL after the queue's kill_delay, by default 10 s."""
+        return ["qdel", *output.addresses(ids)]
+
+    def only_ended(self, message: str) -> bool:
+        return output.only_ended(message)
+
+    # allocations
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(ranks.hosts(env))
+
+    def allocation_command(self, env: Mapping[str, str]) -> list[str] | None:
+        return ["qstat", "-f", "-w", env["PBS_JOBID"]] if env.get("PBS_JOBID") else None
+
+    def parse_allocation(self, stdout: str, env: Mapping[str, str]) -> Allocation | None:
+        fields = output.records((), stdout).get(env["PBS_JOBID"])
+        if fields is None:
+            said = " ".join(stdout.split()) or "(nothing)"
+            raise SchedulerError(f"does not show job {env['PBS_JOBID']}: {said}", where="qstat")
+        if output.status_of(fields).state.is_finished:
+            return None
+        held = ranks.allocation(env)
+        counts = {host: (cpus, gpus) for host, cpus, gpus in output.node_counts(fields)}
+        if held is None or not counts.keys() >= {host.partition(".")[0] for host in held.hosts}:
+            return held
+        has = [counts[host.partition(".")[0]] for host in held.hosts]
+        return replace(held, slots=tuple(cpus for cpus, _ in has), gpus=tuple(gpus for _, gpus in has))
+
+    def rank_info(self, env: Mapping[str, str]) -> RankInfo | None:
+        return ranks.rank_info(env)
+
+    def array_id(self, env: Mapping[str, str]) -> str:
+        return ranks.array_id(env)
+
+    # at a console
+
+    def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """A batch job whose output is shown as it comes; within an allocation the script runs here."""
+        request = task_request(spec.plan)
+        held = ranks.allocation(env)
+        if held is not None:
+            if len(held.hosts) < request.nodes:
+                raise PlanError(
+                    f"{request.nodes} nodes, but the job {held.job_id} that this is in has {len(held.hosts)}",
+                    where="resources.nodes",
+                    fix=f"resources.nodes={len(held.hosts)} or less, or launch.bg=true for a job of its own",
+                )
+            return ["bash", str(script)]
+        follow = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached"]
+        return [*follow, "--log", f"{spec.log}/{spec.key}.attached.log", "--", "qsub", str(script)]
+
+    def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
+        """``qsub -I`` gives the first host's terminal to a command; qsub(1B)."""
+        if env.get("PBS_JOBID"):
+            return ["bash", str(script)]
+        words = options_of.words(self.directives(task_request(spec.plan)))
+        return ["qsub", "-I", *words, "--", "/bin/bash", str(script)]
+
+    def batch_command(
+        self, script: Path, args: Sequence[str], options: Sequence[Option], *, name: str | None, attached: bool
+    ) -> list[str]:
+        if args:
+            raise PlanError(
+                f"qsub takes no arguments of a batch script ({shlex.join(args)})",
+                where="launch.batch_script",
+                fix="launch.env.NAME=VALUE for what the script shall know",
+            )
+        waits = ["-W", "block=true"] if attached else []
+        own = [*([("N", one_line(name, "scheduler.job_name"))] if name else []), *options]
+        return ["qsub", *waits, *options_of.words(own), str(script)]
+
+    def output_command(self, id_: str) -> list[str]:
+        return ["qstat", "-x", "-f", "-w", id_]
+
+    def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
+        """By Output_Path and Error_Path, ``host:path``; a directory holds ``ID.OU`` and ``ID.ER``."""
+        fields = output.records((), stdout).get(id_, {})
+        found = []
+        for name, suffix in (("Output_Path", "OU"), ("Error_Path", "ER")):
+            path = str(fields.get(name, "")).partition(":")[2]
+            found.append(Path(path, f"{id_}.{suffix}") if path.endswith("/") else Path(path) if path else None)
+        return found[0], None if fields.get("Join_Path") == "oe" else found[1]

@@ -1,0 +1,93 @@
+"""Runs a job script attached to this console: submits it, prints its output as it comes, exits with its exit code.
+
+    python -m hpc_hydra.node qsub_attached --log FILE -- qsub OPTIONS SCRIPT
+
+``qsub -I`` needs a terminal, gives no exit code and runs no script, so that it cannot serve a program. Standard input
+is not handed on. Ctrl-C, SIGTERM and SIGHUP delete the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc_hydra.processes import STOP, Signals
+from hpc_hydra.schedulers.pbs import output
+
+_LOOK = 0.25  # seconds between two looks at the output
+_ASK = (1.0, 10.0)  # seconds between two queries for the job, at first and at most
+_SETTLE = 2.0  # seconds for output to arrive from another host
+
+
+def attached(argv: Sequence[str]) -> int:
+    """Return the job's exit code, 128+n if it was ended by signal n; qsub's if it does not take the job."""
+    parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node qsub_attached", allow_abbrev=False)
+    parser.add_argument("--log", type=Path, required=True)
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(list(argv[:at]))
+    signals = Signals()
+    options.log.unlink(missing_ok=True)
+    done = subprocess.run(
+        list(argv[at + 1 :]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        return done.returncode
+    return _follow(output.submitted(done.stdout), options.log, signals)
+
+
+def _follow(job: str, log: Path, signals: Signals) -> int:
+    print(f"hpc_hydra: job {job}", file=sys.stderr, flush=True)
+    place, asked, pause = 0, 0.0, _ASK[0]
+    while True:
+        signum = signals.wait(_LOOK)
+        if signum in STOP:
+            subprocess.run(["qdel", job], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            pause = _ASK[0]
+        grown = _copy(log, place)
+        pause, place = (_ASK[0] if grown > place else pause), grown
+        if time.monotonic() - asked < pause:
+            continue
+        code = _code(job)
+        asked, pause = time.monotonic(), min(1.5 * pause, _ASK[1])
+        if code is not None:
+            end = time.monotonic() + _SETTLE
+            while time.monotonic() < end and not _copy(log, place):
+                time.sleep(_LOOK)
+            _copy(log, place)
+            return code
+
+
+def _copy(log: Path, place: int) -> int:
+    """Print what the log has from ``place`` on; returns its end."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(place)
+            while block := file.read(1 << 16):
+                os.write(1, block)
+                place += len(block)
+    except OSError:
+        pass  # it is not there yet
+    return place
+
+
+def _code(job: str) -> int | None:
+    """The exit code of an ended job; None while it is in the queue, or nobody knows."""
+    for argv in output.commands([job]):
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        try:
+            status = output.parse(argv, done.stdout).get(job)
+        except Exception:
+            continue
+        if status is not None:
+            if not status.state.is_finished:
+                return None
+            return status.exit_code if status.exit_code is not None else 128 + signal.SIGTERM
+        if output.is_unknown_job(done.stderr):
+            return 1
+    return None

@@ -1,0 +1,75 @@
+"""Starts the ranks on every host of a PBS job, from its first one, by pbs_tmrsh on the others (`host_starter`).
+
+What pbs_tmrsh starts belongs to the job: it is accounted and ends with it, unlike what ssh starts. But pbs_tmrsh hands
+on neither variables nor signals, so that a signal is sent by another one. Tried on OpenPBS 23.06.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from hpc_hydra.errors import RendezvousError
+from hpc_hydra.schedulers.base import Allocation
+from hpc_hydra.schedulers.host_starter import HostStarter
+from hpc_hydra.schedulers.pbs import ranks
+
+_PATIENCE = 20.0  # seconds for sending a signal
+
+
+class Tmrsh(HostStarter):
+    command = "tmrsh"
+    title = "PBS"
+    hosts_variable = "PBS_NODEFILE"
+    variables = ranks.VARIABLES
+    own_variables = "PBS_(?!JOBID|ARRAY_)"
+    preamble = ('[ -z "${2-}" ] || exec kill -s "$2" "$(cat "$0.$1")"', 'echo $$ >"$0.$1"')
+
+    def allocation(self, env: Mapping[str, str]) -> Allocation | None:
+        return ranks.allocation(env)
+
+    def remote(self, host: str, script: str, number: int, options: Sequence[str]) -> list[str]:
+        return [program("pbs_tmrsh"), host, "/bin/bash", script, str(number)]
+
+    def signal(self, signum: int, pid: int, host: str, script: str, number: int) -> None:
+        name = signal.Signals(signum).name.removeprefix("SIG")
+        words = [*self.remote(host, script, number, ()), name]
+        quiet = subprocess.DEVNULL
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the host does not answer
+            subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE, check=False)
+        if signum == signal.SIGKILL:
+            super().signal(signum, pid, host, script, number)
+
+
+@lru_cache
+def program(name: str) -> str:
+    """Return the path of a program of PBS, whose directory may not be in a job's PATH. Raises `RendezvousError`."""
+    folders = [os.environ.get("PATH", ""), *(f"{folder}/bin" for folder in _installed() if folder)]
+    found = next((path for folder in folders if (path := shutil.which(name, path=folder))), None)
+    if found is None:
+        raise RendezvousError(
+            f"there is no {name} in PATH, nor where PBS is installed",
+            where="PBS_EXEC",
+            fix='scheduler.setup_lines=["export PBS_EXEC=DIRECTORY"], or scheduler.mpi=mpich | openmpi | pals',
+        )
+    return found
+
+
+def _installed() -> list[str]:
+    """Directories in which PBS may be installed."""
+    configured = ""
+    try:
+        lines = Path(os.environ.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text().splitlines()
+        configured = next((line.partition("=")[2].strip() for line in lines if line.startswith("PBS_EXEC=")), "")
+    except OSError:
+        pass
+    return [os.environ.get("PBS_EXEC", ""), configured, "/opt/pbs"]
+
+
+tmrsh = Tmrsh().main
