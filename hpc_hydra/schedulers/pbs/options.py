@@ -14,7 +14,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.hostlist import expand
-from hpc_hydra.schedulers.options import Option, one_line, overlaid, supported_gpu_request, texts
+from hpc_hydra.schedulers.options import Option, one_line, supported_gpu_request, texts
 
 FLAVOURS = ("select", "nodes", "totals")
 """How the size of a job is written: chunks with their resources, whole nodes (``select=N``), or totals of the job."""
@@ -140,7 +140,7 @@ def submit(request: Request) -> list[Option]:
     """Return options of qsub: the request's, then the user's, which replace ours of the same name."""
     for name, value in request.submit_args:
         check_submit(name, value, request)
-    return overlaid(_stated(request), _free(request), request.removed_args, aliases={})
+    return _overridden(_stated(request), _free(request), request.removed_args)
 
 
 def check_submit(name: str, value: str | None, request: Request) -> None:
@@ -294,7 +294,7 @@ def mpiexec(request: Request) -> list[str]:
         words = [("n", total), ("ppn", per_node)]
     else:
         words = [("n", total), ("map-by", f"ppr:{per_node}:node:OVERSUBSCRIBE"), ("bind-to", "none")]
-    words = overlaid(words, _launch_args(request), request.removed_args, aliases={})
+    words = _overridden(words, _launch_args(request), request.removed_args)
     # PALS and Open MPI have long options, MPICH's Hydra has one dash for all
     dash = "-" if kind == "mpich" else "--"
     return ["mpiexec", *(word for name, value in words for word in _worded(name, value, dash))]
@@ -338,6 +338,13 @@ def check_binding(request: Request) -> None:
     for key, value in (("system.cpu_bind", request.cpu_bind), ("system.gpu_bind", request.gpu_bind)):
         if value is not None:
             raise PlanError(f"only PALS takes {value!r}", where=key, fix="scheduler.mpi=pals, or leave it out")
+
+
+def _overridden(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
+    """Our options, each replaced in its place by the user's of the same name. Underscores are part of a name."""
+    gone, result = set(removed), {name: value for name, value in ours}
+    result = {name: value for name, value in result.items() if name not in gone}
+    return list((result | dict(extra)).items())
 
 
 # the written form
