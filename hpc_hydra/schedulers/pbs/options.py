@@ -342,9 +342,8 @@ def check_binding(request: Request) -> None:
 
 def _overridden(ours: Iterable[Option], extra: Iterable[Option], removed: Iterable[str]) -> list[Option]:
     """Our options, each replaced in its place by the user's of the same name. Underscores are part of a name."""
-    gone, result = set(removed), {name: value for name, value in ours}
-    result = {name: value for name, value in result.items() if name not in gone}
-    return list((result | dict(extra)).items())
+    gone = set(removed)
+    return list(({name: value for name, value in ours if name not in gone} | dict(extra)).items())
 
 
 # the written form
