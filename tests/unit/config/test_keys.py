@@ -44,7 +44,12 @@ def test_a_key_becomes_an_option_of_each_scheduler(capsys: pytest.CaptureFixture
     assert main(["keys", "resources.time_limit", "--json"]) == 0
     (key,) = json.loads(capsys.readouterr().out)
     assert (key["type"], key["default"], key["example"]) == ("time", None, "2h")
-    assert key["becomes"] == {"flux": "--time-limit=7200s", "lsf": "-W 2:00", "slurm": "--time=02:00:00"}
+    assert key["becomes"] == {
+        "flux": "--time-limit=7200s",
+        "lsf": "-W 2:00",
+        "pbs": "-l walltime=02:00:00",
+        "slurm": "--time=02:00:00",
+    }
 
 
 def test_what_a_scheduler_does_not_support_is_said() -> None:
