@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.schedulers.base import Allocation
-from hpc_hydra.schedulers.host_starter import HostStarter
+from hpc_hydra.schedulers.host_starter import Host, HostStarter
 from hpc_hydra.schedulers.pbs import ranks
 
 _PATIENCE = 20.0  # seconds for sending a signal
@@ -37,14 +37,14 @@ class Tmrsh(HostStarter):
     def remote(self, host: str, script: str, number: int, options: Sequence[str]) -> list[str]:
         return [program("pbs_tmrsh"), host, "/bin/bash", script, str(number)]
 
-    def signal(self, signum: int, pid: int, host: str, script: str, number: int) -> None:
+    def signal(self, signum: int, pid: int, host: Host, script: str) -> None:
         name = signal.Signals(signum).name.removeprefix("SIG")
-        words = [*self.remote(host, script, number, ()), name]
+        words = [*self.remote(host.name, script, host.number, ()), name]
         quiet = subprocess.DEVNULL
         with contextlib.suppress(subprocess.TimeoutExpired):  # the host does not answer
             subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE, check=False)
         if signum == signal.SIGKILL:
-            super().signal(signum, pid, host, script, number)
+            super().signal(signum, pid, host, script)
 
 
 @lru_cache
