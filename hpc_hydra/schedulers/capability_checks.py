@@ -29,7 +29,7 @@ def check(scheduler: Scheduler, request: Request) -> None:
 
 
 def check_capabilities(scheduler: Scheduler, request: Request) -> None:
-    """The part of `check` that goes by capabilities alone."""
+    """The part of `check` that depends on capabilities only."""
     if request.steps_survive_node_loss and not isinstance(scheduler, SurvivesNodeLoss):
         raise PlanError(
             f"scheduler={scheduler.name} ends a run whose node is lost",
@@ -47,17 +47,17 @@ def check_capabilities(scheduler: Scheduler, request: Request) -> None:
         raise PlanError(
             f"scheduler={scheduler.name} cannot requeue a run",
             where="launch.max_requeues",
-            fix="launch.max_requeues=0; `hpc-hydra resume` submits what did not end well",
+            fix="launch.max_requeues=0; `hpc-hydra resume` submits failed runs again",
         )
 
 
 def check_packing(scheduler: Scheduler, request: Request) -> None:
-    """Refuse packed runs, or their requeueing, where the scheduler does not support it. Raises `PlanError`."""
+    """Refuse packed runs, or requeueing them, if the scheduler does not support it. Raises `PlanError`."""
     if not isinstance(scheduler, Packing):
         raise PlanError(
             f"scheduler={scheduler.name} cannot give each run a part of an allocation",
             where="launch.pack",
-            fix="launch.pack=null: a job for each run",
+            fix="launch.pack=null: one job per run",
         )
     if request.max_requeues and not isinstance(scheduler, RequeuePacks):
         raise PlanError(
@@ -68,7 +68,7 @@ def check_packing(scheduler: Scheduler, request: Request) -> None:
 
 
 def check_inside(scheduler: Scheduler, inside: str, env: Mapping[str, str]) -> None:
-    """Refuse a value of ``launch.inside`` that is not possible here. Raises `ConfigError`."""
+    """Refuse a value of ``launch.inside`` that is impossible here. Raises `ConfigError`."""
     if not scheduler.has_queue:
         raise ConfigError(
             f"scheduler={scheduler.name} submits nothing, so it has no allocations",

@@ -26,7 +26,7 @@ from hpc_hydra.schedulers.capabilities import (
 
 
 def submissions(scheduler: Scheduler, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]]:
-    """All submit commands of ``spec``, each with the part of it that it submits, in the order of the runs."""
+    """Return the submit commands of ``spec``, each with the part of ``spec`` that it submits, in the order of runs."""
     if isinstance(scheduler, BulkSubmission) and (bulk := scheduler.bulk_submissions(script, spec)) is not None:
         return bulk
     if isinstance(scheduler, JobArrays):
@@ -43,47 +43,47 @@ def submissions(scheduler: Scheduler, script: Path, spec: JobSpec) -> list[tuple
 
 
 def command_environment(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that all commands of this scheduler get from a process with the environment ``env``."""
+    """Return variables to add for all commands of the scheduler, in a process with the environment ``env``."""
     outer = scheduler.outer_environment(env) if isinstance(scheduler, NestedQueue) else {}
     return {**scheduler.command_env, **outer}
 
 
 def inherited_variables(scheduler: Scheduler, request: Request) -> frozenset[str]:
-    """Variables of the scheduler in the user's shell that the submit command may see."""
+    """Call `ShellDefaults.inherited_variables`; default: none."""
     return scheduler.inherited_variables(request) if isinstance(scheduler, ShellDefaults) else frozenset()
 
 
 def requeue_exit_code(scheduler: Scheduler) -> int | None:
-    """The exit code of its script with which the scheduler requeues a job; None: with none."""
+    """Return the exit code of the job script that requeues the job; None if there is no such code."""
     return scheduler.requeue_exit_code if isinstance(scheduler, RequeueExitCode) else None
 
 
 def successor_of(scheduler: Scheduler, env: Mapping[str, str], count: int) -> str | None:
-    """The name of the job that will go on with the one of ``env``; None: it keeps its id."""
+    """Return the name of the successor of the job of ``env``; None if requeueing keeps the job id."""
     return scheduler.successor_name(env, count) if isinstance(scheduler, Resubmission) else None
 
 
 def restarts(scheduler: Scheduler, env: Mapping[str, str]) -> int | None:
-    """How often the job of ``env`` was requeued; None: the scheduler does not count."""
+    """Call `Requeue.restarts`; None if the scheduler does not count."""
     return scheduler.restarts(env) if isinstance(scheduler, Requeue) else None
 
 
 def hosts(scheduler: Scheduler, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The nodes of the job whose script has this environment, in allocation order; empty: not known."""
+    """Call `NodeList.hosts`; empty if unknown."""
     return scheduler.hosts(env) if isinstance(scheduler, NodeList) else ()
 
 
-def status_of(scheduler: Scheduler, id_: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
-    """The state of one job in what `parse_status` returned; None where it is not there."""
-    return scheduler.element_status(id_, said) if isinstance(scheduler, JobArrays) else said.get(id_)
+def status_of(scheduler: Scheduler, id_: str, statuses: Mapping[str, JobStatus]) -> JobStatus | None:
+    """Return the status of one job or element, given what `parse_status` returned; None if it is missing."""
+    return scheduler.element_status(id_, statuses) if isinstance(scheduler, JobArrays) else statuses.get(id_)
 
 
 def default_variables(scheduler: Scheduler, *, attached: bool) -> Mapping[str, str]:
-    """Key of `scheduler` → the variable of the user's shell with a default for it."""
+    """Call `ShellDefaults.default_variables`; default: none."""
     return scheduler.default_variables(attached=attached) if isinstance(scheduler, ShellDefaults) else {}
 
 
 def packing_by_launch_args(names: Iterable[str]) -> frozenset[str]:
-    """Those schedulers whose options of the launch command concern an allocation of packed runs, too."""
+    """Return the names of schedulers with `Packing.packs_by_launch_args`."""
     adapters = {name: registry.adapter_for(name) for name in names}
     return frozenset(name for name, one in adapters.items() if isinstance(one, Packing) and one.packs_by_launch_args)

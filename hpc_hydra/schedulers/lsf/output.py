@@ -104,10 +104,10 @@ class LsfOutput:
                 return dict(parse(stdout))
         return dict(_paragraphs(stdout))
 
-    def lost_elements(self, ids: Sequence[str], said: Mapping[str, JobStatus]) -> list[str]:
+    def lost_elements(self, ids: Sequence[str], statuses: Mapping[str, JobStatus]) -> list[str]:
         """An old bsub reads ``-Jd TEXT`` as ``-J d`` and creates one job. bjobs -a also lists ended elements."""
         jobs = {id_.partition("[")[0] for id_ in ids}
-        listed = said.keys() & {*jobs, *ids}
+        listed = statuses.keys() & {*jobs, *ids}
         return [id_ for id_ in ids if id_ not in listed] if listed else []
 
     def is_unknown_job(self, message: str) -> bool:

@@ -242,14 +242,14 @@ class Slurm(
         other = "SBATCH_" if attached else "SALLOC_"
         return sorted(name for name in env if options.match(name) and not name.startswith(other))
 
-    def step_environment(self, env: Mapping[str, str], request: Request, held: Allocation) -> dict[str, str]:
+    def step_environment(self, env: Mapping[str, str], request: Request, allocation: Allocation) -> dict[str, str]:
         """SLURM_* from which srun takes its defaults in the step; the outer job's own are dropped.
 
         srun.html, "INPUT ENVIRONMENT VARIABLES".
         """
         memory = str(request.mem_per_node or 0)  # 0: with the other steps, all that the job has
-        new = {"SLURM_JOB_ID": held.job_id, "SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": memory}
-        if any(held.gpus) and request.gpu_request not in ("none", "gpus-per-task"):
+        new = {"SLURM_JOB_ID": allocation.job_id, "SLURM_EXACT": "1", "SLURM_MEM_PER_NODE": memory}
+        if any(allocation.gpus) and request.gpu_request not in ("none", "gpus-per-task"):
             gpus = request.shared_gpus or request.procs_per_node * request.gpus_per_proc
             new |= {"SLURM_GPUS_PER_NODE": str(gpus)} if gpus else {"SLURM_STEP_GRES": "none"}
         step = env.get("SLURM_STEP_ID", "")

@@ -182,14 +182,14 @@ class SlurmOutput:
                 return f"job {job.strip()}, {explained(reason.strip())}"
         return None
 
-    def element_status(self, id_: str, said: Mapping[str, JobStatus]) -> JobStatus | None:
+    def element_status(self, id_: str, statuses: Mapping[str, JobStatus]) -> JobStatus | None:
         """Return the state of one element.
 
         A pending element cancelled with its array is reported only under the array's id, so CANCELLED (only) is taken
         over from there: until accounting has recorded it, the end of a single element is reported under that id, too.
         """
-        array = said.get(id_.partition("_")[0])
-        return said.get(id_) or (array if array and array.state is State.CANCELLED else None)
+        array = statuses.get(id_.partition("_")[0])
+        return statuses.get(id_) or (array if array and array.state is State.CANCELLED else None)
 
     def is_unknown_job(self, message: str) -> bool:
         return "Invalid job id specified" in message
