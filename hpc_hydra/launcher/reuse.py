@@ -85,12 +85,14 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
     with suppress(FileNotFoundError):
         shutil.copy(multirun, old / multirun.name)
     for run in runs:
-        for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
+        for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result, RunPaths(run.dir).metrics):
             if path.is_file():
                 kept = old / "runs" / str(run.num)
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, kept / path.name)
-    complain(f"note: an earlier sweep was in {paths.root}: its records, outcomes and results were moved to {old}")
+    complain(
+        f"note: an earlier sweep was in {paths.root}: its records, outcomes, results and metrics were moved to {old}"
+    )
 
 
 def _check_writable(root: Path) -> None:

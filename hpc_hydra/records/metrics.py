@@ -2,7 +2,7 @@
 
     {"time": 1764414000.125, "step": 10, "values": {"loss": 0.25}, "attempt": "20261129-110000-17"}
 
-``step`` may be null; ``attempt`` is missing outside jobs. Values that are not finite are the strings "NaN", "Infinity"
+``step`` may be null, ``attempt`` missing. Values that are not finite are the strings "NaN", "Infinity"
 and "-Infinity", as JSON has no such numbers. A requeued run appends to the file.
 Must not know: torch, who logs, how metrics are shown.
 """

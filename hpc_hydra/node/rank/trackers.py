@@ -10,13 +10,16 @@ Metrics go to trackers that the program has initialised itself. None is imported
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpc_hydra import envvars
+from hpc_hydra.records.layout import attempt_name
 from hpc_hydra.records.metrics import MetricLog
 
 _LONGEST_NAME, _LONGEST_TAG = 120, 64  # W&B refuses longer ones
@@ -70,7 +73,8 @@ class Metrics:
     def of_run(cls, env: Mapping[str, str], output_dir: Path | None) -> Metrics:
         """Return those of this process; without an output directory they go to trackers alone."""
         folder = env.get(envvars.OUTPUT_DIR) or output_dir
-        return cls(MetricLog(Path(folder), env.get(envvars.ATTEMPT, "")) if folder else None)
+        attempt = env.get(envvars.ATTEMPT) or attempt_name(str(os.getpid()), time.time())
+        return cls(MetricLog(Path(folder), attempt) if folder else None)
 
     def __reduce__(self) -> Any:
         return Metrics, (self._file,)  # other processes have no trackers

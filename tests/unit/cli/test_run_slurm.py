@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import os
 import pty
@@ -171,3 +173,18 @@ def test_a_killed_launcher_gives_the_allocation_back(here: Path) -> None:
         return not subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
     wait_for(gone, timeout=60)
+
+
+def test_runs_of_an_array_know_their_ids_and_return_results(here: Path) -> None:
+    script = 'echo "$1 $HPC_HYDRA_JOB_ID"; echo "{\\"at\\": \\"$1\\"}" > "$HPC_HYDRA_RESULT"'
+    done = hpc_hydra(
+        "run", "-m", "scheduler=slurm", "resources.nodes=2", "launch.launch_dir=swept", "--fill", "+x=1,2", "--",
+        "bash", "-c", script, "_", "{num} {job_id} {output_dir} {x}", cwd=here,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(hpc_hydra("results", "--csv", "swept", cwd=here).stdout)))
+    assert [row["at"] for row in rows] == [f"{n} {rows[n]['job_id']} {here}/swept/{n} {n + 1}" for n in (0, 1)]
+    assert all(len(row["hosts"].split()) == 2 for row in rows)
+    for row in rows:
+        (log,) = Path(row["dir"]).glob("logs/*/rank_1.log")
+        assert log.read_text().split()[-1] == row["job_id"]

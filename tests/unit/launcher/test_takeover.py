@@ -11,6 +11,7 @@ from hpc_hydra.launcher.reuse import claim, release, take_over
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers.base import JobStatus, State
 
@@ -57,9 +58,13 @@ def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path, capsys
     earlier(tmp_path)
     for run in runs(tmp_path, 2):
         finish(run)
+    MetricLog(tmp_path / "1").write({"loss": 1})
     with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter()):
         assert not (tmp_path / ".hpc_hydra").exists()
     old = tmp_path / ".hpc_hydra.1"
-    assert all((old / name).is_file() for name in ("manifest.jsonl", "runs/0/outcome.json", "runs/1/outcome.json"))
+    assert all(
+        (old / name).is_file()
+        for name in ("manifest.jsonl", "runs/0/outcome.json", "runs/1/outcome.json", "runs/1/metrics.jsonl")
+    )
     assert str(old) in capsys.readouterr().err
     assert not RunPaths(tmp_path / "0").outcome.exists()  # it would be taken for that of the new run
