@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,8 @@ class HydraMain:
         elif cfg.hydra.output_subdir and is_private(SweepPaths(context.attempt.sweep).meta):
             keep_private(context.paths.root / cfg.hydra.output_subdir)  # Hydra's record has the secrets too
         gc_tuning.resume()
+        # Hydra 1.4 warns about each callback; this one is ours
+        warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
         done = run_job(
             task_function=function,
             config=cfg,

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.hydra
 
 TWO = ["scheduler=local", "resources.procs_per_node=2", "hydra.run.dir=out"]
 PROGRAM = """\
-import hydra, os, pathlib, sys, time
+import warnings
+warnings.filterwarnings("ignore", "(.|\\n)*version_base")
+import hydra, os, sys, time
 from hydra.core.hydra_config import HydraConfig
 
 @hydra.main(version_base=None, config_path=".", config_name="config")
