@@ -62,6 +62,8 @@ class HpcCallback(Callback):
             code, result = single.launch(config, loader, function)
         except HpcHydraError:
             raise
+        except SystemExit as leaving:  # after an error or a signal; the terminal may be closed
+            raise SystemExit(streams.ended(int(leaving.code or 0))) from None
         except Exception:  # Hydra would go on with the run in this process
             traceback.print_exc()
             sys.exit(1)
