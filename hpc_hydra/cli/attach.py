@@ -79,6 +79,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         attached = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
         if attached is None:
             return None
+        required = checks.check_required(prepared.missing, prepared.settings.launch)
+        attached = replace(attached, notes=(*attached.notes, *required))
         if prepared.settings.launch.dry_run:
             _show(attached, task, preparer, plain=prepared.settings.launch.dry_run == "script")
             return 0

@@ -95,6 +95,9 @@ class SystemConfig:
     )
     submit_args: Dict[str, Any] = key(dict, "Options of every submit command.")
     launch_args: Dict[str, Any] = key(dict, "Options of every launch command.")
+    requires: Dict[str, Any] = key(
+        dict, "What the site asks of every job, such as `account` or `time_limit`: `NAME: {why, source, checked}`."
+    )
     interface: Optional[str] = key(None, "Network interface by which ranks meet.", example="hsn0")
     host_suffix: Optional[str] = key(None, "Appended to a host's short name to form its address.", example="-ib")
     env: Dict[str, Any] = key(dict, "Environment of the ranks: `NAME: {value, why, source, checked, when, mode}`.")

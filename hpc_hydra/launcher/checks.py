@@ -20,12 +20,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from hpc_hydra import envvars, suggest
 from hpc_hydra.config import defaults_order, secrets, yaml_pitfalls
-from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.schema import GROUPS, LaunchConfig
 from hpc_hydra.errors import ConfigError, HpcHydraError
+from hpc_hydra.planning import requirements
+from hpc_hydra.planning.requirements import Missing
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.records.command_template import of_hydra
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import registry
+from hpc_hydra.system import defaults
 
 _NODE_OF_HYDRA = re.compile(r"\$\{hydra\.([^{}]+)\}")
 _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
@@ -206,6 +209,13 @@ def swept_by_commas(overrides: Sequence[str]) -> list[str]:
             raise ConfigError(what, where=key, fix=f"{one} for a single value")
         notes.append(f'{key}: {what} (a single value: {one}; an intended sweep: "{key}=choice({value})")')
     return notes
+
+
+def check_required(missing: Sequence[Missing], launch: LaunchConfig) -> list[str]:
+    """Return notes on what sites require and requests lack. Raises `ConfigError` where jobs would be submitted."""
+    if missing and not (launch.dry_run or launch.setup_only or launch.debug):
+        raise requirements.refusal(missing, str(defaults.path(os.environ)))
+    return [one.note for one in missing]
 
 
 def unnamed(overrides: Sequence[str]) -> list[str]:

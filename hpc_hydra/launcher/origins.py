@@ -193,6 +193,8 @@ class _Keys:
         system, queue = self.settings.system, queues.choose(self.settings.system, self.settings.scheduler.queue)
         if key == "scheduler.queue":
             return "system.default_queue" if system.default_queue else key
+        if key == "scheduler.user_group" and self.has("scheduler.account"):  # either is the group to charge
+            return "scheduler.account"
         field = _OF_QUEUES.get(key)
         if field and getattr(queue.profile, field) is not None:
             return f"{queue.key}.{field}"

@@ -31,13 +31,15 @@ from hpc_hydra.launcher import checks, origins, override_values
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
 from hpc_hydra.launcher.origins import Sources
 from hpc_hydra.launcher.plugin import BUNDLE
-from hpc_hydra.planning import packing
+from hpc_hydra.planning import packing, requirements
+from hpc_hydra.planning.requirements import Missing
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records import command_template
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
 from hpc_hydra.schedulers.planner import plan as make_plan
-from hpc_hydra.system import detect
+from hpc_hydra.schedulers.registry import adapter_for
+from hpc_hydra.system import allocation, detect
 from hpc_hydra.ui.origins import Origins
 
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # a directory name with a time stamp in seconds
@@ -70,6 +72,7 @@ class Prepared:
     bases: list[Base]
     settings: Settings  # of the first run
     notes: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()  # what sites require
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Preparer:
     _bases: list[Base] = field(default_factory=list)
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
+    _missing: dict[Plan, tuple[Missing, ...]] = field(default_factory=dict)
     _asked: dict[Plan, Callable[[], Sources]] = field(default_factory=dict)  # of a dry run
     _interpolates: dict[int, bool] = field(default_factory=dict)
     _dirs: dict[Path, int] = field(default_factory=dict)
@@ -154,7 +158,8 @@ class Preparer:
             raise ConfigError("the sweep has no runs", where="overrides", fix="lr=0.1,0.01")
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
         only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
-        return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]))
+        missing = dict.fromkeys(one for run in runs for one in self._missing.get(run.plan, ()))
+        return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]), tuple(missing))
 
     def prepare_as_composed(self) -> Prepared:
         """Plan the one run of a command line without sweeps, whose configuration is the master itself."""
@@ -258,6 +263,10 @@ class Preparer:
             )
             plan = replace(plan, notes=(*plan.notes, *notes)) if notes else plan
             self._plans[key] = (settings, plan)
+            adapter = adapter_for(plan.request.scheduler)
+            found = requirements.missing(settings, plan.request, adapter.options)
+            if found and allocation.current(adapter, settings.launch.inside) is None:
+                self._missing.setdefault(plan, found)
             if settings.launch.dry_run:
                 self._asked.setdefault(plan, partial(self._sources, configured, settings, overrides, base))
         return self._plans[key]
@@ -281,7 +290,13 @@ class Preparer:
             cfg.hydra.runtime.output_dir = literal(str(run.dir))
         orig, HydraConfig.instance().cfg = HydraConfig.instance().cfg, cfg  # type: ignore[assignment]
         try:
-            known = command_template.from_config(cfg, list(words))
+            known = {
+                "output_dir": str(run.dir),
+                "run_dir": str(run.dir),
+                "sweep_dir": str(self.root),
+                "num": str(run.num),
+            }
+            known |= command_template.from_config(cfg, list(words))
         finally:
             HydraConfig.instance().cfg = orig
         known |= {name: MASK for name in known if is_secret(name.rpartition(".")[2], plan.secrets)}

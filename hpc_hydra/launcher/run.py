@@ -85,6 +85,7 @@ class Launch:
         adapters = self._adapters = self._adapters or Adapters(launch.inside)
         groups = batch.groups(prepared.runs, adapters)
         notes = self._notes(prepared, groups, adapters)
+        notes += checks.check_required(prepared.missing, launch)
         if not launch.dry_run and not launch.setup_only:
             groups = batch.submittable(groups, adapters)
         sweep = self._sweep = self._sweep or FrozenSweep(preparer.root, self.function, launch.snapshot)

@@ -11,7 +11,7 @@ from hpc_hydra.config.load import from_mapping, misspelt_group
 from hpc_hydra.config.schema import GROUPS, THIS_MACHINE, Settings, SystemConfig
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.planning import env, queues
+from hpc_hydra.planning import env, queues, requirements
 from hpc_hydra.planning.units import mebibytes, seconds
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system import index
@@ -50,6 +50,7 @@ def _check(settings: Settings) -> None:
         mebibytes(queue.profile.mem_per_node, f"{queue.key}.mem_per_node")
         queues.check_written(queue)
     queues.check_default(facts)
+    requirements.check(facts)
     seconds(settings.resources.time_limit, "resources.time_limit")
     mebibytes(settings.resources.mem_per_node, "resources.mem_per_node")
     bare = dataclasses.replace(settings, launch=dataclasses.replace(settings.launch, env={}))

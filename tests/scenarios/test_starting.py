@@ -132,7 +132,8 @@ def test_frontier_without_slurm(tmp_path: Path) -> None:
     assert "FI_CXI_DEFAULT_CQ_SIZE" in text and "docs.olcf.ornl.gov" in text.replace(
         "olcf-user-docs", "docs.olcf.ornl.gov"
     )
-    code, text = start(*args, cwd=work, env={"PATH": "/nonexistent"})
+    asked = ("scheduler.account=abc123", "resources.time_limit=1h")
+    code, text = start(*args, *asked, cwd=work, env={"PATH": "/nonexistent"})
     assert code == 2
     assert "sbatch" in text and "launch.dry_run=true" in text and "Traceback" not in text
     assert not listing(work)

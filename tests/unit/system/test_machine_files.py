@@ -70,6 +70,13 @@ def test_every_variable_has_reason_source_and_date(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
+def test_all_that_a_site_requires_has_reason_source_and_date(name: str) -> None:
+    for key, entry in index.preset(name).requires.items():
+        assert entry["why"] and entry["source"].startswith("https://"), key
+        assert date.fromisoformat(str(entry["checked"])), key
+
+
+@pytest.mark.parametrize("name", MACHINES)
 def test_network_plugin_is_forced_only_where_it_is_found(name: str) -> None:
     for variable, preset in variables(name):
         if variable in ("NCCL_NET", "NCCL_NET_PLUGIN"):

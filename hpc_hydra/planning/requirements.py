@@ -1,0 +1,108 @@
+"""What a site asks of every job (`system.requires`), such as an account, and what a request lacks of it.
+
+Must not know: how a scheduler spells it, detection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc_hydra.config.schema import Settings, SystemConfig
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.options import OptionTable, spoken_for
+from hpc_hydra.planning.types import Request
+from hpc_hydra.suggest import nearest
+
+KEYS = {
+    "account": "scheduler.account",
+    "project": "scheduler.project",
+    "queue": "scheduler.queue",
+    "qos": "scheduler.qos",
+    "constraint": "scheduler.constraint",
+    "time_limit": "resources.time_limit",
+}
+"""Names in `system.requires`, which are fields of a request → full keys."""
+_EXAMPLES = {"time_limit": "1h", "account": "PROJECT", "project": "PROJECT"}
+_SAME = {"account": ("user_group",)}  # fields of the same meaning
+_ENTRY = ("why", "source", "checked")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A value that the site requires and a request lacks."""
+
+    system: str
+    name: str
+    about: str  # why, source and date
+
+    @property
+    def key(self) -> str:
+        return KEYS[self.name]
+
+    @property
+    def note(self) -> str:
+        """The fact, and what to type."""
+        return f"{self.key} is not set, and {self.system} requires it ({self.about}): {self.fix}"
+
+    @property
+    def fix(self) -> str:
+        return f"{self.key}={_EXAMPLES.get(self.name, 'NAME')}"
+
+
+def missing(settings: Settings, request: Request, options: OptionTable) -> tuple[Missing, ...]:
+    """Return what the site of a request requires and the request lacks; nothing for another scheduler than its own.
+
+    Args:
+        settings: after detection and the user's defaults.
+        options: of the scheduler. A requirement that the user's free options set or remove is not missing.
+
+    Raises `ConfigError` for an entry of `system.requires` that cannot be read.
+    """
+    system = settings.system
+    wanted = {name: about for name, entry in system.requires.items() if (about := _about(name, entry)) is not None}
+    if not wanted or system.scheduler not in (None, settings.scheduler.name):
+        return ()
+    spoken = spoken_for(settings, options)
+    return tuple(
+        Missing(system.name, name, about)
+        for name, about in wanted.items()
+        if all(getattr(request, field) is None for field in (name, *_SAME.get(name, ()))) and KEYS[name] not in spoken
+    )
+
+
+def check(system: SystemConfig) -> None:
+    """Raise `ConfigError` for an entry of `system.requires` that cannot be read."""
+    for name, entry in system.requires.items():
+        _about(name, entry)
+
+
+def refusal(found: Sequence[Missing], defaults_file: str) -> ConfigError:
+    """Return the error for a submission without what the site requires."""
+    first = found[0]
+    names = " and ".join(one.key for one in found)
+    settable = [f"{one.key.partition('.')[0]}: {{{one.name}: ...}}" for one in found]
+    return ConfigError(
+        f"{first.system} requires {'it' if len(found) == 1 else 'them'} ({'; '.join(one.about for one in found)})",
+        where=names,
+        fix=f"{' '.join(one.fix for one in found)}, or once for all in {defaults_file}: "
+        f"`{first.system}: {{{', '.join(settable)}}}`; system.requires.{first.name}=null submits without",
+    )
+
+
+def _about(name: str, entry: object) -> str | None:
+    """Return why, source and date of an entry; None for one that is switched off."""
+    where = f"system.requires.{name}"
+    if name not in KEYS:
+        fix = " or ".join(nearest(name, KEYS) or KEYS)
+        raise ConfigError(f"{name!r} is not something that a site can require", where=where, fix=fix)
+    if entry is None or entry is False:
+        return None
+    if entry is True:
+        return "system.requires"
+    if not isinstance(entry, Mapping) or any(word not in _ENTRY for word in entry):
+        raise ConfigError(
+            f"{entry!r} is not a mapping of {', '.join(_ENTRY)}", where=where, fix=f"{name}: {{why: ..., source: ...}}"
+        )
+    why, source, checked = (str(entry.get(word) or "") for word in _ENTRY)
+    return ", ".join(text for text in (why, source, checked and f"checked {checked}") if text) or "system.requires"
