@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hpc_hydra.api import Result, Sweep, launch
     from hpc_hydra.node.rank.distributed import Dist, distributed
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
 
 

@@ -38,7 +38,7 @@ def on_page_markdown(markdown: str, config: Any, **_: object) -> str:
     for page, source in ELSEWHERE.items():
         text = text.replace(f"](../{source}", f"]({page}").replace(f"]({source}", f"]({page}")
     if config.repo_url:  # files outside docs/
-        text = re.sub(r"\]\(\.\./", f"]({config.repo_url.rstrip('/')}/blob/main/", text)
+        text = re.sub(r"\]\((?:\.\./|(?=LICENSE))", f"]({config.repo_url.rstrip('/')}/blob/main/", text)
     return text.replace("<!-- keys -->", "\n\n".join(map(group, GROUPS))) if "<!-- keys -->" in text else text
 
 
@@ -66,7 +66,8 @@ def _row(key: Key) -> tuple[str, ...]:
         notes.append(f"Example: {_code(reference.value_text(key.example))}.")
     default = reference.default_text(key)
     anchor = f'<a id="{key.name}"></a>'
-    return f"{anchor}{_code(key.name)}", kind(key), default if default == "required" else _code(default), " ".join(notes)
+    name = key.name.partition(".")[2]
+    return f"{anchor}{_code(name)}", kind(key), default if default == "required" else _code(default), " ".join(notes)
 
 
 def _becomes(text: str) -> str:

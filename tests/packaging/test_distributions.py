@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import tarfile
 from configparser import ConfigParser
+from email import message_from_bytes
 from pathlib import Path
 from zipfile import ZipFile
+
+import hpc_hydra
 
 from .conftest import FOLDERS, ROOT
 
@@ -45,10 +48,22 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, wheel_of_sdi
 def test_the_source_distribution_holds_tests_examples_and_documents(sdist: Path) -> None:
     with tarfile.open(sdist) as tar:
         found = {name.partition("/")[2] for name in tar.getnames()}
-    for file in ("Makefile", "README.md", "CHANGELOG.md", "LICENSE", "constraints/test.txt", "scripts/venv.sh",
+    for file in ("Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "mkdocs.yml",
+                 "constraints/test.txt", "scripts/venv.sh",
                  "tests/conftest.py", "tests/cluster/slurm/up", "train_examples/digits_ddp/train.py",
                  "docs/index.md"):  # fmt: skip
         assert file in found
+
+
+def test_the_metadata_tell_version_pages_and_readme(wheel: Path) -> None:
+    zipped = ZipFile(wheel)
+    (name,) = (name for name in zipped.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = message_from_bytes(zipped.read(name))
+    assert metadata["Version"] == hpc_hydra.__version__
+    assert f"## [{hpc_hydra.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
+    assert {"Documentation", "Source", "Issues", "Changelog"} <= urls.keys()
 
 
 def test_the_wheel_declares_its_command_plugins_and_licence(wheel: Path) -> None:

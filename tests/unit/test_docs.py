@@ -20,7 +20,8 @@ import pytest
 from hpc_hydra.config.schema import GROUPS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+DOCUMENTS = sorted([*TOP, *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
 )
