@@ -79,7 +79,7 @@ def run(document: Path, kinds: set[str], folder: Path) -> int:
     (folder / "train_examples").symlink_to(ROOT / "train_examples")
     write_files(ROOT / "docs" / "get-started.md", folder)
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {"USER": "me", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
+    env = {"USER": "me", "OMP_NUM_THREADS": "1", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
     ran = 0
     write_files(document, folder)
     for block in blocks(document.read_text()):
