@@ -3,7 +3,8 @@
     python benchmarks/metrics.py                 a local disk; a minute
     python benchmarks/metrics.py --work DIR      on the file system of DIR: /scratch, a home directory
 
-Steps of a small model on the CPU are timed with and without a call in each, in turns.
+Steps of a small model, on a GPU if there is one, are timed with and without a call in each, in turns. Reading a loss
+from a GPU waits for it.
 """
 
 from __future__ import annotations
@@ -35,27 +36,31 @@ def calls(folder: Path, rank: int) -> float:
         return (time.perf_counter() - started) / CALLS * 1e6
 
 
-def step_time(logged: bool, steps: int = 200) -> float:
-    """Milliseconds of a training step, the median."""
+def step_time(logged: str, steps: int = 200) -> float:
+    """Milliseconds of a training step: without logging, with a number, or with the loss itself, on the device."""
     import torch
 
     import hpc_hydra
 
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    width, rows = (4096, 4096) if device == "cuda" else (512, 128)
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
-    optimizer, data = torch.optim.SGD(model.parameters(), 0.01), torch.randn(128, 512)
-    times = []
+    model = torch.nn.Sequential(torch.nn.Linear(512, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)).to(device)
+    optimizer, data = torch.optim.SGD(model.parameters(), 0.01), torch.randn(rows, 512, device=device)
     with hpc_hydra.distributed() as dist:
-        for step in range(steps):
-            started = time.perf_counter()
+        for step in range(-20, steps):
+            if step == 0:
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                started = time.perf_counter()
             loss = model(data).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if logged:
-                dist.log(step=step, loss=loss)
-            times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
+                dist.log(step=step, loss=loss if logged == "loss" else 0.5)
+        _ = loss.item()
+        return (time.perf_counter() - started) / steps * 1e3
 
 
 def main() -> None:
@@ -71,13 +76,14 @@ def main() -> None:
         }
         cost = _bench.interleaved(ways, options.rounds)
         steps = {
-            "without": lambda: {"ms a step": step_time(False)},
-            "with a call a step": lambda: {"ms a step": step_time(True)},
+            "without": lambda: {"ms a step": step_time("")},
+            "a number a step": lambda: {"ms a step": step_time("number")},
+            "the loss a step": lambda: {"ms a step": step_time("loss")},
         }
         times = _bench.interleaved(steps, options.rounds)
         (work / "metrics.jsonl").unlink()
     table = _bench.compare("dist.log", cost, "us a call", [])
-    table += _bench.compare("a step of 128 rows through 512 × 512", times, "ms a step", ["without"])
+    table += _bench.compare("a training step", times, "ms a step", ["without"])
     _bench.write_json(options.json, calls=cost, steps=times, table=table)
     median = statistics.median(cost["rank 0"]["us a call"])
     print(f"{median:.1f} µs a call (target {TARGET:g})")
