@@ -25,7 +25,7 @@ def find() -> str | None:
 
 
 class Browser:
-    """One page. ``errors`` are what its console complained of; no page is reached over a network."""
+    """One page. ``errors`` are what its console complained of, and what it asked of a network but its own address."""
 
     def __init__(self, profile: Path, width: int = 1280, height: int = 900) -> None:
         to_read, self._out = os.pipe()
@@ -34,7 +34,7 @@ class Browser:
         assert program
         argv = [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
         argv += ["--disable-dev-shm-usage", f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-        argv += ["--host-resolver-rules=MAP * ~NOTFOUND", "about:blank"]
+        argv += ["--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "about:blank"]
         # 3 and 4 are the pipe's ends in the browser
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec 3<&{to_read} 4>&{to_write}; exec "$@"', "browser", *argv],
@@ -43,7 +43,7 @@ class Browser:
         )  # fmt: skip
         os.close(to_read)
         os.close(to_write)
-        self._number, self._rest, self._session = 0, b"", ""
+        self._number, self._rest, self._session, self._address = 0, b"", "", ""
         self.errors: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -93,8 +93,12 @@ class Browser:
             self.errors.append(" ".join(str(arg.get("value", arg.get("description"))) for arg in told["args"]))
         elif event == "Log.entryAdded" and told["entry"]["level"] == "error":
             self.errors.append(told["entry"]["text"])
-        elif event == "Network.requestWillBeSent" and told["request"]["url"].startswith(("http", "ws", "ftp")):
+        elif event == "Network.requestWillBeSent" and not self._is_own(told["request"]["url"]):
             self.errors.append(f"asks the network for {told['request']['url']}")
+
+    def _is_own(self, url: str) -> bool:
+        served = self._address.startswith("http") and url.startswith(self._address)
+        return served or not url.startswith(("http", "ws", "ftp"))
 
     def size(self, width: int, height: int) -> None:
         self.call(
@@ -105,8 +109,10 @@ class Browser:
         value = "dark" if on else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
 
-    def load(self, file: Path) -> None:
-        self.call("Page.navigate", url=file.absolute().as_uri())
+    def load(self, page: Path | str) -> None:
+        """Load a file, or an address."""
+        self._address = page if isinstance(page, str) else page.absolute().as_uri()
+        self.call("Page.navigate", url=self._address)
 
     def ask(self, script: str) -> Any:
         """The value of an expression in the page; promises are waited for."""

@@ -5,11 +5,17 @@ Must not know: how the states of runs are determined (`sweep.status`), what the 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import HpcHydraError
+
+if TYPE_CHECKING:
+    from hpc_hydra.sweep.store import SweepRecords
 
 
 def report(argv: Sequence[str]) -> int:
@@ -20,22 +26,53 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--output", "-o", metavar="FILE", help="output file (default: report.html in the sweep directory)"
     )
+    parser.add_argument("--serve", action="store_true", help="serve it to a browser, with updates, until Ctrl-C")
+    parser.add_argument("--port", type=int, metavar="PORT", help="of --serve (default: a free one)")
+    parser.add_argument("--host", metavar="ADDRESS", help="of --serve (default: 127.0.0.1, this machine only)")
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_commands._split(options.words, "report")
+    if options.serve and options.output:
+        raise UsageError("writes no file", where="--serve", fix="--serve without -o, or -o FILE without --serve")
+    if not options.serve and (options.port is not None or options.host is not None):
+        raise UsageError(
+            "are options of --serve", where="--port and --host", fix="hpc-hydra report --serve --port 8000"
+        )
     from hpc_hydra.launcher.wait import configured
     from hpc_hydra.ui.report.data import ReportData, as_json
     from hpc_hydra.ui.report.page import page, plotly
 
     library = plotly()
     sweep = sweep_commands._open(where)
+    best = configured(sweep.root).best
+    if options.serve:
+        return _serve(sweep, runs, best, library, options.host or "127.0.0.1", options.port or 0)
     views = sweep_commands._views(sweep, runs)
     target = Path(options.output) if options.output else sweep.root / "report.html"
-    data = ReportData(sweep, len(views), configured(sweep.root).best)
+    data = ReportData(sweep, len(views), best)
     data.update(views)
-    text = page(as_json({**data.head(time.time()), "runs": data.rows()}), as_json(data.details()), library)
+    now = time.time()
+    shown = {**data.head(now), **data.launch(), "made": now, "runs": data.rows()}
+    text = page(as_json(shown), as_json(data.details()), library)
     try:
         target.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise HpcHydraError(error.strerror or str(error), where=str(target), fix="-o FILE") from error
     print(target)
+    return 0
+
+
+def _serve(sweep: SweepRecords, runs: Sequence[str], best: str | None, library: str, host: str, port: int) -> int:
+    from hpc_hydra.cli.report_server import LiveReport, serve
+    from hpc_hydra.sweep.selection import select
+    from hpc_hydra.ui.progress import say
+
+    report = LiveReport(sweep, lambda views: select(views, runs), best)
+    report.news(0)  # errors are reported here, not in the browser
+
+    def ready(lines: Sequence[str]) -> None:
+        print(lines[0], flush=True)
+        for line in (*lines[1:], "Ctrl-C ends it"):
+            say(line, to=sys.stderr)
+
+    serve(report, library, host, port, ready)
     return 0

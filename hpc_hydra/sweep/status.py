@@ -88,18 +88,21 @@ class RunView:
         return Watched(self.run, self.job, self.id, status=status, outcome=self.outcome)
 
 
-def look(sweep: SweepRecords, *, known: Mapping[int, RunView] | None = None, surely: bool = False) -> list[RunView]:
+def look(
+    sweep: SweepRecords, *, known: Mapping[int, RunView] | None = None, surely: bool = False, index: Index | None = None
+) -> list[RunView]:
     """Return the states of all runs, in order. One query per scheduler covers all runs without an outcome.
 
     Args:
         known: earlier states; runs that had ended are not read again unless they were submitted since then.
         surely: read each run's `outcome.json` instead of the index, because the caller acts on the states.
+        index: kept by the caller between calls, so that only its new entries are read.
     """
     owner_of = _newest_jobs(sweep.state)
     tries = _tries(sweep.state)
     views: dict[int, RunView] = {}
     to_query: dict[str, dict[int, RunView]] = {}
-    index = Index(sweep.root)
+    index = Index(sweep.root) if index is None else index
     index.read()
     not_indexed: list[RunView] = []
     for num in sweep.records:

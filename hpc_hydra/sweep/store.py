@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from hpc_hydra.sweep.detached_local import DetachedLocal
 
 @dataclass
 class SweepRecords:
-    """The records of a sweep directory. ``reload`` reads the manifest again."""
+    """The records of a sweep directory."""
 
     root: Path
     program: Program
@@ -37,13 +38,21 @@ class SweepRecords:
     state: SweepState
     unresolved: dict[str, str] = field(default_factory=dict)  # job → why it is unknown whether it is in the queue
     _submitters: dict[str, Submitter] = field(default_factory=dict)
+    _version: object = None  # of the files with runs and plans
 
     @property
     def paths(self) -> SweepPaths:
         return SweepPaths(self.root)
 
     def reload(self) -> None:
-        self.state = read_manifest(self.root)
+        """Read the manifest again, and the runs if some were added. Raises `SweepError`."""
+        self.state = read_manifest(self.root)  # first: the other records are written before the manifest refers to them
+        version = _version(self.paths)
+        if version != self._version:
+            with from_disk(self.root):
+                self.records = {record.num: record for record in read_runs(self.root)}
+                self.plans = read_plans(self.root)
+            self._version = version
         self.__dict__.pop("owners", None)
 
     @cached_property
@@ -155,11 +164,24 @@ def _open(root: Path) -> SweepRecords:
             where=str(root),
             fix="start it again, with the command that started it",
         )
-    state = read_manifest(root)  # first: the other records are written before the manifest refers to them
+    state = read_manifest(root)  # first, as in `SweepRecords.reload`
+    version = _version(paths)
     records = {record.num: record for record in read_runs(root)}
-    sweep = SweepRecords(root=root, program=program, records=records, plans=read_plans(root), state=state)
+    sweep = SweepRecords(
+        root=root, program=program, records=records, plans=read_plans(root), state=state, _version=version
+    )
     _check_together(sweep)
     return sweep
+
+
+def _version(paths: SweepPaths) -> object:
+    """Return a value that changes when runs or plans are added."""
+    found = []
+    for path in (paths.runs, paths.plans):
+        with suppress(OSError):
+            info = path.stat()
+            found.append((info.st_mtime_ns, info.st_size))
+    return found
 
 
 def _check_together(sweep: SweepRecords) -> None:

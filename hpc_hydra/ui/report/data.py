@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -55,20 +55,24 @@ class ReportData:
                 self._nodes[key] = _nodes(self.sweep, key)
 
     def head(self, now: float) -> dict[str, Any]:
-        """Return the data of the whole sweep. ``now``: Unix time, seconds."""
+        """Return the state of the sweep. ``now``: Unix time, seconds."""
         sweep = self.sweep
-        scripts = sorted({view.job.partition(".")[0] for view in self._views if view.job})
         return {
             "sweep": str(sweep.root),
-            "made": now,
             "active": any(view.is_active for view in self._views) or bool(sweep.launcher_alive),
             "keys": self._keys,
             "values": self._values,
             "best": self._best(),
             "hours": {"asked": self._asked(), "used": self._used(now)},
-            "plans": {key: to_json(plan.redacted) for key, plan in sweep.plans.items()},
-            "scripts": {key: _script(sweep, key) for key in scripts},
-            "launched": launched(sweep),
+        }
+
+    def launch(self) -> dict[str, Any]:
+        """Return what was launched: the command, plans and scripts."""
+        scripts = sorted({view.job.partition(".")[0] for view in self._views if view.job})
+        return {
+            "plans": {key: to_json(plan.redacted) for key, plan in self.sweep.plans.items()},
+            "scripts": {key: _script(self.sweep, key) for key in scripts},
+            "launched": launched(self.sweep),
         }
 
     def rows(self) -> list[dict[str, Any]]:
@@ -102,18 +106,14 @@ class ReportData:
 
     def _table(self) -> tuple[list[str], list[str], list[dict[str, Any]]]:
         """Return the swept keys, the names of results and metrics, and the value of each by run."""
-        columns, rows = sweep_tables.results(self._views)
+        columns, rows = sweep_tables.results(self._views, [self._pasts[view.run.num].last for view in self._views])
         state = columns.index("state")
-        keys, values = columns[1:state], columns[state + 1 :]
-        cells = [dict(zip(keys, row[1:state], strict=True)) for row in rows]
-        for own, row in zip(cells, rows, strict=True):
-            own.update(zip(values, row[state + 1 :], strict=True))
-        metrics = [name for past in self._pasts.values() for name in past.last]
-        added = [name for name in dict.fromkeys(metrics) if name not in (*keys, *values)]
-        for view, own in zip(self._views, cells, strict=True):
-            last = self._pasts[view.run.num].last
-            own.update((name, last[name]) for name in added if name in last)
-        return keys, [*values, *added], [_without_empty(own) for own in cells]
+        names = [*columns[1:state], *columns[state + 1 :]]
+        cells = [zip(names, [*row[1:state], *row[state + 1 :]], strict=True) for row in rows]
+        known = [{name: value for name, value in own if value is not None} for own in cells]
+        returned = {name for view in self._views if view.outcome is not None for name in view.outcome.columns("")}
+        values = sorted(columns[state + 1 :], key=lambda name: name not in returned)  # before metrics
+        return columns[1:state], values, known
 
     def _best(self) -> dict[str, Any] | None:
         if self.best is None:
@@ -169,10 +169,6 @@ def _secrets(sweep: SweepRecords) -> set[str]:
     """Return the values of the secret variables of all runs."""
     values = {var.value for plan in sweep.plans.values() for var in plan.hidden}
     return {value for value in values if len(value) >= SHORT_SECRET and value != MASK}
-
-
-def _without_empty(cells: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in cells.items() if value is not None}
 
 
 def _script(sweep: SweepRecords, key: str) -> str:

@@ -3,16 +3,17 @@ const $ = id => document.getElementById(id), read = id => JSON.parse($(id).textC
 const el = (tag, text, cls) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = text; if (cls) e.className = cls; return e; };
 const esc = v => String(v).replace(/&/g, "&amp;").replace(/</g, "&lt;"); // plotly renders some HTML in its labels
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const BAD = ["failed", "timeout", "lost", "unreadable"], PAGE = 200, MANY = 150;
+const BAD = ["failed", "timeout", "lost", "unreadable"], PAGE = 200, MANY = 150, MOST_LOGS = 36;
 const colour = what => css({completed: "--completed", running: "--running", pending: "--queued", queued: "--queued", unsubmitted: "--queued"}[what] || (BAD.includes(what) ? "--failed" : "--other"));
 const PALETTE = ["#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e", "#97bbf5", "#9498a0"];
 const RAMP = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [210, 190, 30]];
-const ramp = at => { const t = Math.max(0, Math.min(.9999, at)) * 5, i = Math.floor(t); return "rgb(" + RAMP[i].map((c, k) => Math.round(c + (RAMP[i + 1][k] - c) * (t - i))).join(",") + ")"; };
+const ramp = at => { const isDark = document.documentElement.dataset.theme === "dark", t = Math.max(0, Math.min(.9999, isDark ? .2 + .8 * at : .94 * at)) * 5, i = Math.floor(t); return "rgb(" + RAMP[i].map((c, k) => Math.round(c + (RAMP[i + 1][k] - c) * (t - i))).join(",") + ")"; };
 const when = t => t ? new Date(t * 1000).toLocaleString() : "";
 const pad = n => String(Math.floor(n)).padStart(2, "0");
 const span = s => s == null ? "" : s < 60 ? s.toFixed(1) + " s" : s < 3600 ? Math.floor(s / 60) + ":" + pad(s % 60) : Math.floor(s / 3600) + ":" + pad(s % 3600 / 60) + ":" + pad(s % 60);
 const num = v => v === "" || v === null || v === undefined || typeof v === "boolean" || !isFinite(v) ? null : Number(v);
-const short = v => typeof v === "number" ? String(Number(v.toPrecision(5))) : String(v);
+const digits = (v, n) => { const x = Number(v.toPrecision(n)); return x && Math.abs(x) < 1e-4 ? x.toExponential() : String(x); };
+const short = v => typeof v === "number" ? digits(v, 5) : String(v);
 const hours = h => h < .95 ? String(Number(h.toPrecision(2))) : h < 100 ? h.toFixed(1) : Math.round(h).toLocaleString();
 const natural = (a, b) => String(a).localeCompare(String(b), undefined, {numeric: true});
 
@@ -57,7 +58,7 @@ function columns() {
 }
 function cell(value, name) {
   if (value === null || value === undefined) return "";
-  return name === "time" ? span(value) : typeof value === "number" && !Number.isInteger(value) ? String(Number(value.toPrecision(6))) : String(value);
+  return name === "time" ? span(value) : typeof value === "number" && !Number.isInteger(value) ? digits(value, 6) : String(value);
 }
 function table() {
   const cols = columns(), head = el("tr"), get = (cols.find(([n]) => n === order[0]) || cols[0])[1];
@@ -115,7 +116,7 @@ function scale(list, title) {
     const ns = known.map(num), log = spaced(ns), ticks = [...new Set(ns)].sort((a, b) => a - b);
     if (ticks[0] === 0 && ticks.length <= 8 && spaced(ticks.slice(1))) return {low: 0, high: ticks[ticks.length - 1], at: v => num(v) === null ? null : ticks.indexOf(num(v)), part: v => ticks.indexOf(num(v)) / (ticks.length - 1),
       axis: {...text, tickvals: ticks.map((_, i) => i), ticktext: ticks.map(short)}}; // 0, 0.01, 0.1: a logarithmic axis has no zero
-    const few = ticks.length <= 6 ? {tickvals: ticks, ticktext: ticks.map(short)} : log ? {dtick: Math.log10(ticks[ticks.length - 1] / ticks[0]) > 2 ? 1 : undefined, exponentformat: "power"} : {};
+    const few = ticks.length <= 6 ? {tickvals: ticks, ticktext: ticks.map(short)} : log ? {dtick: Math.log10(ticks[ticks.length - 1] / ticks[0]) > 2 ? 1 : undefined, exponentformat: "e"} : {};
     return {log, low: ticks[0], high: ticks[ticks.length - 1], at: num, part: v => { const f = x => log ? Math.log10(x) : x, lo = f(ticks[0]), hi = f(ticks[ticks.length - 1]); return hi === lo ? .5 : (f(num(v)) - lo) / (hi - lo); },
       axis: {...text, ...(log ? {type: "log"} : {}), ...few}};
   }
@@ -134,8 +135,8 @@ function choices() {
 const chosenOf = id => { const v = $(id).value; return v[0] === "=" ? pick(v.slice(1)) : r => r.cells[v.slice(1)]; };
 const nameOf = id => $(id).value.slice(1);
 /** How runs are coloured by a value: state, word, or place on a ramp. */
-function shades(get, name) {
-  if (name === "=state") return {of: r => colour(r.state), legend: [...new Set(D.runs.map(r => r.state))].map(s => [s, colour(s)])};
+function shades(get, name, some) {
+  if (name === "=state") return {of: r => colour(r.state), legend: [...new Set(some.map(r => r.state))].map(s => [s, colour(s)])};
   const s = scale(D.runs.map(get), name);
   if (s.words && s.words.length <= PALETTE.length) return {of: r => { const v = get(r); return v === null || v === undefined ? css("--soft") : PALETTE[s.at(v)]; }, legend: s.words.map((w, i) => [w, PALETTE[i]])};
   return {of: r => { const v = get(r); return v === null || v === undefined ? css("--soft") : ramp(s.part(v)); }, ends: [s.low, s.high]};
@@ -147,19 +148,20 @@ function legend(into, shade, name, line, click) {
 }
 function compare() {
   $("compare").hidden = D.runs.length < 2; if (!ready || D.runs.length < 2) return;
-  const keys = varying().slice(0, 9), y = chosenOf("y"), c = shades(chosenOf("c"), $("c").value);
-  const good = D.runs.filter(r => y(r) !== null && y(r) !== undefined && (num(y(r)) !== null || typeof y(r) === "string" && isNaN(y(r)) && !/^-?(nan|inf)$/.test(y(r)))), bad = D.runs.filter(r => BAD.includes(r.state) && !good.includes(r));
+  const keys = varying().slice(0, 9), y = chosenOf("y");
+  const good = D.runs.filter(r => y(r) !== null && y(r) !== undefined && (num(y(r)) !== null || typeof y(r) === "string" && isNaN(y(r)) && !/^-?(nan|inf)$/.test(y(r)))), bad = D.runs.filter(r => BAD.includes(r.state) && !good.includes(r)), c = shades(chosenOf("c"), $("c").value, good);
   const ys = scale(good.map(y), nameOf("y")), n = ys.words ? [0, ys.words.length - 1] : [num(ys.low) ?? 0, num(ys.high) ?? 1];
   const low = ys.log ? n[0] / (n[1] / n[0]) ** .12 : n[0] - ((n[1] - n[0]) || Math.abs(n[0]) || 1) * .12;
-  const best = D.best && D.best.run, plots = keys.length ? keys : ["run"];
-  legend($("legend"), c, nameOf("c")); if (bad.length) { const e = el("span", "✕ " + bad.length + " failed, without a result", "s-failed"); $("legend").append(e); } if (best !== null && best !== undefined) $("legend").append(el("span", "★ best"));
+  const star = good.filter(r => D.best && r.num === D.best.run), plots = keys.length ? keys : ["run"];
+  legend($("legend"), c, nameOf("c")); if (bad.length) { const e = el("span", "✕ " + bad.length + " failed, without a result", "s-failed"); $("legend").append(e); } if (star.length) $("legend").append(el("span", "★ best"));
   boxes($("swept"), plots.length).forEach((box, i) => {
     const key = plots[i], x = r => keys.length ? r.cells[key] : r.num, xs = scale(D.runs.map(x), key), spread = xs.words && good.length > 2 * xs.words.length ? .25 : 0;
     const at = r => { const v = xs.at(x(r)); return v === null ? null : v + (spread ? (r.num * 7919 % 100 / 100 - .5) * 2 * spread : 0); };
-    const mark = r => r.num === best ? "star" : BAD.includes(r.state) ? "x" : r.state === "completed" ? "circle" : "circle-open";
+    const mark = r => BAD.includes(r.state) ? "x" : r.state === "completed" ? "circle" : "circle-open";
     draw(box, [{type: "scatter", mode: "markers", x: good.map(at), y: good.map(r => ys.at(y(r))), customdata: good.map(r => r.num), text: good.map(r => about(r) + "<br><b>" + esc(nameOf("y") + " = " + short(y(r))) + "</b>"), hovertemplate: "%{text}<extra></extra>",
-        marker: {size: good.map(r => r.num === best ? 14 : good.length > 300 ? 6 : 9), symbol: good.map(mark), opacity: good.length > 300 ? .6 : .85, color: good.map(c.of), line: {width: good.map(r => r.num === best ? 1 : 0), color: css("--fg")}}},
-      {type: "scatter", mode: "markers", x: bad.map(at), y: bad.map(() => low), customdata: bad.map(r => r.num), text: bad.map(r => about(r) + "<br>" + esc(r.reason.slice(0, 120))), hovertemplate: "%{text}<extra></extra>", marker: {size: 8, symbol: "x", color: colour("failed"), opacity: .7}}],
+        marker: {size: good.length > 300 ? 6 : 9, symbol: good.map(mark), opacity: good.length > 300 ? .6 : .85, color: good.map(c.of)}},
+      {type: "scatter", mode: "markers", x: bad.map(at), y: bad.map(() => low), customdata: bad.map(r => r.num), text: bad.map(r => about(r) + "<br>" + esc(r.reason.slice(0, 120))), hovertemplate: "%{text}<extra></extra>", marker: {size: 8, symbol: "x", color: colour("failed"), opacity: .7}},
+      {type: "scatter", mode: "markers", x: star.map(at), y: star.map(r => ys.at(y(r))), hoverinfo: "skip", marker: {size: 15, symbol: "star", color: "#efb118", line: {width: 1, color: css("--fg")}}}],
       {xaxis: xs.axis, yaxis: {...ys.axis, ...(ys.axis.tickvals && ys.axis.tickvals.length > 4 && !ys.words ? {tickvals: undefined, ticktext: undefined} : {}), ...(ys.words ? {range: [bad.length ? -1.4 : -.6, ys.words.length - .4]} : {})}});
   });
   parallel(keys, good.filter(r => num(y(r)) !== null), y);
@@ -177,13 +179,14 @@ function parallel(keys, some, y) {
   const last = axes[axes.length - 1], bins = some.length > 40 ? 16 : 1e6, shade = r => { const p = last.part(y(r)); return ramp(bins < 1e6 ? Math.round(p * bins) / bins : p); };
   draw($("parallel"), bundled(some.map(r => ({num: r.num, x: axes.map((_, i) => i), y: axes.map(a => a.get(r) === undefined ? null : a.part(a.get(r))), color: shade(r), width: D.best && r.num === D.best.run ? 4 : 1.5, opacity: some.length > 300 ? .35 : .75,
       text: about(r) + "<br><b>" + esc(last.name + " = " + short(y(r))) + "</b>"}))),
-    {margin: {l: 40, r: 40, t: 16, b: 40}, xaxis: {tickvals: axes.map((_, i) => i), ticktext: axes.map(a => esc(a.name)), gridcolor: css("--soft"), range: [-.3, axes.length - .7]}, yaxis: {visible: false, range: [-.14, 1.14]},
+    {margin: {l: 40, r: 40, t: 16, b: 40}, xaxis: {tickvals: axes.map((_, i) => i), ticktext: axes.map(a => esc(a.name)), showgrid: false, range: [-.3, axes.length - .7]}, yaxis: {visible: false, range: [-.14, 1.14]},
+     shapes: axes.map((_, i) => ({type: "line", x0: i, x1: i, y0: -.02, y1: 1.02, line: {color: css("--soft"), width: 1}})),
      annotations: axes.flatMap((a, i) => [[1.09, a.high], [-.09, a.low]].map(([at, v]) => ({x: i, y: at, text: esc(short(v).slice(0, 16)), showarrow: false, font: {size: 11, color: css("--soft")}})))});
 }
 function learning() {
   const withCurves = D.runs.filter(r => Object.keys(detailOf(r).curves).length);
   $("learning").hidden = !withCurves.length; if (!ready || !withCurves.length) return;
-  const few = withCurves.length <= PALETTE.length, y = chosenOf("y"), rank = shades(y, $("y").value), bins = v => v;
+  const few = withCurves.length <= PALETTE.length, y = chosenOf("y");
   const ramped = scale(withCurves.map(y), nameOf("y")), place = r => { const v = y(r); return num(v) === null ? null : Math.round(ramped.part(v) * 16) / 16; };
   const tint = (r, i) => few ? PALETTE[i] : place(r) === null ? css("--soft") : ramp(place(r));
   if (few) legend($("curvelegend"), {legend: withCurves.map((r, i) => [withCurves.length > 1 ? label(r) : "run " + r.num, PALETTE[i], r.num])}, "", true, n => choose(n, true));
@@ -200,7 +203,7 @@ function plotCurves(parent, runs, many) {
       return {num: r.num, x: steps ? c.step : c.at.map(t => (t - t0) / size), y: c.y, color: on && many > PALETTE.length ? css("--fg") : color, width: on || (r.num === best && many > 1) ? 3 : many > 60 ? 1 : 1.6, opacity: many > 300 ? .5 : .9,
         text: k => "run " + r.num + " " + esc(label(r)) + "<br>" + (steps ? "step " + c.step[k] : span(c.at[k] - t0)) + ": <b>" + (c.y[k] === null ? "" : short(c.y[k])) + "</b>"}; });
     const ys = lines.flatMap(l => l.y).filter(v => v !== null); let lo = Infinity, hi = -Infinity; ys.forEach(v => { lo = Math.min(lo, v); hi = Math.max(hi, v); });
-    draw(box, bundled(lines.sort((a, b) => a.width - b.width)), {title: names[i], xaxis: {title: {text: steps ? "step" : unit, standoff: 6}}, yaxis: lo > 0 && hi / lo >= 100 ? {type: "log", exponentformat: "power"} : {}, height: 260});
+    draw(box, bundled(lines.sort((a, b) => a.width - b.width)), {title: names[i], xaxis: {title: {text: steps ? "step" : unit, standoff: 6}}, yaxis: lo > 0 && hi / lo >= 100 ? {type: "log", exponentformat: "e"} : {}, height: 260});
   });
 }
 $("across").onchange = () => { learning(); detail(false); };
@@ -257,7 +260,7 @@ function logs() {
     some.slice(0, most).forEach(r => fold(into, id + r.num, "run " + r.num + " " + r.state + (r.reason ? ": " + r.reason : "") + (varying().length ? " [" + label(r) + "]" : ""), () => logOf(r), open, true));
     if (some.length > most) into.append(el("p", "… and " + (some.length - most) + " more: choose a run in the table", "soft")); };
   const bad = has.filter(r => BAD.includes(r.state)), rest = has.filter(r => !BAD.includes(r.state));
-  list("failures", $("failed"), bad, bad.length < 4, 100); list("logs", $("ended"), rest, false, 100);
+  list("failures", $("failed"), bad, bad.length < 4, MOST_LOGS); list("logs", $("ended"), rest, false, MOST_LOGS);
 }
 function launch() {
   const {launches, ...rest} = D.launched; $("launched").replaceChildren();
@@ -265,9 +268,18 @@ function launch() {
   Object.entries(rest).forEach(([k, v]) => fold($("launched"), "launched" + k, k, typeof v === "string" ? v : () => JSON.stringify(v, null, 2), typeof v === "string"));
 }
 function plots() { const begin = performance.now(); compare(); learning(); timeline(); detail(false); return performance.now() - begin; }
-function everything() { memo = {}; overview(); choices(); table(); logs(); launch(); return plots(); }
 
 // --- served: ask for what has changed ---
+/** Take over what has changed, and draw that anew; returns how long it took, in ms. */
+function merge(news) {
+  const begin = performance.now(), known = new Map(D.runs.map(r => [r.num, r])), text = r => r ? JSON.stringify([r.state, r.cells, r.reason]) : "", moved = news.runs.filter(r => text(r) !== text(known.get(r.num)));
+  const fresh = Object.keys(news.details).length, open = news.details[chosen] || moved.some(r => r.num === chosen), at = $("scroll").scrollTop;
+  news.runs.forEach(r => known.set(r.num, r)); Object.assign(more, news.details);
+  D = {...D, ...news.head, runs: [...known.values()].sort((a, b) => a.num - b.num)}; memo = {};
+  choices(); table(); $("scroll").scrollTop = at; if (news.head.launched) launch();
+  if (moved.length) compare(); if (fresh || moved.length) { learning(); logs(); } if (open) detail(false); timeline();
+  return performance.now() - begin;
+}
 async function follow() {
   let version = D.live.version, pause = D.live.every * 1000;
   for (;;) {
@@ -277,9 +289,7 @@ async function follow() {
       const answer = await fetch("data?since=" + version, {cache: "no-store"});
       if (!answer.ok) throw new Error(answer.status === 503 ? await answer.text() : "HTTP " + answer.status);
       const news = await answer.json(); version = news.version; D.made = news.made;
-      let spent = 0;
-      if (news.head) { const known = new Map(D.runs.map(r => [r.num, r])); news.runs.forEach(r => known.set(r.num, r)); Object.assign(more, news.details);
-        D = {...news.head, live: D.live, made: news.made, runs: [...known.values()].sort((a, b) => a.num - b.num)}; const at = $("scroll").scrollTop; spent = everything(); $("scroll").scrollTop = at; } else overview();
+      const spent = news.head ? merge(news) : 0; overview();
       pause = Math.max(D.live.every * 1000, 10 * spent); document.documentElement.dataset.version = version;
     } catch (error) { $("made").textContent = "no answer from hpc-hydra report --serve (" + error.message + "); as of " + when(D.made); pause = Math.min(60000, 2 * pause); }
   }
@@ -288,10 +298,10 @@ async function follow() {
 const dark = matchMedia("(prefers-color-scheme: dark)"), paint = on => { document.documentElement.dataset.theme = on ? "dark" : "light"; overview(); plots(); };
 narrow.onchange = () => plots(); dark.onchange = e => paint(e.matches); $("theme").onclick = () => paint(document.documentElement.dataset.theme !== "dark"); $("filter").oninput = () => { shown = PAGE; table(); };
 document.documentElement.dataset.theme = dark.matches ? "dark" : "light";
-everything();
+overview(); choices(); table(); launch();
 (async () => {
   const unpack = id => new Response(new Blob([Uint8Array.from(atob($(id).textContent.trim()), c => c.charCodeAt(0))]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  more = JSON.parse(await unpack("details")); memo = {}; table(); logs();
+  more = JSON.parse(await unpack("details")); memo = {}; table(); logs(); detail(false);
   const script = el("script", await unpack("library")); document.head.append(script); ["library", "details"].forEach(id => $(id).remove());
   if (!window.Plotly) throw new Error("plotly did not load");
   ready = true; document.documentElement.dataset.drawn = Math.round(plots()); document.documentElement.dataset.ready = "1";

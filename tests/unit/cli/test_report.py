@@ -6,8 +6,18 @@ import base64
 import gzip
 import json
 import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
 import time
 import types
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +31,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.sweep import history
 from hpc_hydra.sweep.curves import MetricsFile
+from tests.awaiting import PATIENCE, changed
 from tests.browser import Browser
 
 HEAD = "time,gpu,power_w,util_percent,mem_util_percent,mem_used_mib,mem_total_mib,temp_c,sm_mhz,mem_mhz,cpu_percent\n"
@@ -28,9 +39,9 @@ SECRET = "hunter 2"
 EVIL = "</script><script>console.error('run')</script> <b>x"
 
 
-def sweep(root: Path, runs: int, *, samples: int = 30) -> Path:
-    """A sweep that has ended: every seventh run failed, every fifth was requeued; two GPUs of two nodes were
-    measured in each, and its loss was logged."""
+def sweep(root: Path, runs: int, *, samples: int = 30, ended: int | None = None) -> Path:
+    """A sweep whose first runs have ended, by default all: every seventh run failed, every fifth was requeued; two GPUs
+    of two nodes were measured in each, and its loss was logged. The others wait for this process to start them."""
     from omegaconf import OmegaConf
 
     freezer = Freezer(root, Program("script", "/w/train.py", cwd="/w"))
@@ -49,38 +60,45 @@ def sweep(root: Path, runs: int, *, samples: int = 30) -> Path:
     SweepPaths(root).script("job0").write_text(f"#!/bin/bash\n# {EVIL}\n")
     write_json(SweepPaths(root).meta / "code.json", {"commit": "f00baa", "packages": {"torch": "2.13.0"}})
     manifest = Manifest(root)
-    manifest.started(argv=["train.py", "-m"], host="login", pid=os.getpid(), runs=runs)
+    host = "login" if ended is None else socket.gethostname()
+    manifest.started(argv=["train.py", "-m"], host=host, pid=os.getpid(), runs=runs)
     job = Job("job0", "plan0", tuple(range(runs)), "tag", tuple(f"job0.{num}" for num in range(runs)))
     manifest.submitting(job, "local")
     manifest.submitted(job)
-    manifest.finished(failed=0)
+    if ended is None:
+        manifest.finished(failed=0)
     begin = time.time() + 2
-    for num in range(runs):
-        paths, start = RunPaths(root / str(num)), begin + num
-        names = [attempt_name(f"job0.{num}", start + 300 * n) for n in range(2)]
-        names = names if num % 5 == 0 else names[:1]
-        for name in names:
-            paths.attempt(name).mkdir(parents=True)
-            paths.rank_log(name, 0).write_text("first\n" * 50 + f"token {SECRET}\n{EVIL}\n")
-            stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(start))
-            rows = "".join(
-                f"{stamp[:17]}{second % 60:02}{stamp[19:]},{gpu},{300 + gpu},9{gpu},4,4000,80000,60,1980,,{second}\n"
-                for second in range(samples)
-                for gpu in range(2)
-            )
-            for host in ("node01", "node02"):
-                (paths.attempt(name) / f"job0.{num}.{host}.gutil.csv").write_text(HEAD + rows + "2026-")
-        lines = [{"time": start + n, "step": n, "values": {"loss": 1 / (n + 1), "bad": "NaN"}} for n in range(20)]
-        (paths.root / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"time": 1')
-        failed = num % 7 == 6
-        outcome = Outcome(
-            num, "failed" if failed else "completed", int(failed), names[-1], f"job0.{num}", started=start,
-            ended=start + 500, result=None if failed else {"acc": num / runs, "note": EVIL},
-            result_kind="none" if failed else "json", reason="boom" if failed else None,
-            log=str(paths.rank_log(names[-1], 0)) if failed else None,
-        )  # fmt: skip
-        write_json(paths.outcome, to_json(outcome))
+    for num in range(runs if ended is None else ended):
+        end(root, num, begin + num, num / runs, samples)
     return root
+
+
+def end(root: Path, num: int, start: float, accuracy: float, samples: int = 30) -> None:
+    """What a run leaves behind."""
+    paths = RunPaths(root / str(num))
+    names = [attempt_name(f"job0.{num}", start + 300 * n) for n in range(2)]
+    names = names if num % 5 == 0 else names[:1]
+    for name in names:
+        paths.attempt(name).mkdir(parents=True)
+        paths.rank_log(name, 0).write_text("first\n" * 50 + f"token {SECRET}\n{EVIL}\n")
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(start))
+        rows = "".join(
+            f"{stamp[:17]}{second % 60:02}{stamp[19:]},{gpu},{300 + gpu},9{gpu},4,4000,80000,60,1980,,{second}\n"
+            for second in range(samples)
+            for gpu in range(2)
+        )
+        for host in ("node01", "node02"):
+            (paths.attempt(name) / f"job0.{num}.{host}.gutil.csv").write_text(HEAD + rows + "2026-")
+    lines = [{"time": start + n, "step": n, "values": {"loss": 1 / (n + 1), "bad": "NaN"}} for n in range(20)]
+    (paths.root / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"time": 1')
+    failed = num % 7 == 6
+    outcome = Outcome(
+        num, "failed" if failed else "completed", int(failed), names[-1], f"job0.{num}", started=start,
+        ended=start + 500, result=None if failed else {"acc": accuracy, "note": EVIL},
+        result_kind="none" if failed else "json", reason="boom" if failed else None,
+        log=str(paths.rank_log(names[-1], 0)) if failed else None,
+    )  # fmt: skip
+    write_json(paths.outcome, to_json(outcome))
 
 
 def made(root: Path, capsys: pytest.CaptureFixture[str]) -> Path:
@@ -194,6 +212,89 @@ def test_metrics_are_read_as_the_file_grows(tmp_path: Path) -> None:
     assert len(curve["y"]) == 100 and curve["step"][-1] == 9999 and curve["y"] == sorted(curve["y"])
 
 
+@contextmanager
+def served(root: Path, tmp_path: Path, every: float = 0.0) -> Iterator[str]:
+    """The address of a report that is served, by a process that Ctrl-C ends."""
+    path = changed(tmp_path / "every", "hpc_hydra.cli.report_server", EVERY=every)
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "report", str(root), "--serve"]
+    env = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def get(address: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_it_is_served_with_its_changes_to_those_who_know_the_token(tmp_path: Path) -> None:
+    root = sweep(tmp_path / "s", 4, ended=3)
+    with served(root, tmp_path) as address:
+        match = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/([\w-]{32})/", address)
+        assert match, address
+        for path in ("/", "", "/x/", f"/{match[2][:-1]}/", f"/{match[2]}x/data", "/../../etc/passwd", "/é/data"):
+            assert get(match[1] + urllib.request.quote(path))[0] == 403, path
+        for path in ("multirun.yaml", "../multirun.yaml", "%2e%2e/%2e%2e/etc/passwd", "data/", "/etc/passwd"):
+            assert get(address + path)[0] == 404, path
+        status, page = get(address)
+        assert status == 200 and '"live":{' in page and SECRET not in page
+        first = json.loads(get(f"{address}data?since=0")[1])
+        assert [run["state"] for run in first["runs"]] == ["completed"] * 3 + ["pending"]
+        version = first["version"]
+        assert set(json.loads(get(f"{address}data?since={version}")[1])) == {"version", "made"}, "nothing has changed"
+
+        (root / "3").mkdir()
+        (root / "3" / "metrics.jsonl").write_text('{"time": 1, "step": 0, "values": {"loss": 9}}\n')
+        end(root, 3, time.time(), 0.99)
+        news = json.loads(get(f"{address}data?since={version}")[1])
+        assert [(run["num"], run["state"]) for run in news["runs"]] == [(3, "completed")]
+        assert news["head"]["best"]["run"] == 3 and list(news["details"]) == ["3"] and "plans" not in news["head"]
+
+        freezer = Freezer(root, Program("script", "/w/train.py", cwd="/w"))  # an optimizer's next batch
+        freezer.add_run(4, ["lr=1"], plan="plan0", base=0, seed=1, dir=root / "4")
+        freezer.flush()
+        freezer.close()
+        job = Job("job1", "plan0", (4,), "tag1", ("job1.4",))
+        Manifest(root).submitting(job, "local")
+        Manifest(root).submitted(job)
+        news = json.loads(get(f"{address}data?since={news['version']}")[1])
+        assert [(run["num"], run["state"]) for run in news["runs"]] == [(4, "pending")] and "plans" in news["head"]
+
+
+def test_a_served_report_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc_hydra.cli import report_server
+    from hpc_hydra.sweep.store import open_sweep
+
+    monkeypatch.setattr(report_server, "EVERY", 0.0)
+    root = sweep(tmp_path / "s", 6, ended=5)
+    report = report_server.LiveReport(open_sweep(root), lambda views: views, None)
+    version = json.loads(report.news(0))["version"]
+    for num in range(5):  # what is not there any more is not missed
+        shutil.rmtree(root / str(num))
+    assert set(json.loads(report.news(version))) == {"version", "made"}
+
+
+def test_options_of_a_served_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(sweep(tmp_path / "s", 1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for words, said in (
+            (["--serve", "-o", "x"], "--serve without -o"), (["--port", "1"], "--serve --port"),
+            (["--serve", "--port", str(taken.getsockname()[1])], "--port 0"),
+        ):  # fmt: skip
+            assert main(["report", root, *words]) == 2
+            assert said in capsys.readouterr().err
+
+
 ROWS = "[...document.querySelectorAll('#runs tbody tr')]"
 RUNS = f"{ROWS}.map(r => Number(r.dataset.run))"
 INSIDE = """[...document.querySelectorAll('.plot, #timeline')].every(box => { const b = box.getBoundingClientRect();
@@ -221,6 +322,8 @@ def test_the_page_in_a_browser(tmp_path: Path, capsys: pytest.CaptureFixture[str
             _fits(page, width, dark=dark)
         theme = "document.documentElement.dataset.theme"
         assert page.ask(f"[($('theme').click(), {theme}), ($('theme').click(), {theme})]") == ["dark", "light"]
+        assert page.ask("D.live") is None
+        _follows(page, tmp_path)
         assert page.errors == []  # nothing was complained of in its console, nothing asked of a network
 
 
@@ -251,7 +354,7 @@ def _plots(page: Browser) -> None:
     titles = "[...document.querySelectorAll('#swept .xtitle')].map(t => t.textContent)"
     assert page.ask(titles) == ["lr", "opt"]
     points = "[...document.querySelectorAll('#swept .plot')].map(p => p._fullData.map(t => t.x.length))"
-    assert page.ask(points) == [[11, 1], [11, 1]]  # those with a result, and marks of those that failed
+    assert page.ask(points) == [[11, 1, 1], [11, 1, 1]]  # with a result, failed, the best
     assert page.ask("[...document.querySelectorAll('#swept .plot')].map(p => p._fullLayout.xaxis.type)") == [
         "log",
         "linear",
@@ -297,6 +400,21 @@ def _details(page: Browser) -> None:
     launched = page.ask("$('launched').textContent")
     for part in ("train.py -m", "on login", "f00baa", '"torch": "2.13.0"', "script /w/train.py"):
         assert part in launched
+
+
+def _follows(page: Browser, tmp_path: Path) -> None:
+    root = sweep(tmp_path / "live", 4, ended=2)
+    with served(root, tmp_path, every=0.1) as address:
+        page.load(address)
+        page.await_true("location.protocol === 'http:' && document.documentElement?.dataset?.ready === '1'")
+        assert "2 pending" in page.ask("$('tiles').innerText") and page.ask("$('made').innerText").startswith("live")
+        page.ask("$('filter').value = 'opt=a'; $('filter').oninput(); choose(2)")
+        end(root, 2, time.time(), 0.99)
+        page.await_true("run(2).state === 'completed'")
+        assert "3 completed" in page.ask("$('tiles').innerText") and "run 2: lr=" in page.ask("$('tiles').innerText")
+        assert page.ask(RUNS) == [0, 2] and "Run 2: completed" in page.ask("$('detail').innerText")
+        page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
+        assert page.ask("$('swept').children[0]._fullData[0].x.length") == 3
 
 
 def _fits(page: Browser, width: int, *, dark: bool) -> None:
