@@ -15,7 +15,7 @@ import yaml
 
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.hydra_compat.yaml_loader import omegaconf_loader
+from hpc_hydra.hydra_compat.yaml_loader import fast_loader
 
 _TIMES = re.compile(
     r"resources\.time_limit|rendezvous\.timeout|system\.queues\.[^.]+\.(time_limit|max_time|time_by_nodes\..+)"
@@ -118,7 +118,7 @@ def _composed(source: Source) -> tuple[Any, str]:
     if not any(group in source.text for group in GROUPS) and prefix.partition(".")[0] not in GROUPS:
         return None, prefix
     try:
-        return yaml.compose(source.text, Loader=(omegaconf_loader() or yaml.SafeLoader)), prefix
+        return yaml.compose(source.text, Loader=fast_loader()), prefix
     except yaml.YAMLError:
         return None, prefix
 

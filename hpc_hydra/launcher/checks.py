@@ -65,18 +65,22 @@ def refuse_on_a_rank(env: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> None:
-    """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
+def check_files(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], *, sweeping: bool) -> list[Any]:
+    """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`.
+
+    Returns Hydra's final defaults list; empty if the user has no files.
+    """
     name = config.hydra.job.config_name
     folders = _own_folders(loader)
     if name is None or not folders:
-        return
+        return []
     mode = RunMode.MULTIRUN if sweeping else RunMode.RUN
     defaults = loader.compute_defaults_list(name, list(overrides), mode).defaults
     defaults_order.check_order(defaults, _choices(config))
     if "launch" in config:
         defaults_order.check_options(defaults, _choices(config))
     yaml_pitfalls.check(_texts(folders, defaults))
+    return list(defaults)
 
 
 def with_file(
@@ -94,13 +98,19 @@ def with_file(
     return error
 
 
-def places(loader: ConfigLoader, config: DictConfig, overrides: Sequence[str]) -> dict[str, tuple[str, int]]:
-    """Return file and line that set each key, of all composed files, ours too; empty if Hydra cannot tell them."""
+def places(
+    loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], defaults: Sequence[Any] = ()
+) -> dict[str, tuple[str, int]]:
+    """Return file and line that set each key, of all composed files, ours too; empty if Hydra cannot tell them.
+
+    Args:
+        defaults: Hydra's final defaults list, if it is known.
+    """
     name = config.hydra.job.config_name
     if name is None:
         return {}
     with suppress(Exception):  # Hydra has composed this, and would report the error
-        defaults = loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
+        defaults = defaults or loader.compute_defaults_list(name, list(overrides), RunMode.RUN).defaults
         return yaml_pitfalls.places(_texts(_folders_of(loader, ("hydra",)), defaults))
     return {}
 

@@ -87,6 +87,7 @@ class Preparer:
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
     _missing: dict[Plan, tuple[Missing, ...]] = field(default_factory=dict)
+    _defaults: dict[int, list[Any]] = field(default_factory=dict)  # by base: Hydra's final defaults list
     _asked: dict[Plan, Callable[[], Sources]] = field(default_factory=dict)  # of a dry run
     _interpolates: dict[int, bool] = field(default_factory=dict)
     _dirs: dict[Path, int] = field(default_factory=dict)
@@ -172,7 +173,8 @@ class Preparer:
         """Check the place of the bundle, and values that YAML misreads. Raises `ConfigError`."""
         for base in prepared.bases[:50]:
             checks.check_hydra(self.master, base.cfg, base.applied)
-            checks.check_files(self.loader, base.cfg, self._files_chosen(base), sweeping=False)
+            defaults = checks.check_files(self.loader, base.cfg, self._files_chosen(base), sweeping=False)
+            self._defaults[self._number(base)] = defaults
 
     def _files_chosen(self, base: Base, overrides: Sequence[str] = ()) -> list[str]:
         """Return the overrides that select the files of a base, followed by ``overrides``."""
@@ -278,7 +280,7 @@ class Preparer:
     def _sources(self, asked: Settings, resolved: Settings, overrides: Sequence[str], base: Base) -> Sources:
         typed = raw_list(self.master.hydra.overrides.task)
         chosen = self._files_chosen(base, overrides)
-        files = partial(checks.places, self.loader, base.cfg, chosen)
+        files = partial(checks.places, self.loader, base.cfg, chosen, self._defaults.get(self._number(base), ()))
         return Sources(asked, resolved, typed, overrides, files, self.attached)
 
     def filled(self, run: Run, words: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ Must not know: what the lines of a script mean.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from hpc_hydra.schedulers import job_script
@@ -23,6 +22,8 @@ def without_environment(spec: JobSpec, script: str) -> str:
 
 def differences(first: str, other: str) -> Iterator[str]:
     """Yield the lines that only one of two scripts has, marked by - and +."""
+    import difflib  # imported here: a single script has no differences
+
     for line in difflib.unified_diff(first.splitlines(), other.splitlines(), lineterm="", n=0):
         if not line.startswith(("--- ", "+++ ", "@@")):
             yield line
