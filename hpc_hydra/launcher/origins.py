@@ -163,6 +163,8 @@ class _Keys:
     def directive(self, name: str, value: str) -> tuple[str, str]:
         """Return the key of a directive, and words instead of a place where nothing of the user's is behind it."""
         option, repeated = self._name(name), self.table.repeated or ()
+        if option in self.table.carriers:
+            option, _, value = value.partition("=")
         key, reason = self.key(option, value), self._explained(option, value)
         for group, fields in (("scheduler", ("submit_extra", "extra")), ("system", ("submit_args",))):
             if group == "system" and self.has(key):

@@ -45,6 +45,7 @@ class OptionTable:
         always_ours: options that the adapter writes into each script.
         comma_lists: options whose value is a list with commas.
         repeated: options that a command may contain several times; None: all.
+        carriers: options whose value is an option of its own, as ``NAME=VALUE``.
         explained: option, or ``option=name`` if its value begins with ``name=``, that none of the above tells about →
             its key, or in words why the adapter writes it.
     """
@@ -65,6 +66,7 @@ class OptionTable:
     always_ours: frozenset[str] = frozenset()
     comma_lists: frozenset[str] = frozenset()
     repeated: frozenset[str] | None = None
+    carriers: frozenset[str] = frozenset()
     explained: Mapping[str, str] = field(default_factory=dict)
 
     @property

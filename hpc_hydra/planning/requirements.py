@@ -5,7 +5,7 @@ Must not know: how a scheduler spells it, detection.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc_hydra.config.schema import Settings, SystemConfig
@@ -22,7 +22,7 @@ KEYS = {
     "constraint": "scheduler.constraint",
     "time_limit": "resources.time_limit",
 }
-"""Names in `system.requires`, which are fields of a request → full keys."""
+"""Names in `system.requires`, which are fields of a request → full keys. Any other name is a free option."""
 _EXAMPLES = {"time_limit": "1h", "account": "PROJECT", "project": "PROJECT"}
 _SAME = {"account": ("user_group",)}  # fields of the same meaning
 _ENTRY = ("why", "source", "checked")
@@ -38,7 +38,7 @@ class Missing:
 
     @property
     def key(self) -> str:
-        return KEYS[self.name]
+        return KEYS.get(self.name, f"scheduler.extra.{self.name}")
 
     @property
     def note(self) -> str:
@@ -63,12 +63,14 @@ def missing(settings: Settings, request: Request, options: OptionTable) -> tuple
     wanted = {name: about for name, entry in system.requires.items() if (about := _about(name, entry)) is not None}
     if not wanted or system.scheduler not in (None, settings.scheduler.name):
         return ()
-    spoken = spoken_for(settings, options)
-    return tuple(
-        Missing(system.name, name, about)
-        for name, about in wanted.items()
-        if all(getattr(request, field) is None for field in (name, *_SAME.get(name, ()))) and KEYS[name] not in spoken
-    )
+    spoken = {*spoken_for(settings, options), *request.removed_args, *(name for name, _ in request.submit_args)}
+    return tuple(Missing(system.name, name, about) for name, about in wanted.items() if not _has(request, name, spoken))
+
+
+def _has(request: Request, name: str, spoken: Collection[str]) -> bool:
+    """Whether a request has what is required. ``spoken``: keys and names of the user's free options."""
+    fields = (name, *_SAME.get(name, ())) if name in KEYS else ()
+    return KEYS.get(name, name) in spoken or any(getattr(request, field) is not None for field in fields)
 
 
 def check(system: SystemConfig) -> None:
@@ -81,21 +83,21 @@ def refusal(found: Sequence[Missing], defaults_file: str) -> ConfigError:
     """Return the error for a submission without what the site requires."""
     first = found[0]
     names = " and ".join(one.key for one in found)
-    settable = [f"{one.key.partition('.')[0]}: {{{one.name}: ...}}" for one in found]
+    settable = ", ".join(f"{one.key.partition('.')[0]}: {{{one.name}: ...}}" for one in found if one.name in KEYS)
     return ConfigError(
         f"{first.system} requires {'it' if len(found) == 1 else 'them'} ({'; '.join(one.about for one in found)})",
         where=names,
-        fix=f"{' '.join(one.fix for one in found)}, or once for all in {defaults_file}: "
-        f"`{first.system}: {{{', '.join(settable)}}}`; system.requires.{first.name}=null submits without",
+        fix=" ".join(one.fix for one in found)
+        + (f", or once for all in {defaults_file}: `{first.system}: {{{settable}}}`" if settable else "")
+        + f"; system.requires.{first.name}=null submits without",
     )
 
 
 def _about(name: str, entry: object) -> str | None:
     """Return why, source and date of an entry; None for one that is switched off."""
     where = f"system.requires.{name}"
-    if name not in KEYS:
-        fix = " or ".join(nearest(name, KEYS) or KEYS)
-        raise ConfigError(f"{name!r} is not something that a site can require", where=where, fix=fix)
+    if name not in KEYS and (near := nearest(name, KEYS)):
+        raise ConfigError(f"{name!r} is neither a key nor an option", where=where, fix=" or ".join(near))
     if entry is None or entry is False:
         return None
     if entry is True:

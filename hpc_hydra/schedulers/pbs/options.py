@@ -74,6 +74,13 @@ TABLE = OptionTable(  # walltime is not among the keys: a bare number is seconds
     },
     always_ours=frozenset({"N", "j", "o", "r", "v"}),
     repeated=frozenset(),
+    carriers=frozenset({"l", "W"}),
+    explained={
+        "j": "both streams go to one file",
+        "o": "the script writes its log itself",
+        "v": "marks the job as one of this sweep",
+        "J": "one element per run",
+    },
 )  # fmt: skip
 _ATTRIBUTES = frozenset({  # of -W
     "depend", "group_list", "umask", "stagein", "stageout", "run_count", "tolerate_node_failures",

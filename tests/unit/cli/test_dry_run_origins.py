@@ -63,14 +63,17 @@ def test_each_value_has_the_key_and_the_place_that_sets_it(
     assert text.count("#!/bin/bash") == 1 and "\n-#SBATCH --nodes=2\n+#SBATCH --nodes=4\n" in text
 
 
-@pytest.mark.parametrize(("system", "directive"), [("tuolumne", "--setattr"), ("lassen", "-G")])
+@pytest.mark.parametrize(("system", "directive"), [("tuolumne", "--setattr"), ("lassen", "-G"), ("polaris", "-A")])
 def test_an_account_is_found_on_every_scheduler(
     system: str, directive: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (f"system={system}", "scheduler.account=abc123", "launch.dry_run=true", "--", "true")
+    words = (f"system={system}", "scheduler.account=abc123", "resources.nodes=10", "launch.dry_run=true", "--", "true")
     assert main([*RUN[:4], *words]) == 0
-    rows = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines() if "abc123  " in line]
-    assert [row[0] for row in rows] == [directive] and rows[0][-1] == "command line"
+    rows = [re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if len(row) == 4 and row[1].endswith("abc123")] == [directive]
+    found = {tuple(row[-2:]) for row in rows if len(row) == 4}
+    assert {("scheduler.account", "command line"), ("resources.nodes", "command line")} < found
+    assert ("resources.time_limit", "conf/config.yaml:3") in found
 
 
 def test_a_site_requires_an_account(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
