@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpc_hydra.cli import run
+from hpc_hydra.cli.run import CONFIG
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
 from hpc_hydra.planning.addresses import endpoint, not_for_others
 from hpc_hydra.ui import streams
@@ -20,9 +22,10 @@ from hpc_hydra.ui import streams
 OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help and exit"),
     Option(("--json",), "flag", help="print the checks and the report of each rank as JSON"),
+    *CONFIG,
     Option(("--max-size",), metavar="MB", help="largest all-reduce in MB (default: 16; with GPUs 1000)", parse=int),
 )
-USAGE = "hpc-hydra doctor [overrides] [--json] [--max-size MB]"
+USAGE = "hpc-hydra doctor [overrides] [-cd DIR] [-cn NAME] [--json] [--max-size MB]"
 ABOUT = """Launch a small job (resources.nodes=2 system=frontier …) and check the identity of ranks, addresses, clocks,
 the shared file system, cores, GPUs, NCCL's network plugin, and an all-reduce. The exit code is 1 if a check fails."""
 SKEW = 0.5  # allowed difference of two clocks, seconds
@@ -41,7 +44,6 @@ class Check:
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra doctor``; returns the exit code. Raises `HpcHydraError`."""
-    from hpc_hydra.cli import run
     from hpc_hydra.cli.attach import shared_directory
 
     overrides, given = _parse(argv)
@@ -52,7 +54,8 @@ def main(argv: Sequence[str]) -> int:
     folder = Path("DIRECTORY") if dry else shared_directory("")
     try:
         command = ("-m", "hpc_hydra.node", "doctor", str(folder), str(given.get("max_size") or 0))
-        code = run.launch(run.Call(tuple(overrides), command))
+        folder_and_name = given.get("config_dir"), given.get("config_name")
+        code = run.launch(run.Call(tuple(overrides), command, False, False, *folder_and_name))
         if dry:
             return code
         facts = [json.loads(file.read_text()) for file in sorted(folder.glob("rank_*.json"))]

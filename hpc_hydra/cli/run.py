@@ -21,10 +21,7 @@ from hpc_hydra.errors import ConfigError, HpcHydraError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-OPTIONS = (
-    Option(("--help", "-h"), "flag", help="show this help and exit"),
-    Option(("--multirun", "-m"), "flag", help="sweep: resources.nodes=1,2,4 makes three runs"),
-    Option(("--fill",), "flag", help="replace {key} in the command and in launch.env with values of the run or rank"),
+CONFIG = (
     Option(("--config-dir", "-cd"), metavar="DIR", help="directory of your own configuration", parse=named),
     Option(
         ("--config-name", "-cn"),
@@ -32,6 +29,12 @@ OPTIONS = (
         help="name of a configuration whose defaults list has `hpc`",
         parse=named,
     ),
+)
+OPTIONS = (
+    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--multirun", "-m"), "flag", help="sweep: resources.nodes=1,2,4 makes three runs"),
+    Option(("--fill",), "flag", help="replace {key} in the command and in launch.env with values of the run or rank"),
+    *CONFIG,
 )
 USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
 ABOUT = """Launch any command: train.py and `-m package.module` run in Python, anything else is executed directly.

@@ -15,24 +15,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.cli import run
+from hpc_hydra.cli.run import CONFIG
+from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import PlanError, SchedulerError
 
-USAGE = "hpc-hydra shell [overrides]"
+OPTIONS = (Option(("--help", "-h"), "flag", help="show this help and exit"), *CONFIG)
+USAGE = "hpc-hydra shell [overrides] [-cd DIR] [-cn NAME]"
 ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks:
 hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h. launch.dry_run=true prints the commands."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra shell``; returns the shell's exit code. Raises `HpcHydraError`."""
-    if any(word in ("-h", "--help") for word in argv):
-        sys.stdout.write(f"usage: {USAGE}\n\n{ABOUT}\n")
+    words, given = scan_among(OPTIONS, argv)
+    if "help" in given:
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
         return 0
-    wrong = [word for word in argv if not ("=" in word or word.startswith("~"))]
+    wrong = [word for word in words if not ("=" in word or word.startswith("~"))]
     if wrong:
         raise UsageError(f"{wrong[0]!r} is not an override", where="shell", fix=USAGE)
-    from hpc_hydra.cli import attach, run
+    from hpc_hydra.cli import attach
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts
     from hpc_hydra.launcher.prepare import Preparer
@@ -47,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.ui.progress import complain, say
 
     checks.refuse_on_a_rank()
-    call = run.Call(tuple(argv), ("bash",))
+    call = run.Call(tuple(words), ("bash",), **given)
     with run.translated_errors():
         run._check_overrides(call)
         hydra, master = run.compose(call, name="shell")

@@ -23,13 +23,15 @@ from hpc_hydra.system import defaults, detect, index, preset_check
 from hpc_hydra.system.probe import Probe, here
 from hpc_hydra.ui import streams
 
-USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--json]
+USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--config-name NAME] [--json]
 
 Without NAME: list the known machines, which one this is, and why.
 With NAME:    show its facts, queues and limits, each variable with its reason, and your own defaults for it.
 
   --config-dir, -cd DIR  directory of your own configuration: includes machines of DIR/system,
                          in addition to those of ~/.config/hpc_hydra/system
+  --config-name, -cn NAME
+                         also say which machine this configuration selects
   --json                 machine-readable output
   -h, --help             show this help and exit
 """
@@ -37,6 +39,7 @@ OPTIONS = (
     Option(("--help", "-h"), "flag"),
     Option(("--json",), "flag"),
     Option(("--config-dir", "-cd"), metavar="DIR", parse=named),
+    Option(("--config-name", "-cn"), metavar="NAME", parse=named),
 )
 UNKNOWN = "—"
 _HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
@@ -54,10 +57,11 @@ def main(argv: Sequence[str], probe: Probe | None = None) -> int:
     probe = probe or here()
     folders = index.own(probe.env)
     if "config_dir" in given:
-        folders = (_config_dir(given["config_dir"]), *folders)
+        folders = (_config_dir(given["config_dir"], needed="config_name" not in given), *folders)
+    selected = _selected(given) if "config_name" in given else None
     as_json = "json" in given
     if not names:
-        data = _overview(probe, folders)
+        data = _overview(probe, folders) | ({"selected": selected} if selected is not None else {})
         _print_json(data) if as_json else _print_overview(data, probe, folders)
         for error in data["broken"]:
             print(f"hpc-hydra systems: {error}", file=sys.stderr)
@@ -76,9 +80,20 @@ def main(argv: Sequence[str], probe: Probe | None = None) -> int:
     return 0
 
 
-def _config_dir(text: str) -> Path:
+def _selected(given: Mapping[str, Any]) -> str:
+    """Return the machine that a configuration selects: ``frontier``, or ``auto``. Raises `ConfigError`."""
+    from hpc_hydra.cli import run
+
+    call = run.Call((), (), config_dir=given.get("config_dir"), config_name=given["config_name"])
+    with run.translated_errors():
+        _, config = run.compose(call, name="systems")
+        return str(config.system.name)
+
+
+def _config_dir(text: str, *, needed: bool) -> Path:
+    """Return the directory of a user's configuration, which has ``system/`` if that is ``needed``."""
     folder = Path(text)
-    if not folder.joinpath("system").is_dir():
+    if needed and not folder.joinpath("system").is_dir():
         raise ConfigError("has no directory `system`", where=f"--config-dir {text}", fix="its parent directory")
     return folder.absolute()
 
@@ -177,6 +192,9 @@ def _print_overview(data: Mapping[str, Any], probe: Probe, folders: index.Folder
     print()
     print(f"This machine: {data['this'] or 'none of these'}")
     _print_steps(detect.explain(probe))
+    if data.get("selected"):
+        auto = " (this machine)" * (data["selected"] == "auto")
+        print(f"The configuration selects system={data['selected']}{auto}")
     if data["error"]:
         print(data["error"])
     elif data["this"] is None:

@@ -122,7 +122,7 @@ class SchedulerConfig:
     dependency: Optional[str] = key(
         None, "Jobs that must end before this one starts. For sweeps: `launch.after`.", example="afterok:1234"
     )
-    job_name: Optional[str] = key(None, "Name of the job in the queue. Null: `hpc_hydra`.", example="bert")
+    job_name: Optional[str] = key(None, "Name of the job in the queue. Null: the name of the program.", example="bert")
     constraint: Optional[str] = key(None, "Features that the nodes must have.", example="hbm80g")
     nodelist: Optional[str] = key(None, "Use these hosts.", example="node[01-04]")
     exclude: Optional[str] = key(None, "Do not use these hosts.", example="node[01-02]")

@@ -7,7 +7,7 @@ Writes nothing. Must not know: how configurations are composed, how jobs are sub
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpc_hydra.launcher import scripts
@@ -71,18 +71,22 @@ def jobs(
     *,
     first: int,
     there: Mapping[str, Sequence[str]],
+    name: str = "",
 ) -> Jobs:
     """Return each group with the specification and the path of its job script.
 
     Args:
         first: number of the first job.
         there: by scheduler, ids of other jobs that count for ``scheduler.array_parallelism``.
+        name: the default of `scheduler.job_name`, to which the number of a lone run is added if there are several jobs.
     """
     result: Jobs = []
     for number, one in enumerate(groups, start=first):
         key = f"job{number}"
         make = scripts.spec if one.pack is None else scripts.pack_spec
         spec = make(one, key, plan_key(one.plan), root, program)
+        if len(groups) > 1 and len(one.runs) == 1 and one.plan.request.job_name == name:
+            spec = replace(spec, name=f"{name}.{one.runs[0].num}")
         for run in one.runs if one.pack is not None else ():
             plan_key(run.plan)
         spec = scripts.inside(spec, adapters.held(one.plan.request.scheduler))

@@ -97,12 +97,17 @@ def _check_run(config: DictConfig) -> bool:
         override_values.check(overrides)
     if loader is not None:
         checks.check_files(loader, config, overrides, sweeping=False)
-    if "launch" not in config or OmegaConf.select(config, "launch.debug"):
+    if "launch" not in config:
         return False
     try:
         processes = _processes(config)
     except HpcHydraError as error:
         raise checks.with_file(error, loader, config, overrides) from None
+    if OmegaConf.select(config, "launch.debug"):
+        from hpc_hydra.launcher.debug import note_on_ranks
+
+        note_on_ranks(processes)
+        return False
     only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
     if processes == 1 and not only_shown:
         _warn_of_unused(config)

@@ -13,7 +13,13 @@ from hydra.types import HydraContext, TaskFunction
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run
-from hpc_hydra.ui.progress import say, shown_overrides
+from hpc_hydra.ui.progress import complain, say, shown_overrides
+
+
+def note_on_ranks(processes: int) -> None:
+    """Print a note if the configuration asks for more ranks than the one that runs."""
+    if processes > 1:
+        complain("note: launch.debug runs one rank, in this process; the configuration asks for more")
 
 
 def run_all(
@@ -21,6 +27,7 @@ def run_all(
 ) -> Sequence[JobReturn]:
     """Execute runs one after the other, like Hydra's basic launcher. The first exception is raised."""
     results = []
+    note_on_ranks(max(run.plan.world_size for run in runs))
     for run in runs:
         say(f"run {run.num} in this process (launch.debug): {shown_overrides(run.told)}")
         cfg = preparer.composer.compose(run.overrides).cfg

@@ -58,7 +58,7 @@ class Replanner:
         key = (record.base, overrides if self._interpolates.get(record.base, True) else ours)
         if key not in self._plans:
             settings = self._settings(run, record, overrides)
-            self._plans[key] = (settings, make_plan(settings))
+            self._plans[key] = (settings, make_plan(settings, run.plan.request.job_name))
         settings, plan = self._plans[key]
         seed = settings.launch.seed if "launch.seed" in keys and settings.launch.seed is not None else run.seed
         return replace(run, overrides=overrides, plan=plan, seed=seed)

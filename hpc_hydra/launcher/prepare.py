@@ -33,7 +33,7 @@ from hpc_hydra.launcher.origins import Sources
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing, requirements
 from hpc_hydra.planning.requirements import Missing
-from hpc_hydra.planning.types import Plan
+from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records import command_template
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run, literal, parse_override
@@ -42,6 +42,7 @@ from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation, detect
 from hpc_hydra.ui.origins import Origins
 
+_LONGEST_NAME = 60  # characters of the default job name
 _SECONDS = re.compile(r"\$\{now:[^}]*%[STXcfs]")  # a directory name with a time stamp in seconds
 # Keys that apply to the whole command and cannot differ between runs.
 _WHOLE_COMMAND = (
@@ -238,6 +239,12 @@ class Preparer:
         return self._brief[key]
 
     @cached_property
+    def job_name(self) -> str:
+        """Name of the jobs without `scheduler.job_name`: that of the program, as far as all schedulers accept it."""
+        name = re.sub(r"[^\w.-]+", "_", str(self.master.hydra.job.name), flags=re.ASCII)
+        return name[:_LONGEST_NAME].strip("_.-") or Request.job_name
+
+    @cached_property
     def _raw_dir(self) -> Any:
         return composition.written(self.master.hydra.sweep, "dir")
 
@@ -251,7 +258,7 @@ class Preparer:
             given = _given_keys(overrides if "launch" in cfg else self.bundle)
             settings = detect.resolve(configured, attached=self.attached, said=given)
             try:
-                plan = make_plan(settings)
+                plan = make_plan(settings, self.job_name)
             except HpcHydraError as error:
                 named = detect.named(error, configured, settings)
                 raise checks.with_file(named, self.loader, cfg, self._files_chosen(base, overrides)) from None

@@ -91,7 +91,16 @@ class Launch:
         sweep = self._sweep = self._sweep or FrozenSweep(preparer.root, self.function, launch.snapshot)
         notes += program.doubts(sweep.program, self.function)
         there = _in_queues(sweep, groups)
-        jobs = batch.jobs(groups, adapters, sweep.root, sweep.program, sweep.plan_key, first=self._jobs, there=there)
+        jobs = batch.jobs(
+            groups,
+            adapters,
+            sweep.root,
+            sweep.program,
+            sweep.plan_key,
+            first=self._jobs,
+            there=there,
+            name=preparer.job_name,
+        )
         self._jobs += len(jobs)
         used = adapters.named({group.plan.request.scheduler for group in groups})
         if launch.dry_run:

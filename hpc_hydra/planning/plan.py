@@ -33,12 +33,13 @@ class SchedulerFacts:
     helper_tasks: int = 0
 
 
-def plan(settings: Settings, scheduler: SchedulerFacts) -> Plan:
+def plan(settings: Settings, scheduler: SchedulerFacts, name: str = Request.job_name) -> Plan:
     """Decide everything about a run's job.
 
     Args:
         settings: checked by `config.load`; `system.detect.resolve` has replaced `kind: auto`.
         scheduler: facts about the settings' scheduler.
+        name: of the job, without `scheduler.job_name`.
 
     Raises:
         ConfigError: an invalid value or combination.
@@ -70,7 +71,7 @@ def plan(settings: Settings, scheduler: SchedulerFacts) -> Plan:
         sized = packing.slice_of_node(settings, packed, sized)
     gpu_options = gpus(settings, merged, sized)
     memory, notes_on_memory = _memory(settings, merged, queue)
-    request = _request(settings, merged, queue, sized, gpu_options, memory, tuple(host.name for host in listed))
+    request = _request(settings, merged, queue, sized, gpu_options, memory, tuple(host.name for host in listed), name)
     queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
     warned = warning(settings, request.time_limit, meet)
     request = dataclasses.replace(
@@ -262,6 +263,7 @@ def _request(
     gpu_options: GpuOptions,
     memory: int | None,
     hosts: tuple[str, ...],
+    name: str,
 ) -> Request:
     system, scheduler, profile = settings.system, settings.scheduler, queue.profile
     return Request(
@@ -275,7 +277,7 @@ def _request(
         time_limit=seconds(settings.resources.time_limit, "resources.time_limit")
         or seconds(profile.time_limit, f"{queue.key}.time_limit"),
         exclusive=settings.resources.exclusive,
-        job_name=scheduler.job_name or Request.job_name,
+        job_name=scheduler.job_name or name,
         queue=queue.partition,
         account=scheduler.account or profile.account,
         qos=scheduler.qos or profile.qos,

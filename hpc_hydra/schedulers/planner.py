@@ -12,14 +12,18 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import plan as planning
 from hpc_hydra.planning.container import ABILITIES
 from hpc_hydra.planning.hosts import given as hosts_key
-from hpc_hydra.planning.types import Plan
+from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import ContainerLaunch, HostList, ReplicaLaunch
 
 
-def plan(settings: Settings) -> Plan:
-    """Call `planning.plan` with the facts of the settings' scheduler. Raises as it does."""
+def plan(settings: Settings, name: str = Request.job_name) -> Plan:
+    """Call `planning.plan` with the facts of the settings' scheduler. Raises as it does.
+
+    Args:
+        name: of the job, without `scheduler.job_name`.
+    """
     asked = settings.scheduler
     if asked.kind == "auto":
         return planning.plan(settings, planning.SchedulerFacts())  # which refuses it
@@ -32,7 +36,7 @@ def plan(settings: Settings) -> Plan:
             where=key,
             fix=f"{able}, or scheduler.nodelist=HOSTS where the scheduler knows them",
         )
-    made = planning.plan(settings, facts(adapter))
+    made = planning.plan(settings, facts(adapter), name)
     if made.container is not None:
         _check_container(adapter, made.container.runtime)
     return made

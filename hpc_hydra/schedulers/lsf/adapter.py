@@ -155,7 +155,7 @@ class Lsf(
         if "%J" in report or "%I" in report or ('"' in report and "'" in report):
             raise PlanError("LSF does not support paths with %J, %I or both kinds of quotes", where=report,
                             fix="hydra.sweep.dir=PATH")  # fmt: skip
-        yield "J", array(request, spec.elements)
+        yield "J", spec.name or array(request, spec.elements)
         described = f"{one_line(request.comment, 'scheduler.comment')} {spec.tag}" if request.comment else spec.tag
         if len(described) > LONGEST:
             raise PlanError(f"has {len(described)} characters", where="scheduler.comment", fix="fewer than 4000")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ class Slurm(
 
     def script(self, spec: JobSpec) -> str:
         request = task_request(spec.plan)
+        request = replace(request, job_name=spec.name or request.job_name)
         nodes = len(spec.held.hosts) if spec.held else request.nodes
         other_nodes = range(0 if spec.attached else 1, nodes)  # those that the script does not run on
         options = override(self._for_this_job(spec), self.directives(request), request, one_of=())

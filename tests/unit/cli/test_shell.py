@@ -17,11 +17,20 @@ from hpc_hydra.cli.main import main
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.parametrize(("command", "told"), [("shell", "--nodes=3"), ("doctor", " 3 × 1 ")])
+def test_it_takes_a_configuration_of_ones_own(
+    command: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [hpc, _self_]\nresources: {nodes: 3}\n")
+    assert main([command, "-cd", str(tmp_path), "-cn", "mine", "scheduler=slurm", "launch.dry_run=true"]) == 0
+    assert told in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("scheduler", "want"),
     [
         ("slurm", "--overlap --pty --export=ALL --cpus-per-task=8 bash"),
-        ("slurm", "salloc --job-name=hpc_hydra --nodes=2"),
+        ("slurm", "salloc --job-name=shell --nodes=2"),
         ("lsf", "bsub -Is "),
         ("flux", "flux alloc "),
     ],

@@ -157,6 +157,7 @@ def test_an_error_of_the_users_function_is_told_as_theirs(app: App) -> None:
 def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
     done = app.start(*overrides)
     assert done.returncode == 0 and "x is 0" in done.stdout and list(app.folder.glob("outputs/*/*/.hydra")), done.stderr
+    assert ("launch.debug runs one rank" in done.stderr) == ("launch.debug=true" in overrides)
 
 
 @pytest.mark.parametrize(

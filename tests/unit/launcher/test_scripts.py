@@ -94,3 +94,17 @@ def test_before_a_run_starts_there_are_few_files(app: App) -> None:
     files = [p for p in (app.folder / "multirun").rglob("*") if p.is_file()]
     assert len(files) <= 20
     assert sum(p.stat().st_blocks * 512 for p in files) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (["x=1,2"], ["app"]),
+        (["resources.nodes=1,2"], ["app.0", "app.1"]),
+        (["resources.nodes=1,2", "scheduler.job_name=bert"], ["bert"]),
+    ],
+)
+def test_a_job_is_named_after_the_program_and_a_lone_run(app: App, overrides: list[str], names: list[str]) -> None:
+    done = app.start("-m", "scheduler=slurm", "launch.dry_run=script", *overrides)
+    assert done.returncode == 0, done.stderr
+    assert sorted(set(re.findall(r"--job-name=(\S+)", done.stdout))) == names

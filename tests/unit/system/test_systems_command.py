@@ -88,6 +88,12 @@ def test_a_name_near_a_machine_is_corrected(name: str) -> None:
     assert error.value.exit_code == 2 and "--config-dir" in (error.value.fix or "")
 
 
+def test_the_machine_that_a_configuration_selects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [hpc, _self_, {override system: frontier}]\n")
+    assert main(["-cd", str(tmp_path), "-cn", "mine"], machine()) == 0
+    assert "The configuration selects system=frontier" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("words", [["--wrong"], ["frontier", "lumi"], ["frontier", "--config-dir", "/nowhere"]])
 def test_wrong_usage(words: list[str]) -> None:
     with pytest.raises(HpcHydraError):
