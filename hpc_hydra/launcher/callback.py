@@ -184,18 +184,22 @@ def _swept_sizes(config: DictConfig) -> str | None:
 
 
 def _processes(config: DictConfig) -> int:
-    """Return the number of requested processes; 1 if it depends on facts of the system, which only `-m` applies."""
+    """Return the number of requested processes: stated, or a system's ranks per node. Without either, it is 1."""
     from hpc_hydra.config import load
-    from hpc_hydra.schedulers.planner import plan
+    from hpc_hydra.schedulers.planner import plan, requested_processes
     from hpc_hydra.system import detect
 
     settings = load.settings(config)
     resources = settings.resources
-    if (resources.nodes or 1) > 1 or (resources.procs_per_node or 1) > 1:
-        return max(resources.nodes or 1, 1) * (resources.procs_per_node or 1)
-    if resources.gpus_at_least is None and resources.gpumem_at_least is None:
-        return 1
-    return plan(detect.resolve(settings)).world_size
+    if resources.gpumem_at_least is not None:  # a number of GPUs of this machine
+        return plan(detect.resolve(settings)).world_size
+    stated = (resources.nodes, resources.procs_per_node, resources.gpus_at_least)
+    try:
+        return requested_processes(settings)
+    except HpcHydraError:
+        if any(number is not None and number > 1 for number in stated):
+            raise
+        return 1  # nothing is launched, so the rest of the request does not matter
 
 
 def _loader() -> Any:

@@ -42,6 +42,25 @@ def plan(settings: Settings, name: str = Request.job_name) -> Plan:
     return made
 
 
+def requested_processes(settings: Settings) -> int:
+    """Return the number of processes that the settings request, without detection of the machine.
+
+    Raises `HpcHydraError` if they cannot be planned.
+    """
+    if settings.launch.debug:
+        return 1
+    resources = settings.resources
+    explicit = (resources.nodes or 1) * (resources.procs_per_node or 1)
+    if "auto" in (settings.system.kind, settings.scheduler.kind):  # the machine's numbers are not known yet
+        return max(explicit, (resources.gpus_at_least or 1) // max(resources.gpus_per_proc or 1, 1))
+    try:
+        return plan(settings).world_size
+    except PlanError:
+        if explicit > 1:
+            return explicit
+        raise
+
+
 def facts(adapter: Scheduler) -> planning.SchedulerFacts:
     """Return the facts that planning needs about a scheduler."""
     helpers = adapter.helper_tasks if isinstance(adapter, ReplicaLaunch) else 0

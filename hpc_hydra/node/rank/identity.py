@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hpc_hydra import envvars
-from hpc_hydra.errors import HpcHydraError, PlanError, RendezvousError
+from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.schedulers.task_variables import number
 
@@ -68,12 +68,12 @@ def identity_of(env: Mapping[str, str], cfg: DictConfig | None) -> Identity:
     if tasks is not None:
         token = ".".join(filter(None, (tasks.job_id, tasks.step)))
         return Identity("tasks", tasks, token or "tasks", tasks.master_host, request=requested(cfg))
-    asked = requested_processes(cfg)
+    asked = processes_of(cfg)
     if asked > 1:
         raise HpcHydraError(
             f"the configuration asks for {asked} processes, and this is one, started plainly",
             where="resources",
-            fix="add -m to launch them (or `hydra: {mode: MULTIRUN}` in the primary config); "
+            fix="a start from the command line, which launches them; "
             "resources.nodes=1 resources.procs_per_node=1 trains in this process",
         )
     host = socket.gethostname()
@@ -136,26 +136,14 @@ def requested(cfg: DictConfig | None) -> GroupRequest:
     )
 
 
-def requested_processes(cfg: DictConfig | None) -> int:
+def processes_of(cfg: DictConfig | None) -> int:
     """Return the number of processes that a configuration requests; 1 if it lacks our groups."""
     if not _has_groups(cfg):
         return 1
     from hpc_hydra.config.load import settings
-    from hpc_hydra.schedulers.planner import plan
+    from hpc_hydra.schedulers.planner import requested_processes
 
-    asked = settings(cfg)  # type: ignore[arg-type]
-    if asked.launch.debug:
-        return 1
-    explicit = (asked.resources.nodes or 1) * (asked.resources.procs_per_node or 1)
-    if "auto" in (asked.system.kind, asked.scheduler.kind):  # the machine's numbers are not known yet
-        at_least = asked.resources.gpus_at_least or 1
-        return max(explicit, at_least // max(asked.resources.gpus_per_proc or 1, 1))
-    try:
-        return plan(asked).world_size
-    except PlanError:
-        if explicit > 1:
-            return explicit
-        raise
+    return requested_processes(settings(cfg))  # type: ignore[arg-type]
 
 
 def _has_groups(cfg: DictConfig | None) -> bool:

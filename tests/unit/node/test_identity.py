@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.rank.identity import identity_of, requested_processes
+from hpc_hydra.node.rank.identity import identity_of, processes_of
 
 pytestmark = pytest.mark.hydra
 
@@ -119,7 +119,7 @@ def test_alone(env: dict[str, str]) -> None:
 @pytest.mark.parametrize("system", [{"kind": "local"}, {"kind": "auto", "name": "auto"}])
 def test_plainly_although_several_are_asked_for(resources: dict[str, Any], system: dict[str, Any]) -> None:
     cfg = config(resources=resources, system=system, scheduler={"name": "slurm"})
-    with pytest.raises(HpcHydraError, match=r"asks for \d processes.*\n.*add -m"):
+    with pytest.raises(HpcHydraError, match=r"asks for \d+ processes.*\n.*from the command line"):
         identity_of({}, cfg)
 
 
@@ -130,9 +130,9 @@ def test_debugging_is_one_process_whatever_is_asked_for() -> None:
 def test_a_configuration_without_our_groups_asks_for_one() -> None:
     from omegaconf import OmegaConf
 
-    assert requested_processes(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
+    assert processes_of(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
 
 
 def test_the_systems_own_size_counts() -> None:
     cfg = config(system={"kind": "known", "gpus_per_node": 4, "cores_per_node": 64}, resources={"gpus_at_least": 8})
-    assert requested_processes(cfg) == 8
+    assert processes_of(cfg) == 8
