@@ -279,27 +279,32 @@ def _read(path: Path) -> _Samples:
     node: dict[str, Curve] = {name: [] for name in NODE_CURVES}
     gpus: dict[str, dict[str, Curve]] = {}
     last = None
-    with suppress(OSError), path.open(newline="", errors="replace") as file:
-        for row in csv.DictReader(file):
-            if None in row.values():  # an incomplete line
+    with suppress(OSError, csv.Error), path.open(newline="", errors="replace") as file:
+        rows = csv.reader(file)
+        head = next(rows, [])
+        at = {name: head.index(name) for name in ("time", "gpu", *CURVES, *NODE_CURVES) if name in head}
+        if "time" not in at or "gpu" not in at:
+            return times, node, gpus
+        for row in rows:
+            if len(row) != len(head):  # an incomplete line
                 continue
-            if row["time"] != last:
-                last = row["time"]
+            if row[at["time"]] != last:
+                last = row[at["time"]]
                 with suppress(ValueError):
                     times.append(datetime.strptime(last, "%Y-%m-%dT%H:%M:%S%z").timestamp())
                     for name, values in node.items():
-                        values.append(_number(row.get(name)))
-            if row["gpu"]:
-                columns = gpus.setdefault(row["gpu"], {name: [] for name in CURVES})
+                        values.append(_number(row[at[name]]) if name in at else None)
+            if row[at["gpu"]]:
+                columns = gpus.setdefault(row[at["gpu"]], {name: [] for name in CURVES})
                 for name, values in columns.items():
                     values += [None] * (len(times) - 1 - len(values))
-                    values.append(_number(row.get(name)))
+                    values.append(_number(row[at[name]]) if name in at else None)
     return times, node, gpus
 
 
-def _number(text: str | None) -> float | None:
-    with suppress(ValueError, TypeError):
-        found = float(text)  # type: ignore[arg-type]
+def _number(text: str) -> float | None:
+    with suppress(ValueError):
+        found = float(text or "nan")
         return found if math.isfinite(found) else None
     return None
 

@@ -85,7 +85,7 @@ function choose(n, move) { chosen = n; document.querySelectorAll("#runs tbody tr
 // --- plots ---
 const narrow = matchMedia("(max-width: 600px)"), touch = matchMedia("(hover: none)"); // without hover plotly would always show its buttons
 function draw(box, traces, extra) {
-  const side = axis => ({gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, ...axis});
+  const side = axis => ({gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, exponentformat: "e", minexponent: 5, ...(axis && axis.type === "date" ? {tickangle: 0, nticks: narrow.matches ? 4 : 8} : {}), ...axis});
   const {title, xaxis, yaxis, ...rest} = extra;
   const layout = {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: css("--fg"), size: 12, family: "system-ui, sans-serif"}, margin: {l: 52, r: 16, t: title ? 36 : 16, b: 44}, height: 280, uirevision: "1",
     ...(title ? {title: {text: esc(title), font: {size: 13}, x: 0, xanchor: "left", xref: "paper"}} : {}), hoverlabel: {align: "left"}, showlegend: false, legend: {orientation: "h", yref: "container", y: 0, yanchor: "bottom"},
@@ -109,14 +109,16 @@ function spaced(list) {
   if (hi / lo >= 4 && spread(Math.log) <= 1.6 && spread(x => x) >= 1.9) return true;
   return hi / lo >= 100 && (v.reduce((a, b) => a + b) / n - lo) / (hi - lo) < .3;
 }
-/** An axis for these values: `at` places a value, `axis` describes it to plotly. Words stand side by side. */
-function scale(list, title) {
+/** Ticks of a logarithmic axis: powers of ten, if there are two or more. */
+const decades = (lo, hi) => { const n = Math.log10(hi / lo); return n >= 2 ? {dtick: Math.ceil(n / 8)} : {}; };
+/** An axis for these values: `at` places a value, `axis` describes it to plotly. Words stand side by side; few numbers are labelled unless `free`. */
+function scale(list, title, free) {
   const known = list.filter(v => v !== null && v !== undefined), text = {title: {text: esc(title), standoff: 6}};
   if (known.length && known.every(v => num(v) !== null)) {
     const ns = known.map(num), log = spaced(ns), ticks = [...new Set(ns)].sort((a, b) => a - b);
-    if (ticks[0] === 0 && ticks.length <= 8 && spaced(ticks.slice(1))) return {low: 0, high: ticks[ticks.length - 1], at: v => num(v) === null ? null : ticks.indexOf(num(v)), part: v => ticks.indexOf(num(v)) / (ticks.length - 1),
+    if (!free && ticks[0] === 0 && ticks.length <= 8 && spaced(ticks.slice(1))) return {low: 0, high: ticks[ticks.length - 1], at: v => num(v) === null ? null : ticks.indexOf(num(v)), part: v => ticks.indexOf(num(v)) / (ticks.length - 1),
       axis: {...text, tickvals: ticks.map((_, i) => i), ticktext: ticks.map(short)}}; // 0, 0.01, 0.1: a logarithmic axis has no zero
-    const few = ticks.length <= 6 ? {tickvals: ticks, ticktext: ticks.map(short)} : log ? {dtick: Math.log10(ticks[ticks.length - 1] / ticks[0]) > 2 ? 1 : undefined, exponentformat: "e"} : {};
+    const few = ticks.length <= 6 && !free ? {tickvals: ticks, ticktext: ticks.map(short)} : log ? decades(ticks[0], ticks[ticks.length - 1]) : {};
     return {log, low: ticks[0], high: ticks[ticks.length - 1], at: num, part: v => { const f = x => log ? Math.log10(x) : x, lo = f(ticks[0]), hi = f(ticks[ticks.length - 1]); return hi === lo ? .5 : (f(num(v)) - lo) / (hi - lo); },
       axis: {...text, ...(log ? {type: "log"} : {}), ...few}};
   }
@@ -150,7 +152,7 @@ function compare() {
   $("compare").hidden = D.runs.length < 2; if (!ready || D.runs.length < 2) return;
   const keys = varying().slice(0, 9), y = chosenOf("y");
   const good = D.runs.filter(r => y(r) !== null && y(r) !== undefined && (num(y(r)) !== null || typeof y(r) === "string" && isNaN(y(r)) && !/^-?(nan|inf)$/.test(y(r)))), bad = D.runs.filter(r => BAD.includes(r.state) && !good.includes(r)), c = shades(chosenOf("c"), $("c").value, good);
-  const ys = scale(good.map(y), nameOf("y")), n = ys.words ? [0, ys.words.length - 1] : [num(ys.low) ?? 0, num(ys.high) ?? 1];
+  const ys = scale(good.map(y), nameOf("y"), true), n = ys.words ? [0, ys.words.length - 1] : [num(ys.low) ?? 0, num(ys.high) ?? 1];
   const low = ys.log ? n[0] / (n[1] / n[0]) ** .12 : n[0] - ((n[1] - n[0]) || Math.abs(n[0]) || 1) * .12;
   const star = good.filter(r => D.best && r.num === D.best.run), plots = keys.length ? keys : ["run"];
   legend($("legend"), c, nameOf("c")); if (bad.length) { const e = el("span", "✕ " + bad.length + " failed, without a result", "s-failed"); $("legend").append(e); } if (star.length) $("legend").append(el("span", "★ best"));
@@ -162,7 +164,7 @@ function compare() {
         marker: {size: good.length > 300 ? 6 : 9, symbol: good.map(mark), opacity: good.length > 300 ? .6 : .85, color: good.map(c.of)}},
       {type: "scatter", mode: "markers", x: bad.map(at), y: bad.map(() => low), customdata: bad.map(r => r.num), text: bad.map(r => about(r) + "<br>" + esc(r.reason.slice(0, 120))), hovertemplate: "%{text}<extra></extra>", marker: {size: 8, symbol: "x", color: colour("failed"), opacity: .7}},
       {type: "scatter", mode: "markers", x: star.map(at), y: star.map(r => ys.at(y(r))), hoverinfo: "skip", marker: {size: 15, symbol: "star", color: "#efb118", line: {width: 1, color: css("--fg")}}}],
-      {xaxis: xs.axis, yaxis: {...ys.axis, ...(ys.axis.tickvals && ys.axis.tickvals.length > 4 && !ys.words ? {tickvals: undefined, ticktext: undefined} : {}), ...(ys.words ? {range: [bad.length ? -1.4 : -.6, ys.words.length - .4]} : {})}});
+      {xaxis: xs.axis, yaxis: {...ys.axis, ...(ys.words ? {range: [bad.length ? -1.4 : -.6, ys.words.length - .4]} : {})}});
   });
   parallel(keys, good.filter(r => num(y(r)) !== null), y);
 }
@@ -189,7 +191,7 @@ function learning() {
   const few = withCurves.length <= PALETTE.length, y = chosenOf("y");
   const ramped = scale(withCurves.map(y), nameOf("y")), place = r => { const v = y(r); return num(v) === null ? null : Math.round(ramped.part(v) * 16) / 16; };
   const tint = (r, i) => few ? PALETTE[i] : place(r) === null ? css("--soft") : ramp(place(r));
-  if (few) legend($("curvelegend"), {legend: withCurves.map((r, i) => [withCurves.length > 1 ? label(r) : "run " + r.num, PALETTE[i], r.num])}, "", true, n => choose(n, true));
+  if (few) legend($("curvelegend"), {legend: withCurves.length > 1 ? withCurves.map((r, i) => [label(r), PALETTE[i], r.num]) : []}, "", true, n => choose(n, true));
   else legend($("curvelegend"), {ends: [ramped.low, ramped.high]}, nameOf("y"));
   plotCurves($("curves"), withCurves.map((r, i) => [r, tint(r, i)]), withCurves.length);
 }
@@ -203,7 +205,7 @@ function plotCurves(parent, runs, many) {
       return {num: r.num, x: steps ? c.step : c.at.map(t => (t - t0) / size), y: c.y, color: on && many > PALETTE.length ? css("--fg") : color, width: on || (r.num === best && many > 1) ? 3 : many > 60 ? 1 : 1.6, opacity: many > 300 ? .5 : .9,
         text: k => "run " + r.num + " " + esc(label(r)) + "<br>" + (steps ? "step " + c.step[k] : span(c.at[k] - t0)) + ": <b>" + (c.y[k] === null ? "" : short(c.y[k])) + "</b>"}; });
     const ys = lines.flatMap(l => l.y).filter(v => v !== null); let lo = Infinity, hi = -Infinity; ys.forEach(v => { lo = Math.min(lo, v); hi = Math.max(hi, v); });
-    draw(box, bundled(lines.sort((a, b) => a.width - b.width)), {title: names[i], xaxis: {title: {text: steps ? "step" : unit, standoff: 6}}, yaxis: lo > 0 && hi / lo >= 100 ? {type: "log", exponentformat: "e"} : {}, height: 260});
+    draw(box, bundled(lines.sort((a, b) => a.width - b.width)), {title: names[i], xaxis: {title: {text: steps ? "step" : unit, standoff: 6}}, yaxis: lo > 0 && hi / lo >= 100 ? {type: "log", ...decades(lo, hi)} : {}, height: 260});
   });
 }
 $("across").onchange = () => { learning(); detail(false); };
