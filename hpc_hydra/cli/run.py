@@ -268,11 +268,13 @@ def _check_hydra(parsed: Sequence[Any]) -> None:
 
 
 def _keep_output(call: Call, master: DictConfig) -> None:
-    """Keep the launch directory if the command uses a directory of its run."""
+    """Keep the launch directory of a single run if the command uses it. That of a sweep is kept anyway."""
     from omegaconf import open_dict, read_write
 
     from hpc_hydra.records.command_template import DIRECTORIES, names, of_hydra
 
+    if call.multirun:
+        return
     asked = {*names(call.command), *(f"hydra.{key}" for key in of_hydra(call.overrides))}
     if master.launch.launch_dir is None and asked & {"hydra.runtime.output_dir", "hydra.sweep.dir", *DIRECTORIES}:
         with read_write(master), open_dict(master):

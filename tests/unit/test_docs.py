@@ -5,6 +5,7 @@ The convention of the fences is told in docs/development.md.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import re
@@ -61,7 +62,7 @@ def dry(command: str) -> str:
         return bare.replace("hpc-hydra torchrun", "hpc-hydra torchrun --dry-run", 1)
     if words[:2] in (["hpc-hydra", "run"], ["hpc-hydra", "doctor"]):
         return bare.replace(f"hpc-hydra {words[1]}", f"hpc-hydra {words[1]} launch.dry_run=true", 1)
-    assert "-m" in words, f"a dry command launches: it has -m, or is hpc-hydra run, doctor or torchrun: {command}"
+    assert words[0] == "python", f"a dry command launches: python, or hpc-hydra run, doctor or torchrun: {command}"
     return f"{bare} launch.dry_run=true"
 
 
@@ -205,5 +206,31 @@ def test_keys_and_targets_that_are_named_exist(document: Path) -> None:
         for piece in code
         for target in re.findall(r"(?:^|&& |; )make +([a-z][a-z0-9-]*)(?!=)\b", piece, re.M)
         if target not in targets
+    ]
+    assert unknown == []
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Every text in the code; values in f-strings are left out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "\0".join(part.value if isinstance(part, ast.Constant) else "" for part in node.values)  # type: ignore[misc]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_messages_of_troubleshooting_are_those_of_the_code() -> None:
+    """In the tables with a column `message`: each part of a message between `…` stands in one text of the code."""
+    sources = (ROOT / "hpc_hydra").rglob("*.py")
+    texts = [text for source in sources for text in _texts(ast.parse(source.read_text()))]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    tables = re.findall(r"^\| message \|.*\n(?:\|.*\n)*", page, re.M)
+    cells = [line.split(" | ")[0].strip("| ") for table in tables for line in table.splitlines()[2:]]
+    messages = [message for cell in cells for message in re.findall(r"`((?:[^`]|`_self_`)+)`(?=[ ,]|$)", cell)]
+    assert len(messages) > 40
+    unknown = [
+        message
+        for message in messages
+        if not any(all(part.strip() in text for part in message.split("…")) for text in texts)
     ]
     assert unknown == []
