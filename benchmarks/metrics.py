@@ -43,7 +43,7 @@ def step_time(logged: str, steps: int = 200) -> float:
     import hpc_hydra
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    width, rows = (4096, 4096) if device == "cuda" else (512, 128)
+    width, rows = (8192, 32768) if device == "cuda" else (512, 128)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(512, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)).to(device)
     optimizer, data = torch.optim.SGD(model.parameters(), 0.01), torch.randn(rows, 512, device=device)

@@ -64,6 +64,8 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
     done = resume(folder, parts, dist)
     ddp = DistributedDataParallel(model)
     board = open_board(cfg, dist)
+    if board is not None:
+        dist.log_to(board)
 
     accuracy = 0.0
     if done >= cfg.epochs:
@@ -80,9 +82,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
         test_loss, accuracy = evaluate(model, test_batches, autocast, device)
         if dist.is_main:
             checkpoint.save(folder, epoch, {name: part.state_dict() for name, part in parts.items()})
-        if board is not None:
-            for name, value in {"loss/train": loss, "loss/test": test_loss, "accuracy": accuracy}.items():
-                board.add_scalar(name, value, epoch)
+        dist.log({"loss/train": loss, "loss/test": test_loss, "accuracy": accuracy}, step=epoch)
         seconds = time.perf_counter() - start
         say("Epoch %d - Avg Loss: %.6f, Accuracy: %.2f%%", epoch, loss, 100 * accuracy)
         say("Epoch %d took %.1f s; average loss on the test set: %.6f", epoch, seconds, test_loss)

@@ -98,6 +98,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
             speed = (step - since) * cfg.batch_size * cfg.model.context / seconds
             use = mfu(speed * work / dist.world_size, cfg.peak_tflops, device)
             say("Step %d - Avg Loss: %.6f, %.0f tokens/s%s", step, total / count, speed, use)
+            dist.log({"loss": total / count, "tokens/s": speed}, step=step)
             if save or warnings:
                 checkpoint.save(folder, step, plain, optimizers, {"position": loader.position}, cfg.keep)
             if warnings and not last:
