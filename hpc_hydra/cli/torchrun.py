@@ -204,7 +204,7 @@ def translate(args: Arguments) -> list[str]:
 def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, Value], list[str], dict[str, str]]:
     """Split ``-x`` words into options (value None for a flag, ``KEY=``), removed options and environment variables.
 
-    Several values of an option are a list.
+    Several values of an option are a list; a variable with two values is a `UsageError`.
     """
     extra: dict[str, list[str | None]] = {}
     removed: list[str] = []
@@ -216,7 +216,8 @@ def split_xargs(xargs: Sequence[str]) -> tuple[dict[str, Value], list[str], dict
             extra.pop(name, None)
             removed += [name] if name not in removed else []
         elif not key.startswith("-") and _ENVIRONMENT_NAME.match(name):
-            environment[name] = value
+            if environment.setdefault(name, value) != value:
+                raise UsageError("is given twice, with two values", where=f"-x {name}", fix=f"-x {name}=VALUE")
         else:
             removed = [other for other in removed if other != name]
             values = extra.setdefault(name, [])

@@ -21,7 +21,7 @@ from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import EnvVar, Plan
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import capability_defaults, registry
-from hpc_hydra.schedulers.options import canonical, key_of
+from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.system import defaults, index
 from hpc_hydra.system.probe import here
 from hpc_hydra.ui.origins import Origins, Row, about
@@ -216,7 +216,7 @@ class _Keys:
         return explained.get(f"{option}={value.partition('=')[0]}") or explained.get(option, "")
 
     def _name(self, written: str) -> str:
-        return canonical(written, self.table.short)
+        return self.table.canonical(written)
 
 
 def _texts(given: Any) -> list[str]:

@@ -126,9 +126,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         if awaited:
             manifest.waiting(awaited)
             after.wait(awaited, Path(sweep.program.cwd))
-        session = _Resumed(
-            root, jobs, submitters, manifest, launch, release, there, _adopted(sweep, others, submitters)
-        )
+        session = _Resumed(root, jobs, submitters, manifest, launch, release, there, _adopted(others, submitters))
         session.reporter.common = common
         outcomes = session.run()
     if outcomes is None:
@@ -165,13 +163,11 @@ class _Resumed(Session):
             self._release()
 
 
-def _adopted(
-    sweep: SweepRecords, views: Sequence[RunView], submitters: dict[str, Submitter]
-) -> dict[str, list[RunView]]:
+def _adopted(views: Sequence[RunView], submitters: dict[str, Submitter]) -> dict[str, list[RunView]]:
     adopted: dict[str, list[RunView]] = {}
     for view in views:
         if view.scheduler not in submitters:
-            submitters[view.scheduler] = sweep.submitter(view.scheduler)
+            submitters[view.scheduler] = registry.submitter(view.scheduler)
         adopted.setdefault(view.scheduler, []).append(view)
     return adopted
 

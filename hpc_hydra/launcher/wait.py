@@ -99,7 +99,7 @@ class _WaitSession(Session):
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=f"unreadable: {view.reason}")
             elif view.id and view.scheduler:
                 if view.scheduler not in self.watchers:
-                    submitter = self.sweep.submitter(view.scheduler)
+                    submitter = self.sweep.job_control(view.scheduler)
                     self.watchers[view.scheduler] = Watcher(submitter, SweepPaths(self.root).jobs)
                 if view.id not in self.watchers[view.scheduler].watched:
                     self.watchers[view.scheduler].add(view.job, [view.run], [view.id])

@@ -69,6 +69,11 @@ class OptionTable:
     carriers: frozenset[str] = frozenset()
     explained: Mapping[str, str] = field(default_factory=dict)
 
+    def canonical(self, name: str) -> str:
+        """Return the canonical name of an option: long form, no leading dashes, dashes for underscores."""
+        dashed = name.strip().lstrip("-").replace("_", "-")
+        return self.short.get(dashed, dashed)
+
     @property
     def gpu_options(self) -> frozenset[str]:
         """All options that request GPUs."""
@@ -134,12 +139,10 @@ def kin(words: OptionTable, written: str, *, alone: bool = False) -> tuple[froze
 
 
 def _name(words: OptionTable, written: str) -> str:
-    """Return the canonical name of an option: the long one, without leading dashes."""
-    bare = written.strip().lstrip("-")
-    bare = words.short.get(bare.replace("_", "-"), bare)
-    dashed = bare.replace("_", "-")
-    known = dashed in words.keys or dashed in words.refused
-    return dashed if known or dashed in words.gpus | words.memory else bare
+    """Return the canonical name of a known option; of others, which may be variables, the name as written."""
+    name, bare = words.canonical(written), written.strip().lstrip("-")
+    known = {*words.keys, *words.refused, *words.gpus, *words.memory, *words.short.values()}
+    return name if name in known else bare
 
 
 class _Merge:
@@ -323,9 +326,7 @@ def option_text(value: Any, key: str) -> str | None:
     if value is None or value is True:
         return None
     if value is False:
-        raise ConfigError(
-            "false says nothing to a scheduler", where=key, fix="a key with ~ before it removes an option"
-        )
+        raise ConfigError("an option cannot be false", where=key, fix="a key with ~ before it removes an option")
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):

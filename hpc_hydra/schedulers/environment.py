@@ -91,6 +91,11 @@ def is_in_job(env: Mapping[str, str]) -> bool:
     return any(name in env for names in (*registry.constants("JOB_VARIABLES"), _OTHER_JOBS) for name in names)
 
 
+def is_of_job(name: str) -> bool:
+    """Whether a scheduler sets this variable to identify a job or its tasks."""
+    return _task_variables().match(name) is not None
+
+
 def for_other_nodes(env: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that are passed to processes on other nodes, besides our own."""
     return [name for name in cleaned(env) if name not in _site_variables() and not _OF_NODE.match(name)]
@@ -100,6 +105,11 @@ def for_other_nodes(env: Mapping[str, str]) -> list[str]:
 def _site_variables() -> frozenset[str]:
     """Variables with which commands find their cluster."""
     return frozenset(name for names in registry.constants("SITE_VARIABLES") for name in names)
+
+
+@cache
+def _task_variables() -> re.Pattern[str]:
+    return re.compile("|".join(registry.constants("TASK_VARIABLES")), re.VERBOSE)
 
 
 @cache

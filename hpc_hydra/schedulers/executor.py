@@ -200,8 +200,9 @@ class Executor(core.Executor):  # type: ignore[misc]
         return set(functions.DEFAULTS)
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
-        """Raises as `functions.updated`, and `PlanError` for what the scheduler does not support."""
+        """Raises as `functions.updated` and `check_options`; `PlanError` for what the scheduler does not support."""
         wanted = functions.updated(self.parameters, kwargs)
+        functions.check_options(self.adapter, wanted)
         capability_checks.check(self.adapter, self._request(wanted))
         self.parameters = wanted
 

@@ -21,9 +21,9 @@ from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.env import IDENTITY
 from hpc_hydra.planning.options import option_text
 from hpc_hydra.planning.types import EnvVar, Plan, Request
-from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import EndWarning
+from hpc_hydra.schedulers.environment import is_of_job
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,6 +66,16 @@ _LIKE: dict[str, tuple[str, Any]] = {
     **{name: (f"scheduler.{name}", "text") for name in _TEXTS},
 }
 """Parameter → the key of the same type and range, an example."""
+_OF_KEY = {
+    "scheduler.job_name": "name",
+    "resources.time_limit": "timeout_min",
+    "resources.nodes": "nodes",
+    "resources.procs_per_node": "tasks_per_node",
+    "resources.cpus_per_proc": "cpus_per_task",
+    "resources.mem_per_node": "mem_gb",
+    **{f"scheduler.{name}": name for name in _TEXTS},
+}
+"""Key of a sweep → the parameter with its meaning."""
 
 
 def __getattr__(name: str) -> Any:
@@ -113,14 +123,29 @@ def _checked_option(name: str, value: Any, key: str) -> str | None:
     return option_text(value, key)
 
 
+def check_options(adapter: Scheduler, parameters: Mapping[str, Any]) -> None:
+    """Refuse options that cannot be set or that have a parameter of their own. Raises `ConfigError`."""
+    table = adapter.options
+    for argument, refused in (
+        ("submit_args", {**table.refused, **table.refused_submit}),
+        ("launch_args", table.refused),
+    ):
+        for option in parameters[argument]:
+            name, where = table.canonical(option), f"{argument}.{option}"
+            parameter = _OF_KEY.get(table.keys.get(name) or table.written_by.get(name, ""))
+            if parameter is not None:
+                raise ConfigError(f"is the parameter {parameter}", where=where, fix=f"{parameter}=VALUE")
+            if name in refused:
+                raise ConfigError(f"scheduler {adapter.name}: {name} cannot be set", where=where, fix="leave it out")
+
+
 def _checked_env(env: Any) -> dict[str, str]:
     fix = "env={'NAME': 'value'}"
     if not isinstance(env, Mapping):
         raise ConfigError("is not a mapping", where="env", fix=fix)
-    reserved = {*IDENTITY, *(name for names in registry.constants("JOB_VARIABLES") for name in names)}
     found = {}
     for name, value in env.items():
-        if name in reserved or str(name).startswith((envvars.PREFIX, "SUBMITIT_")):
+        if name in IDENTITY or is_of_job(str(name)) or str(name).startswith((envvars.PREFIX, "SUBMITIT_")):
             torch = "submitit.helpers.TorchDistributedEnvironment().export() in the function"
             cure = torch if name in IDENTITY else "another name"
             raise ConfigError("is set for each job or task", where=f"env.{name}", fix=cure)

@@ -5,7 +5,7 @@ Must not know: any scheduler; spellings come as tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
@@ -50,18 +50,12 @@ def texts(table: OptionTable, request: Request, names: Iterable[str], group: str
             yield name, one_line(value, key)
 
 
-def canonical(name: str, aliases: Mapping[str, str]) -> str:
-    """Return the canonical name of an option: long form, no leading dashes, dashes for underscores."""
-    name = name.strip().lstrip("-").replace("_", "-")
-    return aliases.get(name, name)
-
-
 def override_options(
     ours: Iterable[Option],
     extra: Iterable[Option],
     removed: Iterable[str],
     *,
-    aliases: Mapping[str, str],
+    table: OptionTable,
     exclusive: Sequence[Collection[str]] = (),
 ) -> list[Option]:
     """Override our options by the user's.
@@ -71,17 +65,17 @@ def override_options(
         extra: free options; the last of a name counts. Each replaces our option of the same name, in its place, and
             ours of the same group in ``exclusive``.
         removed: names of our options to leave out.
-        aliases: short and other spellings of options.
+        table: with the canonical names of options.
         exclusive: groups of options of which a command may hold one.
     """
-    theirs = {canonical(name, aliases): value for name, value in extra}
+    theirs = {table.canonical(name): value for name, value in extra}
     replaced = {mate for group in exclusive if theirs.keys() & set(group) for mate in group}
-    gone = {canonical(name, aliases) for name in removed}
+    without = {table.canonical(name) for name in removed}
     result: dict[str, str | None] = {}
     for name, value in ours:
         if name in theirs:
             result[name] = theirs.pop(name)
-        elif name not in replaced and name not in gone:
+        elif name not in replaced and name not in without:
             result[name] = value
     return list((result | theirs).items())
 

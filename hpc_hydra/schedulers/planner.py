@@ -1,6 +1,6 @@
-"""Call `planning.plan` with the facts of the adapter that the settings name.
+"""Call `planning.plan` with the facts of the adapter that the settings name. Not used on ranks.
 
-Ranks do without. Must not know: any scheduler.
+Must not know: any scheduler.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import ContainerLaunch, HostList, ReplicaLaunch
+from hpc_hydra.schedulers.environment import is_of_job
 
 
 def plan(settings: Settings, name: str = Request.job_name) -> Plan:
@@ -37,6 +38,9 @@ def plan(settings: Settings, name: str = Request.job_name) -> Plan:
             fix=f"{able}, or scheduler.nodelist=HOSTS where the scheduler knows them",
         )
     made = planning.plan(settings, facts(adapter), name)
+    for var in made.env:
+        if is_of_job(var.name):
+            raise ConfigError("is set by the scheduler", where=var.origin or var.name, fix="leave it out")
     if made.container is not None:
         _check_container(adapter, made.container.runtime)
     return made

@@ -17,16 +17,44 @@ if TYPE_CHECKING:
     from hpc_hydra.schedulers.base import Scheduler
 
 
-class Submitter(ABC):
-    """Submits scripts, polls states, cancels. One object per launcher process."""
+class JobControl(ABC):
+    """Polls and cancels jobs that are already submitted."""
 
     adapter: Scheduler
-    label: str | None = None  # name of the scheduler in the manifest; None: the adapter's
 
     @property
     def outlives_launcher(self) -> bool:
         """Whether jobs continue without the launcher."""
         return self.adapter.has_queue
+
+    @abstractmethod
+    def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        """Return the states of all these jobs by one query; jobs unknown to the scheduler are `State.UNKNOWN`."""
+
+    def unanswered(self) -> str | None:
+        """Return why the last `poll` failed, so that active jobs may be reported as unknown; None if it succeeded."""
+        return None
+
+    @abstractmethod
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel all these jobs in one call. Raises `SchedulerError` naming the ids if that fails."""
+
+    def successor(self, name: str) -> str | None:
+        """Return the id of the job of this name, which continues the run of another one; None if there is none.
+
+        Raises `SchedulerError` if that is unknown.
+        """
+        return None
+
+    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
+        """Return the ids of the runs of ``spec`` if it is queued, although its ids were lost (interrupt, crash)."""
+        return ()
+
+
+class Submitter(JobControl):
+    """Submits scripts, too. One object per launcher process."""
+
+    label: str | None = None  # name of the scheduler in the manifest; None: the adapter's
 
     @abstractmethod
     def check(self, request: Request) -> None:
@@ -36,32 +64,9 @@ class Submitter(ABC):
     def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
         """Submit the script; return one id per run. Raises `SubmitError`, with the ids that are queued."""
 
-    def find(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        """Return the ids of the runs of ``spec`` if it is queued, although its ids were lost (interrupt, crash)."""
-        return ()
-
-    def successor(self, name: str) -> str | None:
-        """The id of the job of this name that goes on with another one's run; None: there is none.
-
-        Raises `SchedulerError`: nobody knows.
-        """
-        return None
-
-    @abstractmethod
-    def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the states of all these jobs by one query; jobs unknown to the scheduler are `State.UNKNOWN`."""
-
     def array_limit(self) -> int | None:
         """Return the maximum number of runs per submission; None if unlimited or unknown."""
         return None
-
-    def unanswered(self) -> str | None:
-        """Return why the last `poll` failed, so that active jobs may be reported as unknown; None if it succeeded."""
-        return None
-
-    @abstractmethod
-    def cancel(self, ids: Sequence[str]) -> None:
-        """Cancel all these jobs in one call. Raises `SchedulerError` naming the ids if that fails."""
 
     @abstractmethod
     def close(self, *, cancel: bool) -> None:

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SchedulerError
-from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers import allocation_queue, capability_checks, registry
-from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, Submitter, queue_id
+from hpc_hydra.schedulers import allocation_queue, registry
+from hpc_hydra.schedulers.base import JobStatus, State, queue_id
 from hpc_hydra.schedulers.capabilities import StepSignals
+from hpc_hydra.schedulers.submitter import JobControl
 from hpc_hydra.sweep import processes
 
 GRACE = 30.0  # seconds between SIGTERM and SIGKILL
 
 
-class DetachedLocal(Submitter):
+class DetachedLocal(JobControl):
     """Polls and cancels runs through the processes of this machine.
 
     Args:
@@ -34,12 +34,6 @@ class DetachedLocal(Submitter):
     def __init__(self, name: str, jobs: Path, owners: Mapping[str, Mapping[str, Any]]) -> None:
         self.adapter = registry.adapter_for(name)
         self.jobs, self.owners = jobs, owners
-
-    def check(self, request: Request) -> None:
-        capability_checks.check(self.adapter, request)
-
-    def submit(self, spec: JobSpec, script: Path) -> tuple[str, ...]:
-        raise NotImplementedError("cannot submit")
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
         running = processes.local_runs(self.jobs)
@@ -95,9 +89,6 @@ class DetachedLocal(Submitter):
                 fix="hpc-hydra cancel without RUNS, which ends the launcher: kill "
                 + " ".join(str(pid) for pid in owners if pid),
             )
-
-    def close(self, *, cancel: bool) -> None:
-        """Do nothing: the runs belong to their launcher."""
 
 
 def _signal(pid: int, number: int) -> None:

@@ -76,7 +76,7 @@ def _await_command(sweep: SweepRecords, key: str, scheduler: str, when: float, *
 
 def _in_queue(sweep: SweepRecords, job: Job, scheduler: str) -> tuple[str, ...]:
     """Find the ids of a job by its tags (one per try). Only the first runs have ids if only they were submitted."""
-    submitter = sweep.submitter(scheduler)
+    submitter = sweep.job_control(scheduler)
     script = sweep.script(job.key)
     base = job.key.partition(".")[0]
     tags = [

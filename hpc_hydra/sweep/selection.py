@@ -97,7 +97,7 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
         try:
             whole = _cancellable_in_queue(sweep, active, views if all_runs else None)
             if whole:
-                submitter = sweep.submitter(scheduler)
+                submitter = sweep.job_control(scheduler)
                 submitter.cancel(whole)
                 jobs = {view.id: view.job for view in active}
                 if more := late(submitter, sweep.root, [(jobs[id_], id_) for id_ in whole]):

@@ -192,7 +192,7 @@ def _corrected(sweep: SweepRecords, views: Iterable[RunView], index: Index) -> d
     for scheduler, ended in to_query.items():
         needed = any(view.outcome is not None and is_doubtful(view.outcome) for view in ended)
         try:
-            submitter = sweep.submitter(scheduler)
+            submitter = sweep.job_control(scheduler)
             with nullcontext() if needed else _without_warnings():
                 statuses = submitter.poll([view.id for view in ended])
             unanswered = submitter.unanswered()
@@ -309,7 +309,7 @@ def _query(sweep: SweepRecords, scheduler: str, views: dict[int, RunView]) -> di
     """Return the views of runs without an outcome, from the scheduler's states."""
     unanswered: str | None
     try:
-        submitter = sweep.submitter(scheduler)
+        submitter = sweep.job_control(scheduler)
         statuses = submitter.poll([view.id for view in views.values()])
         unanswered = submitter.unanswered()
     except HpcHydraError as error:
@@ -358,7 +358,7 @@ def _by_status(sweep: SweepRecords, view: RunView, status: JobStatus, unanswered
     if status.state is State.UNKNOWN and unanswered:
         return replace(view, word="unknown", reason="; ".join(filter(None, (status.reason or unanswered, view.reason))))
     try:
-        now = settled(sweep.submitter(view.scheduler), sweep.root, view.job, view.id)
+        now = settled(sweep.job_control(view.scheduler), sweep.root, view.job, view.id)
     except HpcHydraError as error:
         return replace(view, word="unknown", reason=error.what)
     if now != view.id:

@@ -22,7 +22,8 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import SweepState, read_manifest
 from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import JobSpec, Submitter
+from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.submitter import JobControl
 from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.detached_local import DetachedLocal
 
@@ -37,7 +38,7 @@ class SweepRecords:
     plans: dict[str, Plan]
     state: SweepState
     unresolved: dict[str, str] = field(default_factory=dict)  # job → why it is unknown whether it is in the queue
-    _submitters: dict[str, Submitter] = field(default_factory=dict)
+    _controls: dict[str, JobControl] = field(default_factory=dict)
     _version: object = None  # of the files with runs and plans
 
     @property
@@ -84,13 +85,13 @@ class SweepRecords:
         record = self.records[num]
         return Run(num, record.overrides, self.plans[record.plan], record.dir, record.seed, record.base)
 
-    def submitter(self, name: str) -> Submitter:
-        """Return a submitter for queries and cancellation. Raises `HpcHydraError` if there is no such scheduler."""
+    def job_control(self, name: str) -> JobControl:
+        """Return what polls and cancels a scheduler's jobs. Raises `HpcHydraError` if there is no such scheduler."""
         if not registry.has_queue(name):
             return DetachedLocal(name, self.paths.jobs, self.owners)
-        if name not in self._submitters:
-            self._submitters[name] = registry.submitter(name)
-        return self._submitters[name]
+        if name not in self._controls:
+            self._controls[name] = registry.submitter(name)
+        return self._controls[name]
 
     def script(self, key: str) -> Path:
         """Return the path of a job's script, which the parts of a split job share."""

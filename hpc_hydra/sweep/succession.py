@@ -17,10 +17,11 @@ from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import current, intended, is_denied, took_over, was_cancelled
 from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.base import Submitter, queue_id
+from hpc_hydra.schedulers.base import queue_id
+from hpc_hydra.schedulers.submitter import JobControl
 
 
-def settled(submitter: Submitter, sweep: Path, job: str, id_: str, *, cancelled: bool = False) -> str:
+def settled(submitter: JobControl, sweep: Path, job: str, id_: str, *, cancelled: bool = False) -> str:
     """Decide and return the id under which a run of the ended job ``id_`` continues: ``id_`` if it has no successor.
 
     Args:
@@ -42,7 +43,7 @@ def settled(submitter: Submitter, sweep: Path, job: str, id_: str, *, cancelled:
     return now
 
 
-def late(submitter: Submitter, sweep: Path, jobs: Iterable[tuple[str, str]]) -> list[str]:
+def late(submitter: JobControl, sweep: Path, jobs: Iterable[tuple[str, str]]) -> list[str]:
     """Return the ids of the successors of these (key, id) pairs, which are being cancelled."""
     if not any(SweepPaths(sweep).jobs.glob("*.asked")):
         return []

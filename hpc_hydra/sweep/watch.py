@@ -24,8 +24,9 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current, was_cancelled
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.types import Outcome
-from hpc_hydra.schedulers.base import JobStatus, State, Submitter, is_packed, queue_id
+from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 from hpc_hydra.schedulers.capabilities import Resubmission
+from hpc_hydra.schedulers.submitter import JobControl
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.succession import left_open, settled, with_why
 
@@ -73,7 +74,7 @@ class Watcher:
 
     def __init__(
         self,
-        submitter: Submitter,
+        submitter: JobControl,
         jobs: Path,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -327,6 +327,26 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_parameter(
     assert executor.parameters == before
 
 
+@pytest.mark.parametrize(
+    ("kind", "argument", "option", "fix"),
+    [
+        (SlurmExecutor, "submit_args", "partition", "queue=VALUE"),
+        (SlurmExecutor, "submit_args", "t", "timeout_min=VALUE"),
+        (SlurmExecutor, "submit_args", "array", "leave it out"),
+        (SlurmExecutor, "launch_args", "cpus_per_task", "cpus_per_task=VALUE"),
+        (FluxExecutor, "submit_args", "cc", "leave it out"),
+        (LsfExecutor, "submit_args", "W", "timeout_min=VALUE"),
+        (LsfExecutor, "submit_args", "o", "leave it out"),
+    ],
+)
+def test_options_with_a_parameter_and_options_of_the_executor_are_refused(
+    kind: type[Executor], argument: str, option: str, fix: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        kind(tmp_path).update_parameters(**{argument: {option: "1"}})
+    assert (error.value.where, error.value.fix) == (f"{argument}.{option}", fix)
+
+
 def test_a_secret_that_is_no_string_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env\.X_TOKEN") as error:
         LsfExecutor(tmp_path).update_parameters(env={"X_TOKEN": [2.5]})
@@ -336,11 +356,11 @@ def test_a_secret_that_is_no_string_is_not_shown(tmp_path: Path) -> None:
 def test_values_that_are_right_in_another_type_and_none_for_the_default(tmp_path: Path) -> None:
     executor = SlurmExecutor(tmp_path)
     executor.update_parameters(
-        nodes="2", timeout_min="1.5", mem_gb=0.0001, account=12, submit_args={"nice": 5, "x": None}
+        nodes="2", timeout_min="1.5", mem_gb=0.0001, account=12, submit_args={"nice": 5, "hold": None}
     )
     asked = functions.request(executor.adapter, executor.parameters, "USR2")
     assert (asked.nodes, asked.time_limit, asked.mem_per_node, asked.account) == (2, 90, 1, "12")
-    assert asked.submit_args == (("nice", "5"), ("x", None))
+    assert asked.submit_args == (("nice", "5"), ("hold", None))
     executor.update_parameters(**dict.fromkeys(functions.DEFAULTS))
     assert executor.parameters == functions.DEFAULTS
 

@@ -3,6 +3,8 @@
 DIRECTIVE = "flux:"
 JOB_VARIABLES = ("FLUX_JOB_ID", "FLUX_ENCLOSING_ID")
 """One of them is set in every process of a job."""
+TASK_VARIABLES = r"FLUX_(JOB_ID|ENCLOSING_ID|TASK_RANK|TASK_LOCAL_ID|JOB_SIZE|JOB_NNODES)$"
+"""Variables that identify a job and its tasks, which users must not set: a verbose regular expression."""
 SITE_VARIABLES = (
     "FLUX_URI",
     "FLUX_CONF_DIR",

@@ -17,7 +17,7 @@ from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.flux.ranks import NODE
-from hpc_hydra.schedulers.options import Option, canonical, one_line, supported_gpu_request
+from hpc_hydra.schedulers.options import Option, one_line, supported_gpu_request
 
 REPEATED = frozenset(
     {"setopt", "setattr", "env", "env-remove", "env-file", "dependency", "requires", "rlimit", "add-file", "conf",
@@ -138,13 +138,15 @@ class FluxOptions(Scheduler):
             (request.submit_args, request.launch_args, RUN_ONLY, "flux batch", "scheduler.submit_extra"),
         ):
             for name, value in args:
-                if _long(name) in foreign and (name, value) not in other_args:
-                    raise PlanError(f"{command} has no --{_long(name)}", where=f"{key}.{name}", fix="scheduler.extra")
+                if TABLE.canonical(name) in foreign and (name, value) not in other_args:
+                    raise PlanError(
+                        f"{command} has no --{TABLE.canonical(name)}", where=f"{key}.{name}", fix="scheduler.extra"
+                    )
         self.directives(request)
 
     def directives(self, request: Request) -> list[Option]:
         """Options of ``flux batch``."""
-        theirs = [option for option in request.submit_args if _long(option[0]) not in RUN_ONLY]
+        theirs = [option for option in request.submit_args if TABLE.canonical(option[0]) not in RUN_ONLY]
         return override(self._job(request), theirs, request)
 
     def _job(self, request: Request) -> Iterator[Option]:
@@ -181,7 +183,7 @@ class FluxOptions(Scheduler):
             yield "gpus-per-slot", str(gpus)
 
     def launch_command(self, request: Request) -> list[str]:
-        theirs = [option for option in request.launch_args if _long(option[0]) not in BATCH_ONLY]
+        theirs = [option for option in request.launch_args if TABLE.canonical(option[0]) not in BATCH_ONLY]
         return ["flux", "run", *words(override(self._tasks(request), theirs, request))]
 
     @staticmethod
@@ -223,7 +225,7 @@ class FluxOptions(Scheduler):
 
 def check_option(name: str, value: str | None, key: str) -> None:
     """Refuse an invalid free option. Raises `PlanError` naming ``key``."""
-    option = canonical(name, TABLE.short)
+    option = TABLE.canonical(name)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
         raise PlanError(f"{name!r} is not an option of flux", where=key, fix="flux help batch, flux help run")
     if option in TABLE.refused:
@@ -241,9 +243,9 @@ def override(ours: Iterable[Option], theirs: Iterable[Option], request: Request)
     A removed name is that of an option or of a shell option (``fastload`` removes ``--setopt=fastload=on``). Removing
     ``setopt`` keeps the shell options of `ENDING`; each of them can be removed by its own name.
     """
-    extra = [(_long(name), value) for name, value in theirs]
+    extra = [(TABLE.canonical(name), value) for name, value in theirs]
     replaced = {name for name, _ in extra} - REPEATED
-    removed = {_long(name) for name in request.removed_args}
+    removed = {TABLE.canonical(name) for name in request.removed_args}
 
     def is_removed(name: str, value: str | None) -> bool:
         shell = _shell_option(value) if name == "setopt" else name
@@ -347,7 +349,3 @@ def for_submit(options: Iterable[Option]) -> Iterator[Option]:
         "nslots": "ntasks", "cores-per-slot": "cores-per-task", "gpus-per-slot": "gpus-per-task",
     }  # fmt: skip
     yield from ((names.get(name, name), value) for name, value in options)
-
-
-def _long(name: str) -> str:
-    return canonical(name, TABLE.short)

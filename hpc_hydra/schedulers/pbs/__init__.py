@@ -3,6 +3,8 @@
 DIRECTIVE = "PBS"
 JOB_VARIABLES = ("PBS_JOBID",)
 """One of them is set in every process of a job."""
+TASK_VARIABLES = r"PBS_(JOBID|ARRAY_ID|ARRAY_INDEX|NODEFILE|NODENUM|TASKNUM)$"
+"""Variables that identify a job and its tasks, which users must not set: a verbose regular expression."""
 SITE_VARIABLES = ("PBS_CONF_FILE", "PBS_EXEC", "PBS_HOME", "PBS_SERVER", "PBS_PRIMARY", "PBS_SECONDARY", "PBS_DEFAULT")
 """How commands find their server."""
 LEFTOVER_VARIABLES = r"PBS_(?!DPREFIX) | NCPUS$ | ENVIRONMENT$"

@@ -12,7 +12,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
-from hpc_hydra.schedulers.options import Option, canonical, one_line, override_options, supported_gpu_request, texts
+from hpc_hydra.schedulers.options import Option, one_line, override_options, supported_gpu_request, texts
 
 TABLE = OptionTable(
     keys={
@@ -129,33 +129,22 @@ class SlurmOptions(Scheduler):
 
     def check(self, request: Request) -> None:
         for name, value in request.submit_args:
-            self._check_option(name, value, request, {**TABLE.refused, **TABLE.refused_submit})
+            self._check_option(name, value, {**TABLE.refused, **TABLE.refused_submit})
         for name, value in request.launch_args:
-            self._check_option(name, value, request, TABLE.refused)
+            self._check_option(name, value, TABLE.refused)
         self.directives(request)
         self.launch_command(request)
         self._throttle(request)
 
     @staticmethod
-    def _check_option(name: str, value: str | None, request: Request, refused: Mapping[str, str]) -> None:
-        option, key = canonical(name, TABLE.short), f"scheduler.extra.{name}"
+    def _check_option(name: str, value: str | None, refused: Mapping[str, str]) -> None:
+        option, key = TABLE.canonical(name), f"scheduler.extra.{name}"
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", option):
             raise PlanError(f"{name!r} is not an option of sbatch or srun", where="scheduler.extra")
         if option in refused:
             raise PlanError(f"--{option} cannot be set", where=key, fix=refused[option])
         if value is not None:
             one_line(value, key)
-        size = {
-            "nodes": ("resources.nodes", request.nodes),
-            "ntasks-per-node": ("resources.procs_per_node", (request.allocation or (request.procs_per_node,))[0]),
-        }
-        # only from functions; of a sweep, planning has turned these options into keys
-        if option in size and value != str(size[option][1]):
-            raise PlanError(
-                f"--{option}={value} contradicts the size of the job, which is {size[option][1]}",
-                where=key,
-                fix=f"{size[option][0]}=NUMBER instead",
-            )
 
     def directives(self, request: Request) -> list[Option]:
         return override(self._job(request), request.submit_args, request)
@@ -185,9 +174,7 @@ class SlurmOptions(Scheduler):
     def _gpus(self, request: Request) -> Iterator[Option]:
         """GPUs in the system's spelling; nothing if the user requests them by another option."""
         spelling = supported_gpu_request(TABLE, request)
-        theirs = {
-            canonical(name, TABLE.short): value or "" for name, value in (*request.submit_args, *request.launch_args)
-        }
+        theirs = {TABLE.canonical(name): value or "" for name, value in (*request.submit_args, *request.launch_args)}
         if not request.gpus_per_proc or spelling == "none":
             return
         typed = f"{request.gpu_type}:" if request.gpu_type else ""
@@ -248,9 +235,9 @@ class SlurmOptions(Scheduler):
     @staticmethod
     def _for_sbatch_only(name: str, value: str | None, request: Request) -> bool:
         """Whether an option for both commands is ``export``: it selects what the job inherits, not what ranks get."""
-        if canonical(name, TABLE.short) != "export" or (value or "").split(",")[0] == "ALL":
+        if TABLE.canonical(name) != "export" or (value or "").split(",")[0] == "ALL":
             return False
-        if any(canonical(other, TABLE.short) == "export" and its == value for other, its in request.submit_args):
+        if any(TABLE.canonical(other) == "export" and its == value for other, its in request.submit_args):
             return True
         raise PlanError(
             f"srun --export={value} would hide the job's environment from the ranks",
@@ -298,7 +285,7 @@ def override(
     one_of: Sequence[Collection[str]] = _ONE_OF,
 ) -> list[Option]:
     """Override our options by the user's, and leave out those that the user removed; see `override_options`."""
-    return override_options(ours, theirs, request.removed_args, aliases=TABLE.short, exclusive=one_of)
+    return override_options(ours, theirs, request.removed_args, table=TABLE, exclusive=one_of)
 
 
 def words(options: Iterable[Option]) -> list[str]:

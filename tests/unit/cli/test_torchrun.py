@@ -240,6 +240,12 @@ def test_mistakes_name_the_option(line: str, message: str) -> None:
         parse(shlex.split(line))
 
 
+def test_a_variable_with_two_values_is_refused() -> None:
+    assert settings("-x NAME=1 NAME=1 t.py") == {"launch.env": {"NAME": "1"}}
+    with pytest.raises(UsageError, match=r"-x NAME: is given twice"):
+        settings("-x NAME=1 -x NAME=2 t.py")
+
+
 def test_every_option_is_documented_with_its_key() -> None:
     documented = {}
     for row in re.findall(r"^\| (`--.+?)\|(.+?)\|(.+?)\|$", DOCS.read_text(), re.MULTILINE):

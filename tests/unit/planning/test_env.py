@@ -160,6 +160,10 @@ def test_the_vendor_is_read_from_architectures_that_name_it() -> None:
         ("MASTER_ADDR", "rendezvous.master_addr"),
         ("MASTER_PORT", "rendezvous.port"),
         ("HPC_HYDRA_SEED", "another name"),
+        ("SLURM_JOB_ID", "leave it out"),
+        ("FLUX_TASK_RANK", "leave it out"),
+        ("LSB_JOBID", "leave it out"),
+        ("PBS_NODEFILE", "leave it out"),
     ],
 )
 @pytest.mark.parametrize("where", ["launch.env", "system.env", "scheduler.extra"])
