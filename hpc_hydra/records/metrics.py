@@ -36,6 +36,11 @@ class Metric:
     values: dict[str, float]
     attempt: str = ""  # name of the attempt that logged them
 
+    def __str__(self) -> str:
+        """Return them in short: ``step 10 loss=0.25``."""
+        step = [f"step {self.step}"] if self.step is not None else []
+        return " ".join([*step, *(f"{name}={value:.5g}" for name, value in self.values.items())])
+
 
 def read(directory: Path) -> list[Metric]:
     """Return the metrics of a run, in the order of the file; lines that are damaged or unfinished are left out.

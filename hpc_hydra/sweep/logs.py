@@ -127,10 +127,7 @@ class RecentOutput:
     def newest(self, run: Run) -> str:
         """Return the newest metrics of a run that logs some, such as ``step 10 loss=0.25``; else its last line."""
         metric = metrics.last(run.dir)
-        if metric is None:
-            return next(iter(self.lines(run)), "")
-        step = [f"step {metric.step}"] if metric.step is not None else []
-        return " ".join([*step, *(f"{name}={value:.5g}" for name, value in metric.values.items())])
+        return next(iter(self.lines(run)), "") if metric is None else str(metric)
 
     def lines(self, run: Run, count: int = 1) -> tuple[str, ...]:
         """Return up to ``count`` last lines, oldest first, of the newest attempt. Empty before it writes anything.

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
         console = streams.console()
         width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
     rows = [row_of(view) for view in views]
-    shown = rows if every else [row_of(view) for view in of_interest(views)]
+    shown = [replace(row_of(view), note=_note(view)) for view in (views if every else of_interest(views))]
     common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
     top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
     top += run_table.wrapped(line, width) if line else []
@@ -66,6 +67,11 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
 def row_of(view: RunView) -> Row:
     """Return the row of a run."""
     return Row(view.run, view.id, view.word, view.seconds, view.reason, view.attempt)
+
+
+def _note(view: RunView) -> str:
+    """Return why a run waits or ended, or the newest metrics of a running one."""
+    return view.reason or (str(view.last_metrics() or "") if view.word == "running" else "")
 
 
 def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:

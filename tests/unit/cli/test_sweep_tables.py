@@ -119,7 +119,9 @@ def test_a_reason_says_more_than_the_state_and_no_exit_code_is_invented(
         assert ("exit code" in text) == (code is not None) and outcome.status in text
 
 
-def test_csv_has_metrics_where_nothing_was_returned_and_details(tmp_path: Path) -> None:
+def test_csv_has_metrics_where_nothing_was_returned_and_details(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = Plan("test", Request("slurm", 1, 1))
     done = Outcome(
         0, "completed", 0, "t", result={"loss": 0.1}, result_kind="json", hosts=("n1", "n2"), started=1.0, ended=3.5
@@ -142,6 +144,8 @@ def test_csv_has_metrics_where_nothing_was_returned_and_details(tmp_path: Path) 
     data = json.loads(sweep_tables.as_json(sweep_tables.results_data(seen)))
     assert data[1]["metrics"] == {"loss": 1.5, "lr": "NaN"} and data[0]["hosts"] == ["n1", "n2"]
     assert sweep_tables.status_data(seen)[1]["metrics"]["step"] == 3
+    sweep_tables.draw(sweep_tables.status(seen))
+    assert "step 3 loss=1.5 lr=nan" in capsys.readouterr().out  # of the running one
 
 
 def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
