@@ -108,13 +108,15 @@ class Histories:
         elif folders:
             attempt = outcome.attempt if outcome is not None and outcome.attempt else folders[-1].name
             path = view.paths.rank_log(attempt, 0)
-            if not path.is_file():
-                path = self._other_log(view)
+        if not text and (path is None or not path.is_file()):
+            path = self._other_log(view)
         if path is not None:
             text = self._unchanged(view, path, lambda file: last_lines(file, LINES)) or text
         return {"log": str(path or ""), "lines": self._shortened(text[-LINES:])} if text else None
 
     def _other_log(self, view: RunView) -> Path | None:
+        if not view.id or view.word in ("pending", "unsubmitted"):
+            return None
         with suppress(SweepError, OSError):
             return log_files(self.sweep, view)[0].path
         return None
@@ -291,7 +293,7 @@ def _read(path: Path) -> _Samples:
             if row[at["time"]] != last:
                 last = row[at["time"]]
                 with suppress(ValueError):
-                    times.append(datetime.strptime(last, "%Y-%m-%dT%H:%M:%S%z").timestamp())
+                    times.append(datetime.fromisoformat(f"{last[:-2]}:{last[-2:]}").timestamp())  # +0100 is +01:00
                     for name, values in node.items():
                         values.append(_number(row[at[name]]) if name in at else None)
             if row[at["gpu"]]:

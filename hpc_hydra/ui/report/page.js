@@ -249,11 +249,11 @@ function detail(move) {
   const head = el("div", undefined, "row"), t = detailOf(r).tail; head.append(el("h2", "Run " + r.num + ": " + r.state + (r.reason ? ", " + r.reason : ""), "s-" + r.state)); box.append(head);
   if (D.runs.length > 1) { const close = el("button", "close"); close.type = "button"; close.onclick = () => choose(null); head.append(close); }
   const list = el("dl"), item = (k, v) => { if (v !== "" && v !== null && v !== undefined) list.append(el("dt", k), el("dd", String(v))); };
-  item("directory", r.dir); item("job", r.job); item("ranks", r.world_size); item("time", span(r.seconds)); results().forEach(n => item(n, r.cells[n] === undefined ? "" : short(r.cells[n]).slice(0, 2000))); box.append(list);
+  item("directory", r.dir.startsWith("/") ? r.dir : D.sweep + (r.dir === "." ? "" : "/" + r.dir)); item("job", r.job); item("ranks", r.world_size); item("time", span(r.seconds)); results().forEach(n => item(n, r.cells[n] === undefined ? "" : short(r.cells[n]).slice(0, 2000))); box.append(list);
   fold(box, "overrides" + r.num, "overrides", r.overrides.join("\n") || "(none)", r.overrides.length < 9);
   if (t) fold(box, "log" + r.num, "log " + t.log, t.lines.join("\n"), true, true);
   if (ready && D.runs.length > 1 && Object.keys(detailOf(r).curves).length) { const own = el("div", undefined, "plots"); box.append(own); plotCurves(own, [[r, PALETTE[0]]], 1); }
-  if (ready && detailOf(r).measured.length) hardware(r, box); else if (!detailOf(r).measured.length) box.append(el("p", "not monitored (monitor=gpu)", "soft"));
+  if (ready && detailOf(r).measured.length) hardware(r, box); else if (!detailOf(r).measured.length) box.append(el("p", (D.plans[r.plan] || {}).monitor ? "no monitor samples" : "not monitored (monitor=gpu)", "soft"));
   fold(box, "plan" + r.num, "plan", () => JSON.stringify(D.plans[r.plan] || {}, null, 2)); fold(box, "script" + r.num, "script", () => D.scripts[r.script] || "");
   if (move) box.scrollIntoView({block: "nearest", behavior: "smooth"});
 }
