@@ -291,12 +291,11 @@ def mpiexec(request: Request) -> list[str]:
     words: list[Option]
     if kind == "pals":
         words = [("n", total), ("ppn", per_node)]
-        if cpus:
+        if cpus and request.cpu_bind in (None, "depth"):
             words.append(("depth", str(cpus)))
         words.append(("cpu-bind", request.cpu_bind or ("depth" if cpus else "none")))
         if request.gpu_bind is not None:
             words.append(("gpu-bind", request.gpu_bind))
-        words.append(("line-buffer", None))
     elif kind == "mpich":
         words = [("n", total), ("ppn", per_node)]
     else:
