@@ -20,6 +20,7 @@ import secrets
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -86,6 +87,10 @@ class HostStarter(ABC):
         """Send a signal to the process on another host; ``pid`` is that of the command of `remote`."""
         signal_process(pid, signum)
 
+    def relaying(self, script: str, hosts: Sequence[Host]) -> AbstractContextManager[None]:
+        """While the command runs: print what other hosts write, if the command of `remote` does not."""
+        return contextlib.nullcontext()
+
     def main(self, argv: Sequence[str]) -> int:
         """Return the exit code of the first host that failed, 0 if none did, or 128+n after stop signal n.
 
@@ -117,7 +122,8 @@ class HostStarter(ABC):
                 else:
                     self.signal(signum, pid, hosts[pid], script)
 
-            return _wait(hosts, Children(hosts, signals, send), failures())
+            with self.relaying(script, [host for host in hosts.values() if not host.is_first]):
+                return _wait(hosts, Children(hosts, signals, send), failures())
 
     def _parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         parser = argparse.ArgumentParser(prog=f"python -m hpc_hydra.node {self.command}", allow_abbrev=False)
@@ -159,7 +165,7 @@ class HostStarter(ABC):
                     file.write(self.text(os.environ, part, str(Path.cwd()), command, slices_of(options)))
                 yield str(path)
             finally:
-                for one in (path, *(Path(f"{path}.{number}") for number in range(len(part.hosts)))):
+                for one in (path, *path.parent.glob(f"{path.name}.*")):  # files that the preamble has written
                     with contextlib.suppress(OSError):
                         one.unlink()
             return

@@ -129,6 +129,7 @@ def attributes(job: Job, mates: list[Job]) -> dict[str, Any]:
         found["depend"] = job.data["depend"]
     if job.started:
         found["stime"] = time.strftime(at, time.localtime(job.started))
+        found["session_id"] = job.pid or 1
         found["exec_host"] = "+".join(f"{host}/0*{job.slots}" for host in job.hosts)
         gpus = f":ngpus={job.gpus}" if job.gpus else ""
         found["exec_vnode"] = "+".join(f"({host}:ncpus={job.slots}{gpus})" for host in job.hosts)
@@ -148,7 +149,7 @@ def parent_attributes(mates: list[Job]) -> dict[str, Any]:
     began = any(job.state != PENDING for job in mates)
     over = all(job.state == ENDED for job in mates)
     found = attributes(mates[0], mates)
-    for name in ("stime", "exec_host", "exec_vnode", "array_id", "array_index", "Exit_status", "comment"):
+    for name in ("stime", "session_id", "exec_host", "exec_vnode", "array_id", "array_index", "Exit_status", "comment"):
         found.pop(name, None)
     found |= {"job_state": "F" if over else "B" if began else "Q", "array": "True", "substate": 70}
     if over:
@@ -332,7 +333,10 @@ def pbs_tmrsh(cluster: Cluster, argv: list[str]) -> int:
     env = {name: value for name, value in PbsDaemon(cluster).environment(job).items() if name.startswith(own)}
     env |= {"PATH": "/bin:/usr/bin", "HOME": job.cwd, "HOSTNAME": host, MARK: os.environ[MARK], REMOTE: host}
     try:
-        done = subprocess.run(command, env=env, cwd=job.cwd, stdin=subprocess.DEVNULL, start_new_session=True)
+        with open(job.out or os.devnull, "ab") as out:  # what tasks print goes to the job's own output file
+            done = subprocess.run(
+                command, env=env, cwd=job.cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         return 254

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, SchedulerError
@@ -69,6 +69,9 @@ class Pbs(
     size_variable = "PMI_SIZE"
     detection_order = 40
     kill_delay = 25.0
+    command_env: ClassVar[Mapping[str, str]] = {
+        "TMPDIR": "/tmp"
+    }  # qsub fails if it names the directory of an ended job
     packs_by_launch_args = True  # they show which options of both commands are not for qsub
 
     def answer_command(self) -> Sequence[str]:

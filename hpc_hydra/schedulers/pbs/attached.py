@@ -9,7 +9,6 @@ is not handed on. Ctrl-C, SIGTERM and SIGHUP delete the job.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_hydra.processes import STOP, Signals
-from hpc_hydra.schedulers.pbs import output
+from hpc_hydra.schedulers.pbs import follow, output
 
 _LOOK = 0.25  # seconds between two looks at the output
 _ASK = (1.0, 10.0)  # seconds between two queries for the job, at first and at most
@@ -49,7 +48,7 @@ def _follow(job: str, log: Path, signals: Signals) -> int:
         if signum in STOP:
             subprocess.run(["qdel", job], stdin=subprocess.DEVNULL, capture_output=True, check=False)
             pause = _ASK[0]
-        grown = _copy(log, place)
+        grown = follow.copy(log, place)
         pause, place = (_ASK[0] if grown > place else pause), grown
         if time.monotonic() - asked < pause:
             continue
@@ -57,23 +56,10 @@ def _follow(job: str, log: Path, signals: Signals) -> int:
         asked, pause = time.monotonic(), min(1.5 * pause, _ASK[1])
         if code is not None:
             end = time.monotonic() + _SETTLE
-            while time.monotonic() < end and not _copy(log, place):
+            while time.monotonic() < end:  # files of another host may be seen late
                 time.sleep(_LOOK)
-            _copy(log, place)
+                place = follow.copy(log, place)
             return code
-
-
-def _copy(log: Path, place: int) -> int:
-    """Print what the log has from ``place`` on; returns its end."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(place)
-            while block := file.read(1 << 16):
-                os.write(1, block)
-                place += len(block)
-    except OSError:
-        pass  # it is not there yet
-    return place
 
 
 def _code(job: str) -> int | None:

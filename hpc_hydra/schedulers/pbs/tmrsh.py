@@ -11,16 +11,18 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.host_starter import Host, HostStarter
-from hpc_hydra.schedulers.pbs import ranks
+from hpc_hydra.schedulers.pbs import follow, ranks
 
 _PATIENCE = 20.0  # seconds for sending a signal
+_POLL = 0.2  # seconds between two looks at the output of other hosts
 
 
 class Tmrsh(HostStarter):
@@ -29,22 +31,48 @@ class Tmrsh(HostStarter):
     hosts_variable = "PBS_NODEFILE"
     variables = ranks.VARIABLES
     own_variables = "PBS_(?!JOBID|ARRAY_)"
-    preamble = ('[ -z "${2-}" ] || exec kill -s "$2" "$(cat "$0.$1")"', 'echo $$ >"$0.$1"')
+    preamble = (
+        'case ${2-} in "" | out) ;; *) exec kill -s "$2" "$(cat "$0.$1")" ;; esac',
+        'echo $$ >"$0.$1"',
+        '[ -z "${2-}" ] || exec >"$0.$1.out" 2>&1',
+    )
 
     def allocation(self, env: Mapping[str, str]) -> Allocation | None:
         return ranks.allocation(env)
 
     def remote(self, host: str, script: str, number: int, options: Sequence[str]) -> list[str]:
-        return [program("pbs_tmrsh"), host, "/bin/bash", script, str(number)]
+        return [program("pbs_tmrsh"), host, "/bin/bash", script, str(number), "out"]
 
     def signal(self, signum: int, pid: int, host: Host, script: str) -> None:
         name = signal.Signals(signum).name.removeprefix("SIG")
-        words = [*self.remote(host.name, script, host.number, ()), name]
+        words = [*self.remote(host.name, script, host.number, ())[:-1], name]
         quiet = subprocess.DEVNULL
         with contextlib.suppress(subprocess.TimeoutExpired):  # the host does not answer
             subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE, check=False)
         if signum == signal.SIGKILL:
             super().signal(signum, pid, host, script)
+
+    @contextlib.contextmanager
+    def relaying(self, script: str, hosts: Sequence[Host]) -> Iterator[None]:
+        """PBS puts the output of tasks on other hosts into the job's own output file, which we do not use."""
+        ended = threading.Event()
+        files = {f"{script}.{host.number}.out": 0 for host in hosts}
+
+        def copy() -> None:
+            while True:
+                is_last = ended.wait(_POLL)
+                for path, place in files.items():
+                    files[path] = follow.copy(path, place)
+                if is_last:
+                    return
+
+        thread = threading.Thread(target=copy, name="hpc_hydra relays output")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 @lru_cache
