@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pickle
+import signal
 from pathlib import Path
 
 import numpy
@@ -98,3 +99,13 @@ def test_a_log_can_be_sent_to_another_process(tmp_path: Path) -> None:
     log.write({"a": 1}, 1)
     pickle.loads(pickle.dumps(log)).write({"a": 2}, 2)
     assert [(m.step, m.attempt) for m in metrics.read(tmp_path)] == [(1, "now"), (2, "now")]
+
+
+def test_lines_survive_the_death_of_the_process(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        MetricLog(tmp_path).write({"loss": 0.5}, 7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    last = metrics.last(tmp_path)
+    assert last is not None and str(last) == "step 7 loss=0.5"
