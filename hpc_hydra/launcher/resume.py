@@ -131,7 +131,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         outcomes = session.run()
     if outcomes is None:
         return 0
-    return session.end(launch.best)
+    return session.conclude(launch.best)
 
 
 class _Resumed(Session):

@@ -259,9 +259,8 @@ class Launch:
         for run in prepared.runs:
             if outcomes[run.num].result_kind == "unserialisable":
                 complain(f"run {run.num}: {outcomes[run.num].result_note}")
-        session.conclude(launch.best)
-        failed = any(outcomes[run.num].status != "completed" for run in prepared.runs)
-        self.stopped |= failed and launch.on_failure == "stop"
+        failed = session.conclude(launch.best)
+        self.stopped |= bool(failed) and launch.on_failure == "stop"
         name, kind = str(self.master.hydra.job.name), sweep.program.kind
         return [
             RunReturn(sweep.root, run, outcomes[run.num], task_name=name, program_kind=kind) for run in prepared.runs

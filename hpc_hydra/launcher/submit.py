@@ -114,17 +114,13 @@ class Session:
         self.manifest.finished(failed=failed)
         return self.outcomes
 
-    def conclude(self, best: str | None = None) -> None:
-        """Print the table of all runs and what failed, also before all runs have ended."""
+    def conclude(self, best: str | None = None) -> int:
+        """Print all runs and what failed, also before all have ended. Returns 1 if an outcome is not completed."""
         from hpc_hydra.ui import summary_table
 
         rows, outcomes = rows_of(self.runs, self._watched, self.outcomes)
         summary_table.conclude(rows, outcomes, best)
-
-    def end(self, best: str | None = None) -> int:
-        """Print the table and what failed. Returns the exit code: 1 if a run is not completed."""
-        self.conclude(best)
-        return int(any(outcome.status != "completed" for outcome in self.outcomes.values()))
+        return int(any(outcome.status != "completed" for outcome in outcomes.values()))
 
     @property
     def _watched(self) -> list[Watched]:
@@ -410,11 +406,14 @@ class Session:
         watchers = [w for w in (self.watchers.values() if among is None else among) if w.active and not w.abandoned]
         for watcher in watchers:
             watcher.grace = 1.0
+        self.reporter.start()
         while time.monotonic() < end and any(w.active for w in watchers):
             for watcher in watchers:
                 watcher.hurry()
                 self._changed(watcher)
+            self.reporter.show(self._watched)
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
+        self.reporter.stop()
         remaining = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]
         if remaining:
             complain(f"cancelled, but still in the queue after {int(LEAVING)} s: {shown_ids(remaining)}")

@@ -37,7 +37,7 @@ def wait(sweep: SweepRecords) -> int:
     views = look(sweep)
     session = _WaitSession(sweep, views)
     session.run()
-    return session.end(configured(sweep.root).best)
+    return session.conclude(configured(sweep.root).best)
 
 
 _SAVED_KEYS: dict[str, Callable[[Any], Any]] = {

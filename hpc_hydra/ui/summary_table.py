@@ -38,7 +38,7 @@ def conclude(rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | N
     failed = [(row.run, outcomes[row.run.num]) for row in rows if row.run.num in outcomes]
     failed = [(run, outcome) for run, outcome in failed if outcome.status != "completed"]
     if failed:
-        complain(summary(failed, len(rows), common_overrides([row.run for row in rows])))
+        complain("\n" + summary(failed, len(rows), common_overrides([row.run for row in rows])))
 
 
 def drawn(rows: Sequence[Row], outcomes: Mapping[int, Outcome], width: int) -> Any:
@@ -62,11 +62,11 @@ def drawn(rows: Sequence[Row], outcomes: Mapping[int, Outcome], width: int) -> A
 
 
 def _note(row: Row, outcome: Outcome | None) -> str:
-    """Return the returned values of a run, or why it was cancelled; failures are told below the table."""
+    """Return what a run returned, or why it waits; what failed or was cancelled is told below the table."""
     if outcome is None or row.word == "completed":
         values = _values(outcome).items() if outcome is not None else ()
         return "; ".join(filter(None, (", ".join(f"{name}={value}" for name, value in values), row.note)))
-    return row.note if row.word == "cancelled" else ""
+    return ""
 
 
 def table(
@@ -91,7 +91,7 @@ def table(
             str((outcome.world_size if outcome is not None else None) or ""),
             *(values.get(key, "") for key in keys),
             *(result.get(name, "") for name in names),
-            row.note if row.word in ("completed", "cancelled") else "",
+            row.note if outcome is None or row.word == "completed" else "",
         ]
         for row, outcome, values, result in zip(rows, found, own, given, strict=True)
     ]
@@ -145,30 +145,28 @@ def _is_number(value: Any) -> TypeGuard[float]:
 def summary(ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
     """Return what failed as text: the user's line of the traceback, run, overrides, rank, reason, log and last lines.
 
-    Failures with the same line and reason are told once. Cancelled runs are counted, not told.
+    Failures in the same line are one entry. Cancelled runs are listed by who cancelled them.
     """
     failed = [(run, outcome) for run, outcome in ended if outcome.status != "cancelled"]
-    cancelled = [run for run, outcome in ended if outcome.status == "cancelled"]
-    were = f"{len(cancelled)} {'was' if len(cancelled) == 1 else 'were'} cancelled ({numbers(cancelled)})"
-    if not failed:
-        return f"hpc_hydra: of {plural(total, 'run')}, {were}"
-    head = f"hpc_hydra: {len(failed)} of {plural(total, 'run')} failed" + (f", {were}" if cancelled else "")
+    cancelled = [(run, outcome) for run, outcome in ended if outcome.status == "cancelled"]
+    were = f"{len(cancelled)} {'was' if len(cancelled) == 1 else 'were'} cancelled"
+    head = f"{len(failed)} of {plural(total, 'run')} failed" if failed else f"of {plural(total, 'run')}"
+    told = [f"hpc_hydra: {head}{', ' + were if cancelled else ''}"]
     same: dict[tuple[str, ...], list[tuple[Run, Outcome]]] = {}
     for run, outcome in failed:
-        kind = (outcome.status, outcome.where, _kind(outcome)) if outcome.where else (str(run.num),)
+        kind = (outcome.status, outcome.where) if outcome.where else (str(run.num),)
         same.setdefault(kind, []).append((run, outcome))
-    told = [head]
     for several in list(same.values())[:_FAILURES]:
         told += ["", *_failure(several, common)]
     if len(same) > _FAILURES:
         left = [run for several in list(same.values())[_FAILURES:] for run, _ in several]
         told += ["", f"  … and {len(left)} more: {numbers(left, 1000)}"]
+    whom: dict[str, list[Run]] = {}
+    for run, outcome in cancelled:
+        whom.setdefault(ending.reason(outcome), []).append(run)
+    told += [""] * bool(cancelled and failed)
+    told += [f"  {numbers(runs, 100)}: {printable(reason)}" for reason, runs in whom.items()]
     return "\n".join(told)
-
-
-def _kind(outcome: Outcome) -> str:
-    """Return the reason of a failure without the rank, which differs between runs."""
-    return (outcome.reason or "").partition(": ")[2]
 
 
 def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str]) -> list[str]:
@@ -182,9 +180,19 @@ def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str]) ->
     if outcome.log:
         lines.append(f"    log: {outcome.log}")
         lines += [f"    | {printable(line)}" for line in outcome.last_lines[-_LINES:]]
-    if len(several) > 1:
-        lines.append(f"    the same: {numbers([other for other, _ in several[1:]], 100)}")
+    alike = [other for other, its in several[1:] if _what(its) == _what(outcome)]
+    lines += [f"    the same: {numbers(alike, 100)}"] if alike else []
+    unlike = [(other, its) for other, its in several[1:] if _what(its) != _what(outcome)]
+    for other, its in unlike[:_FAILURES]:
+        lines.append(f"    in the same line: run {other.num}, {printable(ending.reason(its))}")
+    if len(unlike) > _FAILURES:
+        lines.append(f"    … and {numbers((other for other, _ in unlike[_FAILURES:]), 100)}")
     return lines
+
+
+def _what(outcome: Outcome) -> str:
+    """Return the reason of a failure without the rank, which differs between runs."""
+    return (outcome.reason or "").partition(": ")[2]
 
 
 def _from_here(where: str) -> str:

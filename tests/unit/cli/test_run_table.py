@@ -161,11 +161,11 @@ def test_the_same_failure_is_told_once() -> None:
     several = [failed(num, where=where) for num in (0, 2, 5)] + [failed(1, where="/h/train.py:7 in main: f()")]
     told = summary(several, 8)
     assert told.count("train.py:42") == 1 and "the same: runs 2 5" in told and "train.py:7" in told
+    told = summary([*several, failed(7, where=where, reason="rank 0 on n: ValueError: bang")], 8)
+    assert "in the same line: run 7, rank 0 on n: ValueError: bang" in told
 
 
 def test_cancelled_runs_are_not_failed() -> None:
     cancelled = [failed(num, status="cancelled", reason="by hpc-hydra") for num in (4, 5)]
-    assert summary([failed(0), *cancelled], 8).startswith(
-        "hpc_hydra: 1 of 8 runs failed, 2 were cancelled (runs 4 5)\n"
-    )
-    assert summary(cancelled, 8) == "hpc_hydra: of 8 runs, 2 were cancelled (runs 4 5)"
+    assert summary([failed(0), *cancelled], 8).startswith("hpc_hydra: 1 of 8 runs failed, 2 were cancelled\n")
+    assert summary(cancelled, 8) == "hpc_hydra: of 8 runs, 2 were cancelled\n  runs 4 5: by hpc-hydra"

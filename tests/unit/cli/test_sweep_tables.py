@@ -114,7 +114,7 @@ def test_a_reason_says_more_than_the_state_and_no_exit_code_is_invented(
     assert sweep_tables.status_data([view])[0]["exit_code"] == code
     text = summary([(run, outcome)], 1)
     if outcome.status == "cancelled":  # counted, not told as a failure
-        assert text == "hpc_hydra: of 1 run, 1 was cancelled (run 0)"
+        assert text.startswith(f"hpc_hydra: of 1 run, 1 was cancelled\n  run 0: {reason}")
     else:
         assert ("exit code" in text) == (code is not None) and outcome.status in text
 
