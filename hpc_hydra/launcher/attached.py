@@ -28,15 +28,16 @@ class AttachedSession(Session):
         with self._input, self._output:
             return super().run()
 
-    def conclude(self, best: str | None = None) -> None:
+    def conclude(self, best: str | None = None) -> int:
         """As for a sweep, without the last lines of a log that is shown anyway."""
         whole, shown = self.outcomes, self._output.shown
         self.outcomes = {
             num: replace(outcome, last_lines=()) if Path(outcome.log or "") in shown else outcome
             for num, outcome in whole.items()
         }
-        super().conclude(best)
+        code = super().conclude(best)
         self.outcomes = whole
+        return code
 
     def _ask(self) -> str:
         with self._input.paused(), self._output.paused():

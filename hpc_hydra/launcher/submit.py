@@ -66,7 +66,7 @@ class Session:
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.runs = [run for group, _, _ in jobs for run in group.runs]
-        self.reporter = Reporter(len(self.runs), common_overrides(self.runs), newest=RecentOutput().newest)
+        self.reporter = Reporter(len(self.runs), common_overrides(self.runs), recent=RecentOutput())
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_QueuedJob(*job) for job in jobs]

@@ -19,6 +19,7 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat.command_line import at_command_line
 from hpc_hydra.records import ending
 from hpc_hydra.records.types import queue_id
+from hpc_hydra.sweep.logs import RecentOutput
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import run_table, streams
 from hpc_hydra.ui.run_table import Row
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.watch import Watched
 
 SOON = 10.0  # seconds until reasons of pending runs are printed
+_LINES = 10  # lines of output below the table of one run
 MANY = 20  # maximum number of runs listed individually
 
 
@@ -115,7 +117,7 @@ class Reporter:
 
     Args:
         common: overrides that all runs share.
-        newest: returns the newest output of a running run, for its note; called for the runs that are shown.
+        recent: the newest output of runs: of each that is shown as its note, of a lone run below the table.
     """
 
     def __init__(
@@ -123,9 +125,10 @@ class Reporter:
         total: int,
         common: Collection[str] = (),
         stream: TextIO | None = None,
-        newest: Callable[[Run], str] = lambda run: "",
+        recent: RecentOutput | None = None,
     ) -> None:
-        self.total, self.common, self.stream, self.newest = total, common, stream or sys.stdout, newest
+        self.recent = recent or RecentOutput()
+        self.total, self.common, self.stream = total, common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
         self._reasons: set[str] = set()  # already printed
@@ -163,7 +166,7 @@ class Reporter:
         if self._live is not None:
             with streams.spoken():
                 size = self._live.console.size
-                table = live_table(watched, self.total, seconds, message, self.newest, size)
+                table = live_table(watched, self.total, seconds, message, self.recent.newest, size, self.recent.lines)
                 self._live.update(table, refresh=True)
         elif seconds > SOON:
             waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)
@@ -190,6 +193,7 @@ def live_table(
     message: str | None,
     newest: Callable[[Run], str],
     size: tuple[int, int],
+    output: Callable[[Run, int], Sequence[str]] = lambda run, count: (),
 ) -> Any:
     """Return the live table, for rich.
 
@@ -219,6 +223,9 @@ def live_table(
         most = max(1, most * 2 // 3)  # notes below their runs need lines, too
     if len(shown) < len(rows):
         tail.insert(0, run_table.rest(rows, shown))
+    if total == 1 and rows and rows[0].word == "running":
+        lines = output(rows[0].run, max(1, min(_LINES, height - len(head) - len(table) - 2)))
+        tail += [Text(run_table.cut(printable(line), width), style="dim") for line in lines]
     return run_table.show(head, table, tail)
 
 

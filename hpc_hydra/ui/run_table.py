@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.records import ending
+from hpc_hydra.records.types import consecutive
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -78,9 +79,12 @@ def plural(count: int, noun: str) -> str:
 
 
 def numbers(runs: Iterable[Run], most: int = 10) -> str:
-    """Return the numbers of runs as text: ``run 3``, ``runs 0 2 5``; of many only the first."""
+    """Return the numbers of runs as text: ``run 3``, ``runs 0 2-5``; of many ranges only the first."""
     nums = sorted(run.num for run in runs)
-    return f"run{'s' * (len(nums) != 1)} {' '.join(map(str, nums[:most]))}" + " …" * (len(nums) > most)
+    parts: list[str] = []
+    for first, last in consecutive(nums):
+        parts += [f"{first}-{last}"] if last > first + 1 else [str(num) for num in range(first, last + 1)]
+    return f"run{'s' * (len(nums) != 1)} {' '.join(parts[:most])}" + " …" * (len(parts) > most)
 
 
 def duration(seconds: float | None) -> str:

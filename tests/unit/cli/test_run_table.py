@@ -169,3 +169,15 @@ def test_cancelled_runs_are_not_failed() -> None:
     cancelled = [failed(num, status="cancelled", reason="by hpc-hydra") for num in (4, 5)]
     assert summary([failed(0), *cancelled], 8).startswith("hpc_hydra: 1 of 8 runs failed, 2 were cancelled\n")
     assert summary(cancelled, 8) == "hpc_hydra: of 8 runs, 2 were cancelled\n  runs 4 5: by hpc-hydra"
+
+
+def test_the_last_lines_of_a_lone_run_are_below_the_table() -> None:
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    lone = [one for one in watched(8) if one.run.num == 1]
+
+    def output(run: Run, count: int) -> list[str]:
+        return [f"line {number}" for number in range(99)][-count:]
+
+    console.print(live_table(lone, 1, 61, None, lambda run: "", (100, 12), output))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) < 12 and lines[-3:] == ["line 96", "line 97", "line 98"]

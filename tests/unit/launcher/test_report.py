@@ -125,7 +125,7 @@ def test_the_summary_names_run_overrides_reason_log_and_last_lines() -> None:
     assert "cancelled" not in text
     for part in ("30 of 100 runs failed", "run 4  x=4", "rank 2 on n1: boom (exit code 7)", "log: /s/r.log", "| b"):
         assert part in text
-    assert "and 10 more: runs 20 21" in text
+    assert "and 10 more: runs 20-29" in text
 
 
 def test_outside_of_a_command_line_errors_are_raised() -> None:
