@@ -65,6 +65,7 @@ def test_a_full_standard_output_is_one_error_and_the_runs_go_on(place: Path) -> 
 
 
 def test_a_reader_that_has_left_and_a_file_of_the_users_are_no_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    streams.begin_command()
     for error in (BrokenPipeError(errno.EPIPE, "x"), OSError(errno.ENOSPC, "x", "file"), ValueError("closed")):
         assert not streams.note(error)
     assert streams.ended(0) == 0 and capsys.readouterr().err == ""
