@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from hpc_hydra.config.schema import GROUPS
+from tests import forking
 
 ROOT = Path(__file__).parents[2]
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -66,6 +67,24 @@ def dry(command: str) -> str:
     return f"{bare} launch.dry_run=true"
 
 
+def execute(script: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run shell lines; a single Python command that the shell would leave as it is, as a fork."""
+    words = [] if re.search(r"[\n$`|<>;&*]", script) else shlex.split(script)
+    if words and words[0] in ("python", "hpc-hydra"):
+        argv = [sys.executable, *(["-m", "hpc_hydra.cli"] if words[0] == "hpc-hydra" else []), *words[1:]]
+        return forking.run(argv, env=env, cwd=folder, timeout=300, torch="train_examples" in script)
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 def write_files(document: Path, folder: Path) -> None:
     """Write the files whose contents a document shows."""
     for block in blocks(document.read_text()):
@@ -86,18 +105,9 @@ def run(document: Path, kinds: set[str], folder: Path) -> int:
     for block in blocks(document.read_text()):
         if block.language != "sh" or block.mark not in kinds:
             continue
-        lines = [dry(c) for c in commands(block.body)] if block.mark == "dry" else [block.body]
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "\n".join(lines)],
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, f"{document.name}:{block.line}\n{block.body}\n{done.stdout}{done.stderr}"
+        for script in map(dry, commands(block.body)) if block.mark == "dry" else [block.body]:
+            done = execute(script, folder, env)
+            assert done.returncode == 0, f"{document.name}:{block.line}\n{script}\n{done.stdout}{done.stderr}"
         ran += 1
     return ran
 
