@@ -280,9 +280,14 @@ class Preparer:
                 self._asked.setdefault(plan, partial(self._sources, configured, settings, overrides, base))
         return self._plans[key]
 
-    def origins(self, plan: Plan, script: str) -> Origins:
-        """Return the origins of a plan's directives and variables, in a dry run."""
-        return origins.origins(self._asked[plan](), plan, script)
+    def origins(self, run: Plan, plan: Plan, script: str) -> Origins:
+        """Return the origins of the directives and variables of a job, in a dry run.
+
+        Args:
+            run: plan of a run of the job.
+            plan: plan of the job, which for packed runs is that of their allocation.
+        """
+        return origins.origins(self._asked[run](), plan, script)
 
     def _sources(self, asked: Settings, resolved: Settings, overrides: Sequence[str], base: Base) -> Sources:
         typed = raw_list(self.master.hydra.overrides.task)
