@@ -21,7 +21,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             info = identify(context.attempt, context.plan, os.environ, context.host)
         context = context.identified(info, os.environ)
         prepare_run(context)
-        with exchange_endpoint(context, signals) as (meeting, held):
-            return start(context, meeting, held, signals)
+        with exchange_endpoint(context, signals) as (endpoint, reserved):
+            return start(context, endpoint, reserved, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(context, error, context.host, signals)

@@ -73,9 +73,9 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             node = identify(context.attempt, context.plan, os.environ, context.host)
             server = replace(context, info=node)
             prepare_run(server)
-            with exchange_endpoint(server, signals) as (meeting, held):
+            with exchange_endpoint(server, signals) as (endpoint, reserved):
                 ranks = [rank_info(node, local, context.plan) for local in range(context.plan.request.procs_per_node)]
-                why = prepare(context, ranks[0], meeting)
+                why = prepare(context, ranks[0], endpoint)
                 if why is not None and node.rank == 0:
                     print(f"hpc_hydra: each rank starts an interpreter of its own: {why}", file=sys.stderr, flush=True)
                 pids: list[int] = []
@@ -85,9 +85,9 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                     if pid == 0:
                         os.setpgid(0, 0)  # the server forwards signals of its group, once
                         die_with_parent(parent, signal.SIGTERM)
-                        if held is not None:
-                            held.close()
-                        return _supervise_rank(context, info, meeting, parent, new_image=why is not None)
+                        if reserved is not None:
+                            reserved.close()
+                        return _supervise_rank(context, info, endpoint, parent, new_image=why is not None)
                     pids.append(pid)
                 try:
                     return _wait(pids, signals)
@@ -105,7 +105,7 @@ def rank_info(node: RankInfo, local: int, plan: Plan) -> RankInfo:
     )
 
 
-def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | None:
+def prepare(context: RankContext, first: RankInfo, endpoint: Endpoint) -> str | None:
     """Import what all ranks need. Returns why ranks must not be forked from this process, or None."""
     program, plan = context.record.program, context.plan
     if program.kind == "command":
@@ -114,8 +114,8 @@ def prepare(context: RankContext, first: RankInfo, meeting: Endpoint) -> str | N
     if own:
         return f"{own[0]} is read at import, and differs between ranks"
     env, _ = environment.rank_environment(
-        os.environ, plan, first, host=context.host, address=meeting.address, port=meeting.port,
-        master_host=meeting.host, seed=context.record.seed,
+        os.environ, plan, first, host=context.host, address=endpoint.address, port=endpoint.port,
+        master_host=endpoint.host, seed=context.record.seed,
     )  # fmt: skip
     if environment.needs_new_image(os.environ, env):
         return "variables of the plan are read when an interpreter starts"
@@ -163,14 +163,14 @@ def _warm_up() -> None:
 
 
 def _supervise_rank(
-    context: RankContext, info: RankInfo, meeting: Endpoint, server: int, *, new_image: bool
+    context: RankContext, info: RankInfo, endpoint: Endpoint, server: int, *, new_image: bool
 ) -> int | Child:
     """In the fork: run the rank's supervisor, and in its child the program."""
     signals = Signals()
     signals.start_with_none_blocked()
     try:
         context = replace(context.identified(info, os.environ), starter=Starter(server, server))
-        return start(context, meeting, None, signals, new_image=new_image)
+        return start(context, endpoint, None, signals, new_image=new_image)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(context, error, context.host, signals)
 

@@ -54,10 +54,10 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
             context = context.identified(info, os.environ)
             prepare_run(context)
             if info.rank == 0:
-                held = stack.enter_context(rendezvous.hold(context.plan.rendezvous))
-                conversation.channel.send({"meeting": to_json(publish_endpoint(context, held))})
-            meeting = from_json(rendezvous.Endpoint, conversation.receive("meeting"))
-            rendezvous.check(meeting, info, context.attempt.name)
+                reserved = stack.enter_context(rendezvous.reserve_port(context.plan.rendezvous))
+                conversation.channel.send({"endpoint": to_json(publish_endpoint(context, reserved))})
+            endpoint = from_json(rendezvous.Endpoint, conversation.receive("endpoint"))
+            rendezvous.check(endpoint, info, context.attempt.name)
         except (Stopped, HpcHydraError, OSError) as error:
             conversation.end()
             return ended_early(context, error, context.host, signals)
@@ -114,9 +114,9 @@ def _with_job(context: RankContext, info: RankInfo) -> RankInfo:
 def _program(context: RankContext, channel: Channel, writer: int) -> Child:
     """In the child: identify the rank by MPI and prepare the program."""
     try:
-        info, meeting = mpi_identity.introduce(channel)
+        info, endpoint = mpi_identity.introduce(channel)
         context = context.identified(_with_job(context, info), os.environ)
-        env, notes = build_environment(context, meeting)
+        env, notes = build_environment(context, endpoint)
         out, err = open_logs(context, notes)
         return prepare_program(context, env, out, err, writer, run=_run_in_mpi, before_new_image=mpi_identity.finalize)
     except HpcHydraError as error:

@@ -42,7 +42,7 @@ class Starter:
         """
         direct: dict[int, float] = {}
 
-        def hand_on(signum: int, sender: int) -> None:
+        def forward(signum: int, sender: int) -> None:
             now = time.monotonic()
             if sender not in (self.pid, self.supervisor):
                 direct[signum] = now
@@ -50,7 +50,7 @@ class Starter:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child, signum)
 
-        return hand_on
+        return forward
 
 
 UNKNOWN = RankInfo(rank=-1, local_rank=-1, world_size=0, local_world_size=0, node_rank=-1, num_nodes=0, master_host="")
@@ -167,7 +167,7 @@ def record_startup_error(context: RankContext) -> Iterator[None]:
 
 
 def prepare_run(context: RankContext) -> None:
-    """Prepare the run's directory. Done by rank 0 only, and not in replica groups."""
+    """Prepare the run's directory. Only rank 0 does it, and not in replica groups."""
     if context.info.rank != 0 or context.attempt.replica is not None:
         return
     from hpc_hydra.records.last_words import keep_room
@@ -187,7 +187,7 @@ def exchange_endpoint(
 ) -> Iterator[tuple[rendezvous.Endpoint, socket.socket | None]]:
     """Publish (rank 0) or look up (other ranks) the endpoint of rank 0.
 
-    Yields the endpoint and, on rank 0, the bound socket, which reserves the port until the context exits.
+    Yields the endpoint and, on rank 0, the socket that reserves its port until the context exits.
     """
     info, settings, attempt = context.info, context.plan.rendezvous, context.attempt
     path = attempt.meeting(context.paths)
@@ -200,22 +200,22 @@ def exchange_endpoint(
             None,
         )  # fmt: skip
         return
-    with rendezvous.hold(settings) as held:
-        meeting = publish_endpoint(context, held)
-        yield meeting, held
+    with rendezvous.reserve_port(settings) as reserved:
+        endpoint = publish_endpoint(context, reserved)
+        yield endpoint, reserved
 
 
-def publish_endpoint(context: RankContext, held: socket.socket) -> rendezvous.Endpoint:
+def publish_endpoint(context: RankContext, reserved: socket.socket) -> rendezvous.Endpoint:
     """Publish the endpoint of this process, rank 0."""
     info, attempt = context.info, context.attempt
-    meeting = rendezvous.Endpoint(
+    endpoint = rendezvous.Endpoint(
         host=info.master_host or context.host,
         address=rendezvous.address_of(context.plan.rendezvous, info),
-        port=held.getsockname()[1],
+        port=reserved.getsockname()[1],
         token=attempt.token,
         job_id=info.job_id or attempt.job_id,
         world_size=info.world_size,
         published=time.time(),
     )
-    rendezvous.publish(attempt.meeting(context.paths), meeting)
-    return meeting
+    rendezvous.publish(attempt.meeting(context.paths), endpoint)
+    return endpoint

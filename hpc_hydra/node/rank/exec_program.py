@@ -54,13 +54,13 @@ def prepare_program(
         try:
             os.chdir(cwd)
         except OSError as error:
-            return _complain(f"{cwd}: {error.strerror} on {context.host}", writer)
+            return _failed(f"{cwd}: {error.strerror} on {context.host}", writer)
     context = replace(context, report=reporter(writer))
     if program.kind == "command":
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
     elif fresh:
         before_new_image()
-        return lambda: _start_again(writer)
+        return lambda: _exec_interpreter(writer)
     return lambda: (run or run_program)(context)
 
 
@@ -82,7 +82,7 @@ def run_program(context: RankContext) -> int:
 
 
 def resume() -> int:
-    """Continue in the new interpreter of a rank whose variables are read at startup. Its supervisor already waits."""
+    """Run the program in the new interpreter of a rank, whose variables are read at startup."""
     attempt = Attempt.read(os.environ)
     writer = os.environ.pop(envvars.REPORT_FD, None)
     report = None
@@ -112,7 +112,7 @@ def reporter(writer: int) -> Callable[[dict[str, str]], None]:
     return report
 
 
-def _start_again(writer: int) -> NoReturn:
+def _exec_interpreter(writer: int) -> NoReturn:
     import subprocess
 
     os.set_inheritable(writer, True)
@@ -121,7 +121,7 @@ def _start_again(writer: int) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *flags, "-m", "hpc_hydra.node", "program"])
 
 
-def _complain(text: str, writer: int) -> Child:
+def _failed(text: str, writer: int) -> Child:
     def fail() -> int:
         print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
         reporter(writer)({"error": text})

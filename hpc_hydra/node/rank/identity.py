@@ -71,9 +71,9 @@ def identity_of(env: Mapping[str, str], cfg: DictConfig | None) -> Identity:
     asked = processes_of(cfg)
     if asked > 1:
         raise HpcHydraError(
-            f"the configuration asks for {asked} processes, and this is one, started plainly",
+            f"the configuration asks for {asked} processes, but this single process was started directly",
             where="resources",
-            fix="a start from the command line, which launches them; "
+            fix="start it from the command line, which launches them; "
             "resources.nodes=1 resources.procs_per_node=1 trains in this process",
         )
     host = socket.gethostname()
@@ -158,7 +158,7 @@ def _value(env: Mapping[str, str], name: str) -> str:
         variables = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
         seen = " ".join(f"{n}={env[n]}" for n in variables if n in env) or envvars.RANK_PROCESS
         raise RendezvousError(
-            f"is not set on {socket.gethostname()}, although {seen} says that this is a rank",
+            f"is not set on {socket.gethostname()}, although {seen} marks this process as a rank",
             where=name,
             fix=f"start the ranks by torchrun, a scheduler or -m; unset {seen.split('=')[0]} to train in one process",
         )
@@ -171,7 +171,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
 
 
 def _first_number(env: Mapping[str, str], *names: str, default: int) -> int:
-    """The number in the first of these variables that is set and not empty."""
+    """Return the number in the first of these variables that is set and not empty."""
     return next((number(env, name) for name in names if env.get(name)), default)
 
 

@@ -1,6 +1,6 @@
-"""Where the output of a rank goes: its own file, or the patterns of ``logging.out`` and ``logging.err``.
+"""The log files of a rank: its own file, or those of ``logging.out`` and ``logging.err``.
 
-Must not know: what is written there.
+Must not know: what is written to them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ def log_files(
     array_id: str = "",
     first: int = 0,
 ) -> tuple[Path, Path]:
-    """The files of standard output and standard error of one rank; the same one where both are merged.
+    """Return the files of standard output and standard error of a rank; the same file if they are merged.
 
-    Patterns are relative to the run's directory; a scheduler's own spellings (``%j``) are ours since planning.
-    ``attempt`` names the directory; ``array_id`` is the job array's, empty where there is none; ``first`` are the
-    ranks of the replica groups before this one.
+    Patterns are relative to the run's directory. Planning has translated patterns of schedulers (``%j``).
+
+    Args:
+        attempt: name of the directory of logs.
+        array_id: id of the job array; empty outside of arrays.
+        first: number of ranks in earlier replica groups.
     """
 
     def file(pattern: str) -> Path:
@@ -48,7 +51,7 @@ def log_files(
 
 
 def filled(pattern: str, num: int, info: RankInfo, host: str, array_id: str = "", first: int = 0) -> str:
-    """A pattern with what is known of a rank; ``array_id`` and ``first`` as in `log_files`."""
+    """Fill in a pattern for a rank. ``array_id`` and ``first`` as in `log_files`."""
     known = {
         "job_id": info.job_id,
         "array_id": array_id or info.job_id,
@@ -61,20 +64,20 @@ def filled(pattern: str, num: int, info: RankInfo, host: str, array_id: str = ""
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends, also where several processes write. Makes the directory. Raises `OSError`."""
+    """Open a log for appending, also by several processes. Creates its directory. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 class Stamps:
-    """A line with date and time in a log every so many seconds, by the process that waits for the program anyway."""
+    """Writes date and time to a log periodically. The supervisor calls it while it waits for the program."""
 
     def __init__(self, path: Path, every: float) -> None:
         self._path, self._every = path, every
         self._next = time.monotonic() + every
 
     def left(self) -> float:
-        """Seconds until the next stamp; writes the one that is due."""
+        """Write the time stamp if it is due; return the seconds until the next one."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every
@@ -86,7 +89,7 @@ class Stamps:
 
 
 def stamps_of(context: RankContext) -> Stamps | None:
-    """What writes the time into the rank's log: one process for each file; nothing does at a console."""
+    """Return the time stamps of this rank's log: one process per file; None at a console."""
     logging, info = context.plan.logging, context.info
     pattern = logging.err or logging.out or "{rank}"
     replica = context.attempt.replica or 0

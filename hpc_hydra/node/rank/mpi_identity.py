@@ -68,15 +68,15 @@ def introduce(channel: Channel) -> tuple[RankInfo, Endpoint]:
     world = _world()
     info = _identity(world, os.environ)
     channel.send({"info": to_json(info)})
-    meeting: Any = None
+    endpoint: Any = None
     if info.rank == 0:
         answer = channel.receive()
-        meeting = answer and answer["meeting"]
-    meeting = world.bcast(meeting, root=0)
-    if meeting is None:
+        endpoint = answer and answer["endpoint"]
+    endpoint = world.bcast(endpoint, root=0)
+    if endpoint is None:
         raise HpcHydraError("the supervisor of rank 0 is gone")
-    channel.send({"meeting": meeting})
-    found = from_json(Endpoint, meeting)
+    channel.send({"endpoint": endpoint})
+    found = from_json(Endpoint, endpoint)
     assert isinstance(found, Endpoint)
     return info, found
 

@@ -1,7 +1,7 @@
 """Ends a warned program that hangs after another rank has saved and exited, in time for a requeue.
 
-A rank may hang at exit (on a thread, or a peer that has exited) until the time limit, when nothing can be recorded any
-more. Must not know: how the supervisor waits.
+Otherwise a rank that hangs at exit (on a thread, or on a peer that has exited) would run until the time limit, too late
+to record its end. Must not know: how the supervisor waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from hpc_hydra.processes import GRACE
 
-PATIENCE = 60.0  # seconds that a rank may take longer than the first that saved
+PATIENCE = 60.0  # seconds that a rank may take longer than the first one that saved
 _LOOK = 5.0  # seconds between two checks of the other ranks
 
 

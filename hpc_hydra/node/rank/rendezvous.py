@@ -1,8 +1,8 @@
-"""Where the ranks of a run meet: rank 0's host holds a port and publishes it in the run's directory.
+"""Rendezvous over TCP: rank 0 reserves a port on its host and publishes its endpoint in the run's directory.
 
-The port is held by a socket that is bound but does not listen, with SO_REUSEADDR set after binding. torch's TCPStore
-sets the same option and can therefore bind and listen on it while it is held; nobody else gets it: an ordinary bind
-fails, and the kernel gives it to no one who asks for any port.
+The port is reserved by a socket that is bound but does not listen, with SO_REUSEADDR set after binding. torch's
+TCPStore sets the same option, so it can bind the reserved port and listen. Other processes cannot: an ordinary bind
+fails, and the kernel does not assign the port to a bind to port 0.
 
 Must not know: how ranks are started, what runs on them.
 """
@@ -28,21 +28,21 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where rank 0 is, as it published it."""
+    """The published endpoint of rank 0."""
 
-    host: str  # as the scheduler names it
-    address: str  # what the ranks connect to
+    host: str  # name of its host, from the scheduler
+    address: str  # to which ranks connect
     port: int
-    token: str  # the attempt: ranks of two attempts never meet
+    token: str  # identifies the attempt, so that ranks of two attempts never connect
     job_id: str
     world_size: int
     published: float = 0.0  # Unix time, seconds
 
 
-def hold(settings: Rendezvous) -> socket.socket:
-    """Take a port and keep it: the configured one, the first free one of the range, or any.
+def reserve_port(settings: Rendezvous) -> socket.socket:
+    """Reserve a port: the configured one, the first free one of the configured range, or any.
 
-    Raises `RendezvousError` naming the key when it is in use.
+    Returns the bound socket. Raises `RendezvousError` naming the key if the port is in use.
     """
     host = socket.gethostname()
     if settings.port is not None:
@@ -66,7 +66,7 @@ def hold(settings: Rendezvous) -> socket.socket:
 
 
 def _bind(port: int) -> socket.socket:
-    """A socket bound to ``port`` on all addresses, both families where the host has them. Raises `OSError`."""
+    """Bind to ``port`` on all addresses, IPv6 and IPv4 if the host supports both. Raises `OSError`."""
     try:
         return _bind_family(socket.AF_INET6, "::", port)
     except OSError as error:
@@ -76,22 +76,22 @@ def _bind(port: int) -> socket.socket:
 
 
 def _bind_family(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    held = socket.socket(family, socket.SOCK_STREAM)
+    reserved = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:
-            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if port and _only_lingering(port):
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((address, port))
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((address, port))
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except BaseException:
-        held.close()
+        reserved.close()
         raise
-    return held
+    return reserved
 
 
 def _only_lingering(port: int) -> bool:
-    """Whether connections of an earlier run keep the port busy (TIME_WAIT), and nothing else that the kernel shows."""
+    """Whether only closed connections of an earlier run (TIME_WAIT) occupy the port."""
     states = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError), open(table) as lines:
@@ -104,9 +104,9 @@ def _only_lingering(port: int) -> bool:
 
 
 def address_of(settings: Rendezvous, info: RankInfo) -> str:
-    """The address at which other ranks reach this host, which is rank 0's.
+    """Return the address at which other ranks reach this host, that of rank 0.
 
-    Raises `RendezvousError` naming the host and the key or variable, where none can be reached from other nodes.
+    Raises `RendezvousError` naming the host and the key or variable if no address is reachable from other nodes.
     """
     several, host_of_0 = _several_machines(info), info.master_host or socket.gethostname()
     if settings.master_addr:
@@ -140,14 +140,14 @@ def address_of(settings: Rendezvous, info: RankInfo) -> str:
 
 
 def _several_machines(info: RankInfo) -> bool:
-    """Whether ranks are on several machines: what a scheduler calls nodes may be parts of one."""
+    """Whether ranks run on several machines. Several nodes of a scheduler may be parts of one machine."""
     return info.num_nodes > 1 and len(set(info.hosts)) != 1
 
 
-def publish(path: Path, meeting: Endpoint) -> None:
-    """Tell the other ranks; they see the whole file or none."""
+def publish(path: Path, endpoint: Endpoint) -> None:
+    """Publish the endpoint to the other ranks, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, to_json(meeting))
+    write_json(path, to_json(endpoint))
 
 
 def join(
@@ -159,13 +159,13 @@ def join(
     pause: Callable[[float], None],
     rank_0_end: Path | None = None,
 ) -> Endpoint:
-    """Wait until rank 0 has published where it is, and check that it is the same run.
+    """Wait for the endpoint of rank 0 and check that it belongs to the same attempt.
 
     Args:
         token: the attempt that this rank belongs to.
         timeout: seconds until a `RendezvousError` that names rank 0's host.
         pause: sleeps for some seconds; may raise.
-        rank_0_end: a file that is there once rank 0 has failed.
+        rank_0_end: file that exists once rank 0 has failed.
     """
     start, wait = time.monotonic(), 0.005
     while True:
@@ -175,11 +175,11 @@ def join(
         waited = time.monotonic() - start
         if rank_0_end is not None and waited > 1 and read_json(rank_0_end) is not None:
             raise RendezvousError(
-                f"rank 0 on {info.master_host} ended before it said where it is", where=str(rank_0_end.parent)
+                f"rank 0 on {info.master_host} ended before it published its address", where=str(rank_0_end.parent)
             )
         if waited > timeout:
             raise RendezvousError(
-                f"rank 0 on {info.master_host} did not say within {timeout:g} s where it is: {path} is missing on "
+                f"rank 0 on {info.master_host} did not publish its address within {timeout:g} s: {path} is missing on "
                 f"{socket.gethostname()}",
                 where=info.source or None,
                 fix="look into the log of rank 0; rendezvous.timeout=30m waits longer",
@@ -188,29 +188,29 @@ def join(
         wait = min(wait * 1.5, 1.0)
         if waited > 1:
             with contextlib.suppress(OSError):
-                list(path.parent.iterdir())  # makes NFS forget that the file was not there
-    meeting = from_json(Endpoint, data)
-    assert isinstance(meeting, Endpoint)
-    check(meeting, info, token)
-    return meeting
+                list(path.parent.iterdir())  # refreshes the directory cache of NFS
+    endpoint = from_json(Endpoint, data)
+    assert isinstance(endpoint, Endpoint)
+    check(endpoint, info, token)
+    return endpoint
 
 
-def check(meeting: Endpoint, info: RankInfo, token: str) -> None:
-    """Refuse to train with ranks of another attempt or world. Raises `RendezvousError`."""
+def check(endpoint: Endpoint, info: RankInfo, token: str) -> None:
+    """Raise `RendezvousError` if the endpoint belongs to another attempt or a world of another size."""
     me = f"rank {info.rank} on {socket.gethostname()}"
-    if meeting.token != token:
-        raise RendezvousError(f"{me} belongs to attempt {token}, rank 0 on {meeting.host} to {meeting.token}")
-    if meeting.world_size != info.world_size:
+    if endpoint.token != token:
+        raise RendezvousError(f"{me} belongs to attempt {token}, rank 0 on {endpoint.host} to {endpoint.token}")
+    if endpoint.world_size != info.world_size:
         raise RendezvousError(
-            f"{me} counts {info.world_size} ranks, rank 0 on {meeting.host} counts {meeting.world_size}",
+            f"{me} counts {info.world_size} ranks, rank 0 on {endpoint.host} counts {endpoint.world_size}",
             where=info.source or None,
         )
     if _several_machines(info) and info.node_rank != 0:
-        _check_reachable(meeting.address, "MASTER_ADDR")
+        _check_reachable(endpoint.address, "MASTER_ADDR")
 
 
 def interface_for_gloo(info: RankInfo) -> str | None:
-    """The interface that gloo must be told, where it would take 127.0.1.1 for the address of this host."""
+    """Return the network interface for gloo, if this host's name resolves to a loopback address only; else None."""
     if not _several_machines(info) or any(not not_for_others(a) for a in _resolve(socket.gethostname())):
         return None
     routed = _routed_address(info)
@@ -222,13 +222,13 @@ def _check_reachable(host: str, where: str) -> None:
     here = socket.gethostname()
     if not addresses:
         raise RendezvousError(
-            f"{host!r}, where rank 0 is, cannot be resolved on {here}",
+            f"{host!r}, the host of rank 0, cannot be resolved on {here}",
             where=where,
             fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
         )
     if all(not_for_others(a) for a in addresses):
         raise RendezvousError(
-            f"{host!r}, where rank 0 is, is {addresses[0]} on {here}: {not_for_others(addresses[0])}",
+            f"{host!r}, the host of rank 0, is {addresses[0]} on {here}: {not_for_others(addresses[0])}",
             where=where,
             fix="rendezvous.interface=NAME or rendezvous.host_suffix=SUFFIX of the network between the nodes",
         )
@@ -243,7 +243,7 @@ def _resolve(host: str) -> list[str]:
 
 
 def _routed_address(info: RankInfo) -> str | None:
-    """This host's address on the way to another node of the job. Sends nothing."""
+    """Return this host's source address for packets to another node of the job. Sends nothing."""
     for host in info.hosts:
         for other in _resolve(host):
             if not_for_others(other):

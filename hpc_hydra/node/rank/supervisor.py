@@ -31,7 +31,7 @@ from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
-from hpc_hydra.planning.addresses import endpoint
+from hpc_hydra.planning import addresses
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import (
     GRACE,
@@ -54,8 +54,8 @@ from hpc_hydra.schedulers import registry
 
 def start(
     context: RankContext,
-    meeting: rendezvous.Endpoint,
-    held: socket.socket | None,
+    endpoint: rendezvous.Endpoint,
+    reserved: socket.socket | None,
     signals: Signals,
     *,
     new_image: bool = False,
@@ -66,11 +66,11 @@ def start(
 
     ``new_image``: the program needs an interpreter of its own.
     """
-    env, notes = build_environment(context, meeting)
+    env, notes = build_environment(context, endpoint)
     out, err = open_logs(context, notes)
     prefixers = prefixed_streams(context, out, err)
     reader, writer = os.pipe()
-    if signals.stop is None:  # notes what came until now
+    if signals.stop is None:  # collect the signals that have arrived
         while signals.wait(0) is not None:
             pass
     if signals.stop is not None:
@@ -81,10 +81,10 @@ def start(
         die_with_parent(parent)
         signals.restore(blocked_warning(context.record.program, context.plan))
         os.close(reader)
-        if held is not None:
-            held.close()
+        if reserved is not None:
+            reserved.close()
         if context.starter is not None:
-            os.setpgid(0, 0)  # the supervisor forwards what the starter sends to its group, once
+            os.setpgid(0, 0)  # the supervisor forwards signals that the starter sends to its group, once
         binding.bind(context.plan, context.info, env)
         if prefixers:
             out, err = (lines.writer for lines in prefixers)
@@ -101,7 +101,7 @@ def start(
 
 
 def blocked_warning(program: Program, plan: Plan) -> int | None:
-    """The warning signal that stays blocked until the program listens (`warning_signal.begin`); None for a command."""
+    """The warning signal, which stays blocked until `warning_signal.begin`; None for a command."""
     return None if program.kind == "command" else number_of(plan.request.warn_signal)
 
 
@@ -114,11 +114,11 @@ def prefixed_streams(context: RankContext, out: int, err: int) -> list[Lines]:
     return [first, first if err == out else Lines(err, prefix)]
 
 
-def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
+def build_environment(context: RankContext, endpoint: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
     """Return the complete environment of the rank, and notes about it."""
     env, notes = environment.rank_environment(
-        os.environ, context.plan, context.info, host=context.host, address=meeting.address, port=meeting.port,
-        master_host=meeting.host, seed=context.record.seed,
+        os.environ, context.plan, context.info, host=context.host, address=endpoint.address, port=endpoint.port,
+        master_host=endpoint.host, seed=context.record.seed,
     )  # fmt: skip
     record = context.record
     env |= run_variables(context)
@@ -129,16 +129,16 @@ def build_environment(context: RankContext, meeting: rendezvous.Endpoint) -> tup
     gloo = rendezvous.interface_for_gloo(context.info)
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
-    reverse_dns.note(env, meeting.address)
+    reverse_dns.note(env, endpoint.address)
     if context.plan.logging.verbose:
-        at = endpoint(meeting.address, meeting.port)
+        where = addresses.endpoint(endpoint.address, endpoint.port)
         notes.append(f"rank {context.info.rank} of {context.info.world_size} on {context.host}, local rank "
-                     f"{context.info.local_rank}; rank 0 listens at {at}")  # fmt: skip
+                     f"{context.info.local_rank}; rank 0 listens at {where}")  # fmt: skip
     return env, notes
 
 
 def run_variables(context: RankContext) -> dict[str, str]:
-    """Return what users may read about the run: its output directory, its job, and where to write its result."""
+    """Return variables that programs may read: the output directory, the job, and where to write the result."""
     found = {envvars.JOB_ID: context.job_id}
     if not context.attempt.temporary:
         found[envvars.OUTPUT_DIR] = str(context.record.dir)
@@ -193,10 +193,10 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
 
 
 def _left(signals: Signals, what: str) -> str:
-    """Describe the end of a program that had returned; ``what`` keeps its process, if it lingers."""
+    """Describe the end of a program that had returned; ``what`` kept its process alive, if it lingered."""
     if signals.stop is not None:
-        said = f"stopped by {name_of(signals.stop)} after its function had returned"
-        return f"{said}; its process was kept alive by {what}" if what else said
+        text = f"stopped by {name_of(signals.stop)} after its function had returned"
+        return f"{text}; its process was kept alive by {what}" if what else text
     return f"its function had returned, its process {f'did not end: {what}' if what else 'was stopped'}"
 
 
@@ -234,8 +234,8 @@ def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
     else:
         out = open_log(context.out)
         err = out if context.err == context.out else open_log(context.err)
-    told_by_all = context.info.rank == 0 or context.plan.logging.verbose
-    said = [note for note in notes if told_by_all or note.startswith(environment.WARNING_NOTE)]
+    all_notes = context.info.rank == 0 or context.plan.logging.verbose
+    lines = [note for note in notes if all_notes or note.startswith(environment.WARNING_NOTE)]
     if (
         context.plan.request.gpus_per_proc
         and context.info.local_rank == context.round == 0
@@ -243,8 +243,8 @@ def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
     ):
         from hpc_hydra.node.rank.gpus import models
 
-        said += [f"{context.host} has {gpus}" for gpus in [models()] if gpus]
-    for note in said:
+        lines += [f"{context.host} has {gpus}" for gpus in [models()] if gpus]
+    for note in lines:
         os.write(err, f"hpc_hydra: {note}\n".encode())
     return out, err
 
@@ -291,7 +291,7 @@ def _wait(
         left += [stamps.left()] if stamps else []
         left += [seconds for seconds in [each.left() for each in ends] if seconds is not None]
         signum = signals.wait(min(left, default=None))
-        if guardian is not None and os.getppid() != guardian:  # it sent the signal by dying
+        if guardian is not None and os.getppid() != guardian:  # its death caused the signal
             os.kill(child, signal.SIGKILL)
             if relay is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -353,11 +353,11 @@ class Report:
         *lines, self._data = self._data.split(b"\n")
         for line in lines:
             with contextlib.suppress(ValueError):
-                told = json.loads(line)
-                if "returned" in told:
-                    self._returned = told["at"]
+                report = json.loads(line)
+                if "returned" in report:
+                    self._returned = report["at"]
                 else:
-                    self.found = self.found or told
+                    self.found = self.found or report
 
     def returned_before(self, stopped_at: float | None) -> bool:
         """Whether the function returned before the stop signal, and no exception followed."""
@@ -412,8 +412,8 @@ def _write_end(context: RankContext, end: RankEnd) -> bool:
         write_json(context.end, to_json(end))
     except OSError as error:
         how = end.error or (f"killed by {name_of(end.signal)}" if end.signal else f"exit code {end.exit_code}")
-        said = f"rank {end.rank} on {end.host}: {disk_error(error, context.end.parent)}; the rank: {how}"
-        print(f"hpc_hydra: {said}", file=sys.stderr, flush=True)
-        leave(context.paths.last_words(context.attempt.name), said)
+        text = f"rank {end.rank} on {end.host}: {disk_error(error, context.end.parent)}; the rank: {how}"
+        print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
+        leave(context.paths.last_words(context.attempt.name), text)
         return False
     return True

@@ -11,7 +11,7 @@ from hpc_hydra.records.types import RankEnd
 
 @dataclass(frozen=True)
 class Observed:
-    """What the supervisor has observed when the program has exited."""
+    """What the supervisor observed until the program exited."""
 
     exit_code: int  # 128+n for signal n
     signal: int | None = None  # that killed the program

@@ -30,7 +30,7 @@ from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.context import read_context, record_startup_error
 from hpc_hydra.node.rank.logs import open_log
-from hpc_hydra.planning.addresses import endpoint
+from hpc_hydra.planning import addresses
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.processes import STOP, Signals, die_with_parent, exit_code, kill_children, name_of
 from hpc_hydra.records.files import write_json
@@ -58,31 +58,36 @@ def lighthouse(argv: Sequence[str]) -> int:
         hosts = tuple(os.environ.get(envvars.JOB_HOSTS, host).split(","))
         info = RankInfo(0, 0, 1, 1, 0, len(hosts), hosts[0], hosts)
         fixed = Rendezvous(port=options.port) if options.port else settings
-        with rendezvous.hold(fixed) as held:
-            meeting = rendezvous.Endpoint(
+        with rendezvous.reserve_port(fixed) as reserved:
+            endpoint = rendezvous.Endpoint(
                 host=host,
                 address=rendezvous.address_of(settings, info),
-                port=held.getsockname()[1],
+                port=reserved.getsockname()[1],
                 token=context.attempt.name,
                 job_id=context.attempt.job_id,
                 world_size=context.plan.replicas,
                 published=time.time(),
             )
             folder = context.paths.attempt(context.attempt.name)
-            rendezvous.publish(context.paths.rendezvous(context.attempt.name), meeting)
+            rendezvous.publish(context.paths.rendezvous(context.attempt.name), endpoint)
             try:
-                return _keep(meeting, settings, folder, held, signals, parent)
+                return _keep(endpoint, settings, folder, reserved, signals, parent)
             finally:
                 kill_children()
 
 
 def _keep(
-    meeting: rendezvous.Endpoint, settings: Rendezvous, folder: Path, held: socket.socket, signals: Signals, parent: int
+    endpoint: rendezvous.Endpoint,
+    settings: Rendezvous,
+    folder: Path,
+    reserved: socket.socket,
+    signals: Signals,
+    parent: int,
 ) -> int:
     short, log = 0, folder / "lighthouse.log"
     while True:
         begun = time.monotonic()
-        child, reader = _start(meeting, settings, held, signals)
+        child, reader = _start(endpoint, settings, reserved, signals)
         said = LogFilter(reader, log, folder / "quorum.json")
         said.start()
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -102,7 +107,7 @@ def _keep(
 
 
 def _start(
-    meeting: rendezvous.Endpoint, settings: Rendezvous, held: socket.socket, signals: Signals
+    endpoint: rendezvous.Endpoint, settings: Rendezvous, reserved: socket.socket, signals: Signals
 ) -> tuple[int, int]:
     """Start the lighthouse; returns its pid and a pipe with its output."""
     keeper = os.getpid()
@@ -115,9 +120,9 @@ def _start(
         die_with_parent(keeper)
         os.dup2(writer, 1)
         os.dup2(writer, 2)
-        held.close()
+        reserved.close()
         signals.restore()
-        server = _serve(meeting, settings)
+        server = _serve(endpoint, settings)
         while server is not None:
             signal.pause()
     except BaseException as error:
@@ -126,13 +131,13 @@ def _start(
         os._exit(1)
 
 
-def _serve(meeting: rendezvous.Endpoint, settings: Rendezvous) -> Any:
+def _serve(endpoint: rendezvous.Endpoint, settings: Rendezvous) -> Any:
     """Start the server, which runs as long as the returned object exists. Raises what torchft raises."""
-    places = [*bind_addresses(meeting), "::" if socket.has_ipv6 else "0.0.0.0"]
+    places = [*bind_addresses(endpoint), "::" if socket.has_ipv6 else "0.0.0.0"]
     for place in places:
         try:
             return extension().LighthouseServer(
-                bind=endpoint(place, meeting.port),
+                bind=addresses.endpoint(place, endpoint.port),
                 min_replicas=settings.min_replicas,
                 join_timeout_ms=1000 * settings.join_timeout,
                 quorum_tick_ms=TICK_MS,
@@ -176,10 +181,10 @@ def members_of(line: str) -> list[dict[str, object]] | None:
     return [{"id": m[1], "store": m[2], "step": int(m[3])} for m in _MEMBER.finditer(line)]
 
 
-def bind_addresses(meeting: rendezvous.Endpoint) -> list[str]:
+def bind_addresses(endpoint: rendezvous.Endpoint) -> list[str]:
     """Return the address to listen on, that of the replicas; empty if this host cannot resolve it."""
     try:
-        found = socket.getaddrinfo(meeting.address, meeting.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM)
     except OSError:
         return []
     hosts = [str(entry[4][0]) for entry in found]
@@ -188,9 +193,9 @@ def bind_addresses(meeting: rendezvous.Endpoint) -> list[str]:
     return hosts[:1]
 
 
-def url(meeting: rendezvous.Endpoint) -> str:
+def url(endpoint: rendezvous.Endpoint) -> str:
     """``TORCHFT_LIGHTHOUSE``."""
-    return f"http://{endpoint(meeting.address, meeting.port)}"
+    return f"http://{addresses.endpoint(endpoint.address, endpoint.port)}"
 
 
 def check_installed() -> None:

@@ -23,9 +23,9 @@ def take_share(plan: Plan, replica: int) -> None:
     show_part(os.environ, plan.gpu_vendor, part, parts, gpus)
     with contextlib.suppress(OSError, AttributeError):
         cores = sorted(os.sched_getaffinity(0))
-        here = topology(cores)
+        machine = topology(cores)
         if len(cores) >= parts:
-            os.sched_setaffinity(0, shares(cores, here, [None] * parts)[part])
+            os.sched_setaffinity(0, shares(cores, machine, [None] * parts)[part])
 
 
 def show_part(env: MutableMapping[str, str], vendor: str | None, part: int, parts: int, gpus: int) -> None:

@@ -140,7 +140,7 @@ class ReplicaJob:
     signals: Signals
     groups: list[ReplicaGroup] = field(default_factory=list)
     lighthouse: int | None = None  # pid of its keeper
-    meeting: Endpoint | None = None
+    endpoint: Endpoint | None = None
     lighthouse_starts: int = 0
     ending: bool = False  # too few replicas remain
 
@@ -200,7 +200,7 @@ class ReplicaJob:
     # groups
 
     def _start(self, group: ReplicaGroup) -> None:
-        assert self.meeting is not None
+        assert self.endpoint is not None
         state = group.state
         number, again = state.replica, state.restarts + (state.exit_code is not None)
         place = self.context.paths.attempt(self.context.paths.replica(self.attempt, number))
@@ -208,7 +208,7 @@ class ReplicaJob:
             for path in [*place.glob("*.end.json"), place / "store.json"]:
                 path.unlink(missing_ok=True)
         env = group_environment(
-            os.environ, self.plan, number, again, self.hosts, url(self.meeting), self.context.attempt.job_id
+            os.environ, self.plan, number, again, self.hosts, url(self.endpoint), self.context.attempt.job_id
         )
         group.pid = self._execute(launch_command(self.command, state.hosts), env)
         group.state = replace(state, state="running", restarts=again)
@@ -319,7 +319,7 @@ class ReplicaJob:
     def _start_lighthouse(self) -> None:
         """Start what keeps the lighthouse, on the first node, and wait until it says where it is."""
         published = self.context.paths.rendezvous(self.attempt)
-        port = [] if self.meeting is None else ["--port", str(self.meeting.port)]
+        port = [] if self.endpoint is None else ["--port", str(self.endpoint.port)]
         first = self.hosts[0]
         if self.contained or socket.gethostname().split(".")[0] != first.split(".")[0]:
             argv = [
@@ -333,10 +333,10 @@ class ReplicaJob:
         self.lighthouse_starts += 1
         self.lighthouse = self._execute(argv, {**os.environ, envvars.JOB_HOSTS: ",".join(self.hosts)})
         end = time.monotonic() + self.plan.rendezvous.timeout
-        while self.meeting is None:
+        while self.endpoint is None:
             data = read_json(published)
             if data is not None and data["token"] == self.attempt:
-                self.meeting = from_json(Endpoint, data)
+                self.endpoint = from_json(Endpoint, data)
                 return
             if os.waitpid(self.lighthouse, os.WNOHANG)[0] or time.monotonic() > end:
                 self.lighthouse = None

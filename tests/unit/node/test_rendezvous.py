@@ -13,7 +13,7 @@ import pytest
 
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.rank import rendezvous
-from hpc_hydra.node.rank.rendezvous import Endpoint, address_of, check, hold, join, publish
+from hpc_hydra.node.rank.rendezvous import Endpoint, address_of, check, join, publish, reserve_port
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 
 ONE = RankInfo(0, 0, 2, 2, 0, 1, "here", ("here",), source="X=1")
@@ -22,8 +22,8 @@ FIRST = RankInfo(0, 0, 2, 1, 0, 2, "n01", ("n01", "n02"), source="SLURM_STEP_NOD
 MEETING = Endpoint("n01", "10.0.0.1", 4242, "a1", "77", 2)
 
 
-def port_of(held: socket.socket) -> int:
-    return int(held.getsockname()[1])
+def port_of(reserved: socket.socket) -> int:
+    return int(reserved.getsockname()[1])
 
 
 @pytest.fixture
@@ -35,19 +35,20 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_a_held_port_is_nobody_elses(family: socket.AddressFamily) -> None:
-    with hold(Rendezvous()) as held, socket.socket(family) as other, pytest.raises(OSError):
-        other.bind(("127.0.0.1" if family == socket.AF_INET else "::1", port_of(held)))
+    with reserve_port(Rendezvous()) as reserved, socket.socket(family) as other, pytest.raises(OSError):
+        other.bind(("127.0.0.1" if family == socket.AF_INET else "::1", port_of(reserved)))
 
 
 def test_two_runs_hold_two_ports() -> None:
-    with hold(Rendezvous()) as a, hold(Rendezvous()) as b:
+    with reserve_port(Rendezvous()) as a, reserve_port(Rendezvous()) as b:
         assert port_of(a) != port_of(b)
 
 
 def test_jobs_that_start_at_once_on_one_node_never_share_a_port() -> None:
     code = (
-        "import sys; from hpc_hydra.node.rank.rendezvous import hold; from hpc_hydra.planning.types import Rendezvous\n"
-        "with hold(Rendezvous()) as held: print(held.getsockname()[1], flush=True); sys.stdin.read()"
+        "import sys; from hpc_hydra.node.rank.rendezvous import reserve_port\n"
+        "from hpc_hydra.planning.types import Rendezvous\n"
+        "with reserve_port(Rendezvous()) as reserved: print(reserved.getsockname()[1], flush=True); sys.stdin.read()"
     )
     jobs = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -60,27 +61,30 @@ def test_jobs_that_start_at_once_on_one_node_never_share_a_port() -> None:
 
 
 def test_a_server_that_reuses_addresses_listens_on_the_held_port() -> None:
-    """What TCPStore does; connections to a port that is held and not listened on are refused."""
-    with hold(Rendezvous()) as held:
+    """What TCPStore does; connections to a port that is reserved and not listened on are refused."""
+    with reserve_port(Rendezvous()) as reserved:
         with socket.socket() as client:
-            assert client.connect_ex(("127.0.0.1", port_of(held))) != 0
+            assert client.connect_ex(("127.0.0.1", port_of(reserved))) != 0
         code = (
             "import socket, sys; s=socket.socket(socket.AF_INET6);"
             "s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1);"
-            f"s.bind(('::',{port_of(held)})); s.listen(); print('up',flush=True); sys.stdin.read()"
+            f"s.bind(('::',{port_of(reserved)})); s.listen(); print('up',flush=True); sys.stdin.read()"
         )
         with subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as server:
             assert server.stdout is not None and server.stdout.readline() == "up\n"
             with socket.socket() as client:
-                assert client.connect_ex(("127.0.0.1", port_of(held))) == 0
+                assert client.connect_ex(("127.0.0.1", port_of(reserved))) == 0
             server.communicate()
 
 
 def test_a_configured_port_in_use_is_an_error_that_names_it() -> None:
-    with hold(Rendezvous()) as held, pytest.raises(RendezvousError, match=rf"{port_of(held)}.*{socket.gethostname()}"):
-        hold(Rendezvous(port=port_of(held)))
+    with (
+        reserve_port(Rendezvous()) as reserved,
+        pytest.raises(RendezvousError, match=rf"{port_of(reserved)}.*{socket.gethostname()}"),
+    ):
+        reserve_port(Rendezvous(port=port_of(reserved)))
 
 
 def test_a_configured_port_works_again_while_old_connections_linger() -> None:
@@ -90,17 +94,17 @@ def test_a_configured_port_works_again_while_old_connections_linger() -> None:
             accepted, _ = server.accept()
             accepted.close()  # the server's side closes first, and keeps the port in TIME_WAIT
             client.recv(1)
-    with hold(Rendezvous(port=port)) as held:
-        assert port_of(held) == port
+    with reserve_port(Rendezvous(port=port)) as reserved:
+        assert port_of(reserved) == port
 
 
 def test_a_range_gives_the_first_free_port() -> None:
-    with hold(Rendezvous()) as held:
-        first = port_of(held)
-        with hold(Rendezvous(port_range=(first, first + 20))) as other:
+    with reserve_port(Rendezvous()) as reserved:
+        first = port_of(reserved)
+        with reserve_port(Rendezvous(port_range=(first, first + 20))) as other:
             assert first < port_of(other) <= first + 20
         with pytest.raises(RendezvousError, match="port_range"):
-            hold(Rendezvous(port_range=(first, first)))
+            reserve_port(Rendezvous(port_range=(first, first)))
 
 
 def test_a_publication_is_read_by_others(tmp_path: Path) -> None:

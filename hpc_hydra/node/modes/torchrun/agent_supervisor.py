@@ -79,14 +79,14 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                 info = with_job_hosts(info, os.environ)
             context = dataclasses.replace(context, plan=agent_plan(context.plan), info=info, out=out, err=out)
             prepare_run(context)
-            with exchange_endpoint(context, signals) as (meeting, held):
-                node = _node(context, meeting)
+            with exchange_endpoint(context, signals) as (endpoint, reserved):
+                node = _node(context, endpoint)
                 supervisor = os.getpid()
                 agent = os.fork()
                 if agent == 0:
                     die_with_parent(supervisor)
-                    if held is not None:
-                        held.close()
+                    if reserved is not None:
+                        reserved.close()
                     return _run_agent_process(context, node, supervisor)
                 with monitored(context):
                     return _wait_for_agent(context, agent, signals)
@@ -109,7 +109,7 @@ def with_job_hosts(info: RankInfo, env: Mapping[str, str]) -> RankInfo:
     return dataclasses.replace(info, num_nodes=len(hosts), hosts=hosts)
 
 
-def _node(context: RankContext, meeting: rendezvous.Endpoint) -> Node:
+def _node(context: RankContext, endpoint: rendezvous.Endpoint) -> Node:
     info, plan = context.info, context.plan
     attempt = context.paths.attempt(context.attempt.place)
     return Node(
@@ -117,9 +117,9 @@ def _node(context: RankContext, meeting: rendezvous.Endpoint) -> Node:
         procs=plan.procs_per_agent,
         nodes=info.world_size,
         node_rank=info.rank,
-        address=meeting.address,
-        port=meeting.port,
-        here=meeting.address if info.rank == 0 else _here(plan.rendezvous, info, context.host),
+        address=endpoint.address,
+        port=endpoint.port,
+        here=endpoint.address if info.rank == 0 else _here(plan.rendezvous, info, context.host),
         run_id=context.attempt.token.replace("/", "_"),
         log_dir=attempt / f"torchrun_{info.rank}",
         rounds=context.paths.rounds(context.attempt.place),

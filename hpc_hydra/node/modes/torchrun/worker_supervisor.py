@@ -38,7 +38,7 @@ def supervise_worker(signals: Signals) -> int | Child:
         if context.attempt.replica is not None and info.rank == 0:  # the lighthouse knows the group by it
             store = {"address": f"{info.master_host}:{os.environ.get('MASTER_PORT')}"}
             write_json(context.paths.attempt(context.attempt.place) / "store.json", store)
-        meeting = Endpoint(
+        endpoint = Endpoint(
             info.master_host,
             info.master_host,
             _number(os.environ, "MASTER_PORT"),
@@ -46,7 +46,7 @@ def supervise_worker(signals: Signals) -> int | Child:
             context.attempt.job_id,
             info.world_size,
         )
-        return start(context, meeting, None, signals)
+        return start(context, endpoint, None, signals)
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(context, error, host, signals)
 
