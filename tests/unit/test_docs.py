@@ -140,6 +140,13 @@ def test_the_commands_of_a_document_run_on_the_stand_in_for_lsf(
     assert run(document, {"lsf"}, tmp_path) > 0
 
 
+@pytest.mark.parametrize("document", having("pbs"), ids=name)
+def test_the_commands_of_a_document_run_on_the_stand_in_for_pbs(
+    document: Path, tmp_path: Path, fake_pbs: object
+) -> None:
+    assert run(document, {"pbs"}, tmp_path) > 0
+
+
 @pytest.mark.parametrize("document", having("flux"), ids=name)
 def test_the_commands_of_a_document_run_on_the_stand_in_for_flux(
     document: Path, tmp_path: Path, fake_flux: object
@@ -172,10 +179,10 @@ def test_every_block_of_commands_says_whether_it_is_tested(document: Path) -> No
         f"{block.line}: {block.language} {block.mark}"
         for block in blocks(document.read_text())
         if (block.language in {"bash", "shell", "console", "zsh", ""} and not block.mark.startswith("file="))
-        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|flux|lsf|shown: \S.*", block.mark))
+        or (block.language == "sh" and not re.fullmatch(r"test|dry|cluster|flux|lsf|pbs|shown: \S.*", block.mark))
     ]
     assert wrong == [], (
-        "write ```sh test, ```sh dry, ```sh cluster, ```sh flux, ```sh lsf or ```sh shown: why; "
+        "write ```sh test, ```sh dry, ```sh cluster, ```sh flux, ```sh lsf, ```sh pbs or ```sh shown: why; "
         "```text for what is printed"
     )
 

@@ -140,6 +140,8 @@ class Pbs(
         before = ["unset OMP_NUM_THREADS NCPUS  # of the whole node, as PBS sets them"]
         if options_of.launcher(request) != "none":
             before = [f"export {ranks.PROCS}={request.procs_per_node}", *before]
+        if not plan.container:  # PBS passes no PATH on
+            before += [*export(EnvVar("PATH", str(Path(python).parent), mode="prepend"))]
         if elsewhere and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
         own = SchedulerLines(

@@ -35,6 +35,7 @@ class Tmrsh(HostStarter):
         'case ${2-} in "" | out) ;; *) exec kill -s "$2" "$(cat "$0.$1")" ;; esac',
         'echo $$ >"$0.$1"',
         '[ -z "${2-}" ] || exec >"$0.$1.out" 2>&1',
+        "unset OMP_NUM_THREADS NCPUS",
     )
 
     def allocation(self, env: Mapping[str, str]) -> Allocation | None:

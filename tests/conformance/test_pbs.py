@@ -1,0 +1,107 @@
+"""PBS over several hosts, and a PBS that misbehaves; on the stand-in."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.schedulers.base import State
+from hpc_hydra.schedulers.executor import BatchSubmitter
+from hpc_hydra.schedulers.registry import adapter_for
+from tests.conformance.jobs import Jobs, in_python
+from tests.fakes.scheduler_state import Cluster
+
+pytestmark = pytest.mark.only("pbs")
+
+NOTE = 'it\'s "so" $(touch pwned)\n%j é 東京 ; \\'
+
+
+@pytest.fixture
+def jobs(fake_pbs: Cluster, tmp_path: Path) -> Jobs:
+    root = tmp_path / "it's (a) sweep"
+    root.mkdir()
+    return Jobs("pbs", root, BatchSubmitter(adapter_for("pbs"), sleep=lambda seconds: None))
+
+
+def test_ranks_of_several_hosts_and_what_reaches_them(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # for the file that all hosts read: the sweep's path needs quotes
+    code = "tell([info.local_rank, info.node_rank, info.job_id, env['A'], env['NOTE'], env.get('OMP_NUM_THREADS')])"
+    spec = jobs.spec(in_python(code), nodes=3, procs_per_node=2, setup_lines=("export A=1", "echo once >> setup"))
+    spec = replace(spec, plan=replace(spec.plan, env=(EnvVar("NOTE", NOTE, "force"),)))
+    (job,) = jobs.submitter.submit(spec, jobs.write(spec))
+    assert jobs.ended([job])[0].state is State.COMPLETED, jobs.log(job)
+    assert jobs.told(job) == [[rank % 2, rank // 2, job, "1", NOTE, None] for rank in range(6)]
+    assert (jobs.root / "setup").read_text() == "once\n" * 3
+    assert not (jobs.root / "pwned").exists()
+    assert list(tmp_path.glob(".hpc_hydra-*")) == []
+
+
+def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:
+    program = '[ "$HPC_HYDRA_PBS_NODE$HPC_HYDRA_SPAWN_RANK" = 11 ] && exit 7; exec sleep 600'
+    ids = jobs.submit(program, nodes=2, procs_per_node=2)
+    (status,) = jobs.ended(ids)
+    assert (status.state, status.exit_code) == (State.FAILED, 7)
+    job = fake_pbs.job(ids[0])
+    assert job is not None and job.left == []
+
+
+def test_a_job_of_someone_else_that_spoils_the_json(jobs: Jobs, fake_pbs: Cluster) -> None:
+    fake_pbs.set_note("bad_json", True)
+    ids = jobs.submit("exit $HPC_HYDRA_RUN", runs=(0, 7))
+    assert [status.exit_code for status in jobs.coded(ids)] == [0, 7]
+
+
+def test_without_history_a_job_that_ended_is_unknown_and_nothing_fails(jobs: Jobs, fake_pbs: Cluster) -> None:
+    fake_pbs.set_note("history", False)
+    (job,) = jobs.submit("true; echo on > on")
+    jobs.appears("on")
+    jobs.until([job], lambda status: status.state is State.UNKNOWN)
+    assert jobs.submitter.unanswered() is None
+
+
+def test_a_server_that_does_not_answer_ends_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:
+    ids = jobs.submit("sleep 600")
+    jobs.running(ids)
+    down = "Connection refused\nqstat: cannot connect to server pbshead (errno=15010)"
+    fake_pbs.misbehave("qstat", errors=down, code=255)
+    assert jobs.submitter.poll(ids)[ids[0]].state is State.UNKNOWN
+    assert jobs.submitter.unanswered()
+    fake_pbs.misbehave("qstat", times=0)
+    assert jobs.submitter.poll(ids)[ids[0]].state is State.RUNNING
+    jobs.submitter.cancel(ids)
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "said"),
+    [
+        ("-q nosuch", 170, "Unknown queue"),
+        ("-l nosuch=1", 187, "Unknown resource Resource_List.nosuch"),
+        ("-l select=1:nosuch=1", 187, "Unknown resource: nosuch"),
+        ("-l select=1:ncpus=abc", 166, "Illegal attribute or resource value select.ncpus"),
+        ("-l select=1 -l ncpus=4", 5, "cannot be used with"),
+        ("-l walltime=1:00:00:00", 166, "Illegal attribute"),
+        ("-N it's", 2, "illegal -N value"),
+        ("-J 0-0", 2, "illegal -J value"),
+        ("-J 0-3 -r n", 2, "non-rerunable Array Job"),
+        ("-J 0-20000", 3, "Array job exceeds"),
+        ("-W depend=afterok:1[0]", 2, "illegal -W value"),
+        ("-F args", 2, "invalid option"),
+    ],
+)
+def test_the_stand_in_refuses_what_pbs_refuses(fake_pbs: Cluster, option: str, code: int, said: str) -> None:
+    done = subprocess.run(["qsub", *option.split()], input="true\n", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert fake_pbs.jobs() == []
+
+
+def test_a_comment_behind_a_directive_is_an_error(fake_pbs: Cluster) -> None:
+    script = "#!/bin/bash\n#PBS -l walltime=00:01:00 # a minute\ntrue\n"
+    done = subprocess.run(["qsub"], input=script, capture_output=True, text=True)
+    assert done.returncode == 1 and "directive error" in done.stderr
