@@ -85,7 +85,7 @@ def test_a_failed_submission_is_told_at_once(slurm_probe: Probe, tmp_path: Path,
 def test_memory_reaches_slurm_in_its_own_units(local_probe: Probe) -> None:
     """One job each, as the memory differs; where none is asked for, there is no line."""
     asked = "resources.mem_per_node=0.5G,null,1.5GB,2500MB,1GiB,'0'"
-    result = local_probe.run("scheduler=slurm", asked, "launch.dry_run=true")
+    result = local_probe.run("scheduler=slurm", asked, "launch.dry_run=script")
     assert result.code == 0, result.text
     found = re.findall(r"^#SBATCH --mem=(\S+)", result.out, re.M)
     assert [told.replace("1024M", "1G") for told in found] == ["512M", "1536M", "2500M", "1G", "0"]
@@ -129,7 +129,7 @@ def seconds(text: str) -> int:
 
 def test_time_limits_mean_what_slurm_says(local_probe: Probe) -> None:
     """One job each, as the limits differ."""
-    result = local_probe.run("scheduler=slurm", f"resources.time_limit={','.join(TIMES)}", "launch.dry_run=true")
+    result = local_probe.run("scheduler=slurm", f"resources.time_limit={','.join(TIMES)}", "launch.dry_run=script")
     assert result.code == 0, result.text
     found = re.findall(r"^#SBATCH --time=(\S+)", result.out, re.M)
     for told, meant in zip(found, TIMES.values(), strict=True):
