@@ -12,6 +12,7 @@ import hmac
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -190,6 +191,8 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore browsers that close a connection."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
 
 def serve(report: LiveReport, library: str, host: str, port: int, ready: Callable[[Sequence[str]], None]) -> None:

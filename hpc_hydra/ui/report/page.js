@@ -3,7 +3,7 @@ const $ = id => document.getElementById(id), read = id => JSON.parse($(id).textC
 const el = (tag, text, cls) => { const e = document.createElement(tag); if (text !== undefined) e.textContent = text; if (cls) e.className = cls; return e; };
 const esc = v => String(v).replace(/&/g, "&amp;").replace(/</g, "&lt;"); // plotly renders some HTML in its labels
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const BAD = ["failed", "timeout", "lost", "unreadable"], PAGE = 200, MANY = 150, MOST_LOGS = 36;
+const BAD = ["failed", "timeout", "lost", "unreadable"], PAGE = 200, MANY = 150, MOST_LOGS = 36, CURVES = 12;
 const colour = what => css({completed: "--completed", running: "--running", pending: "--queued", queued: "--queued", unsubmitted: "--queued"}[what] || (BAD.includes(what) ? "--failed" : "--other"));
 const PALETTE = ["#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e", "#97bbf5", "#9498a0"];
 const RAMP = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [210, 190, 30]];
@@ -15,6 +15,8 @@ const num = v => v === "" || v === null || v === undefined || typeof v === "bool
 const digits = (v, n) => { const x = Number(v.toPrecision(n)); return x && Math.abs(x) < 1e-4 ? x.toExponential() : String(x); };
 const short = v => typeof v === "number" ? digits(v, 5) : String(v);
 const hours = h => h < .95 ? String(Number(h.toPrecision(2))) : h < 100 ? h.toFixed(1) : Math.round(h).toLocaleString();
+const extent = list => list.reduce(([lo, hi], v) => [v < lo ? v : lo, v > hi ? v : hi], [Infinity, -Infinity]); // lists may be too long for Math.min(...)
+const diverged = v => typeof v === "string" && /^-?(nan|inf)$/.test(v);
 const natural = (a, b) => String(a).localeCompare(String(b), undefined, {numeric: true});
 
 let D = read("data"), more = {}, chosen = D.runs.length === 1 ? D.runs[0].num : null, ready = false, order = ["run", 1], shown = PAGE;
@@ -45,7 +47,7 @@ function overview() {
   Object.entries(tally).forEach(([s, n]) => { const part = el("span"); part.style.cssText = "flex:" + n + " 1 0;background:" + colour(s); bar.append(part); words.append(el("span", n + " " + s, "s-" + s), "  "); });
   states.append(bar, words);
   tile("node-hours used", hours(D.hours.used), D.hours.asked === null ? "" : "of at most " + hours(D.hours.asked) + " asked for");
-  const all = D.runs.flatMap(r => r.attempts), from = Math.min(...all.map(a => a.from)), to = Math.max(...all.map(a => a.to ?? D.made));
+  const all = D.runs.flatMap(r => r.attempts), [from, to] = extent(all.flatMap(a => [a.from, a.to ?? D.made]));
   if (all.length) tile("from submission to " + (D.active ? "now" : "end"), span(to - from), when(from));
   $("tiles").replaceChildren(...tiles);
 }
@@ -91,7 +93,7 @@ function draw(box, traces, extra) {
     ...(title ? {title: {text: esc(title), font: {size: 13}, x: 0, xanchor: "left", xref: "paper"}} : {}), hoverlabel: {align: "left"}, showlegend: false, legend: {orientation: "h", yref: "container", y: 0, yanchor: "bottom"},
     modebar: {bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--fg"), remove: ["lasso2d", "select2d", "autoScale2d"]}, hovermode: "closest", ...rest, xaxis: side(xaxis), yaxis: side(yaxis)};
   box.style.height = layout.height + 2 + "px"; // with its border
-  Plotly.react(box, traces, layout, {responsive: true, displaylogo: false, showSendToCloud: false, displayModeBar: narrow.matches || touch.matches ? false : "hover"});
+  Plotly.react(box, traces, layout, {displaylogo: false, showSendToCloud: false, displayModeBar: narrow.matches || touch.matches ? false : "hover"});
   if (!box.clickable) { box.clickable = true; box.on("plotly_click", e => { const n = e.points[0].customdata; if (typeof n === "number" && run(n)) choose(n, true); }); }
 }
 function boxes(parent, count) { // all, before the first is drawn: a plot takes the width that its box has then
@@ -113,7 +115,7 @@ function spaced(list) {
 const decades = (lo, hi) => { const n = Math.log10(hi / lo); return n >= 2 ? {dtick: Math.ceil(n / 8)} : {}; };
 /** An axis for these values: `at` places a value, `axis` describes it to plotly. Words stand side by side; few numbers are labelled unless `free`. */
 function scale(list, title, free) {
-  const known = list.filter(v => v !== null && v !== undefined), text = {title: {text: esc(title), standoff: 6}};
+  const known = list.filter(v => v !== null && v !== undefined && !diverged(v)), text = {title: {text: esc(title), standoff: 6}};
   if (known.length && known.every(v => num(v) !== null)) {
     const ns = known.map(num), log = spaced(ns), ticks = [...new Set(ns)].sort((a, b) => a - b);
     if (!free && ticks[0] === 0 && ticks.length <= 8 && spaced(ticks.slice(1))) return {low: 0, high: ticks[ticks.length - 1], at: v => num(v) === null ? null : ticks.indexOf(num(v)), part: v => ticks.indexOf(num(v)) / (ticks.length - 1),
@@ -151,11 +153,11 @@ function legend(into, shade, name, line, click) {
 function compare() {
   $("compare").hidden = D.runs.length < 2; if (!ready || D.runs.length < 2) return;
   const keys = varying().slice(0, 9), y = chosenOf("y");
-  const good = D.runs.filter(r => y(r) !== null && y(r) !== undefined && (num(y(r)) !== null || typeof y(r) === "string" && isNaN(y(r)) && !/^-?(nan|inf)$/.test(y(r)))), bad = D.runs.filter(r => BAD.includes(r.state) && !good.includes(r)), c = shades(chosenOf("c"), $("c").value, good);
+  const good = D.runs.filter(r => y(r) !== null && y(r) !== undefined && (num(y(r)) !== null || typeof y(r) === "string" && isNaN(y(r)) && !diverged(y(r)))), well = new Set(good), bad = D.runs.filter(r => !well.has(r) && (BAD.includes(r.state) || diverged(y(r)))), c = shades(chosenOf("c"), $("c").value, good);
   const ys = scale(good.map(y), nameOf("y"), true), n = ys.words ? [0, ys.words.length - 1] : [num(ys.low) ?? 0, num(ys.high) ?? 1];
   const low = ys.log ? n[0] / (n[1] / n[0]) ** .12 : n[0] - ((n[1] - n[0]) || Math.abs(n[0]) || 1) * .12;
   const star = good.filter(r => D.best && r.num === D.best.run), plots = keys.length ? keys : ["run"];
-  legend($("legend"), c, nameOf("c")); if (bad.length) { const e = el("span", "✕ " + bad.length + " failed, without a result", "s-failed"); $("legend").append(e); } if (star.length) $("legend").append(el("span", "★ best"));
+  legend($("legend"), c, nameOf("c")); if (bad.length) { const e = el("span", "✕ " + bad.length + " failed or diverged", "s-failed"); $("legend").append(e); } if (star.length) $("legend").append(el("span", "★ best"));
   boxes($("swept"), plots.length).forEach((box, i) => {
     const key = plots[i], x = r => keys.length ? r.cells[key] : r.num, xs = scale(D.runs.map(x), key), spread = xs.words && good.length > 2 * xs.words.length ? .25 : 0;
     const at = r => { const v = xs.at(x(r)); return v === null ? null : v + (spread ? (r.num * 7919 % 100 / 100 - .5) * 2 * spread : 0); };
@@ -171,7 +173,7 @@ function compare() {
 /** Lines of many runs as few traces: those of the same colour are one, with gaps. */
 function bundled(list) {
   const by = {};
-  list.forEach(l => { const t = by[l.color + l.width] = by[l.color + l.width] || {type: "scatter", mode: "lines", x: [], y: [], text: [], customdata: [], line: {color: l.color, width: l.width}, opacity: l.opacity, hovertemplate: "%{text}<extra></extra>", connectgaps: false};
+  list.forEach(l => { const single = l.x.length < 3, key = l.color + l.width + single, t = by[key] = by[key] || {type: "scatter", mode: single ? "lines+markers" : "lines", x: [], y: [], text: [], customdata: [], line: {color: l.color, width: l.width}, opacity: l.opacity, hovertemplate: "%{text}<extra></extra>", connectgaps: false};
     l.x.forEach((x, i) => { t.x.push(x); t.y.push(l.y[i]); t.text.push(typeof l.text === "function" ? l.text(i) : l.text); t.customdata.push(l.num); }); t.x.push(null); t.y.push(null); t.text.push(""); t.customdata.push(null); });
   return Object.values(by);
 }
@@ -193,10 +195,12 @@ function learning() {
   const tint = (r, i) => few ? PALETTE[i] : place(r) === null ? css("--soft") : ramp(place(r));
   if (few) legend($("curvelegend"), {legend: withCurves.length > 1 ? withCurves.map((r, i) => [label(r), PALETTE[i], r.num]) : []}, "", true, n => choose(n, true));
   else legend($("curvelegend"), {ends: [ramped.low, ramped.high]}, nameOf("y"));
+  const names = new Set(withCurves.flatMap(r => Object.keys(detailOf(r).curves))).size;
+  if (names > CURVES) $("curvelegend").append(el("span", "the first " + CURVES + " of " + names + " metrics"));
   plotCurves($("curves"), withCurves.map((r, i) => [r, tint(r, i)]), withCurves.length);
 }
 function plotCurves(parent, runs, many) {
-  const names = [...new Set(runs.flatMap(([r]) => Object.keys(detailOf(r).curves)))].slice(0, 12);
+  const names = [...new Set(runs.flatMap(([r]) => Object.keys(detailOf(r).curves)))].slice(0, CURVES);
   const steps = $("across").value === "step" && runs.every(([r]) => Object.values(detailOf(r).curves).every(c => c.step));
   const first = r => Math.min(...Object.values(detailOf(r).curves).map(c => c.at[0])), longest = Math.max(...runs.map(([r]) => Math.max(...Object.values(detailOf(r).curves).map(c => c.at[c.at.length - 1])) - first(r)));
   const [unit, size] = longest < 300 ? ["s", 1] : longest < 18000 ? ["min", 60] : ["h", 3600], best = D.best && D.best.run;
@@ -204,7 +208,7 @@ function plotCurves(parent, runs, many) {
     const lines = runs.filter(([r]) => detailOf(r).curves[names[i]]).map(([r, color]) => { const c = detailOf(r).curves[names[i]], t0 = first(r), on = r.num === chosen && many > 1;
       return {num: r.num, x: steps ? c.step : c.at.map(t => (t - t0) / size), y: c.y, color: on && many > PALETTE.length ? css("--fg") : color, width: on || (r.num === best && many > 1) ? 3 : many > 60 ? 1 : 1.6, opacity: many > 300 ? .5 : .9,
         text: k => "run " + r.num + " " + esc(label(r)) + "<br>" + (steps ? "step " + c.step[k] : span(c.at[k] - t0)) + ": <b>" + (c.y[k] === null ? "" : short(c.y[k])) + "</b>"}; });
-    const ys = lines.flatMap(l => l.y).filter(v => v !== null); let lo = Infinity, hi = -Infinity; ys.forEach(v => { lo = Math.min(lo, v); hi = Math.max(hi, v); });
+    const [lo, hi] = extent(lines.flatMap(l => l.y).filter(v => v !== null));
     draw(box, bundled(lines.sort((a, b) => a.width - b.width)), {title: names[i], xaxis: {title: {text: steps ? "step" : unit, standoff: 6}}, yaxis: lo > 0 && hi / lo >= 100 ? {type: "log", ...decades(lo, hi)} : {}, height: 260});
   });
 }
@@ -220,7 +224,7 @@ function timeline() {
        hovertemplate: "%{text}<extra></extra>", line: {color: colour(what), width: Math.max(1, Math.min(4, 500 / nums.length))}, opacity: what === "queued" ? .25 : .9}
     : {type: "bar", orientation: "h", name: what, y: list.map(([r]) => r.num), width: .8, base: list.map(([, a]) => a.from * 1000), x: list.map(([, a, to]) => Math.max((to - a.from) * 1000, 50)), customdata: list.map(([r]) => r.num),
        marker: {color: colour(what), opacity: what === "queued" ? .3 : .9}, text: list.map(([r, a, to]) => words(r, a, to)), textposition: "none", hovertemplate: "%{text}<extra></extra>"});
-  draw($("timeline"), traces, {barmode: "overlay", showlegend: true, margin: {l: 52, r: 16, t: 12, b: 60}, height, xaxis: {type: "date"}, yaxis: {title: {text: "run"}, range: [Math.max(...nums) + .7, Math.min(...nums) - .7], ...(nums.length < 25 ? {dtick: 1} : {tickformat: "d"})}});
+  draw($("timeline"), traces, {barmode: "overlay", showlegend: true, margin: {l: 52, r: 16, t: 12, b: 60}, height, xaxis: {type: "date"}, yaxis: {title: {text: "run"}, range: [extent(nums)[1] + .7, extent(nums)[0] - .7], ...(nums.length < 25 ? {dtick: 1} : {tickformat: "d"})}});
 }
 const UNITS = {util_percent: ["GPU utilisation", "%"], power_w: ["GPU power", "W"], mem_used_mib: ["GPU memory", "MiB"], temp_c: ["GPU temperature", "°C"], sm_mhz: ["GPU clock", "MHz"], cpu_percent: ["CPU", "%"],
   ram_used_mib: ["memory", "MiB"], net_rx_mib_s: ["network in", "MiB/s"], net_tx_mib_s: ["network out", "MiB/s"], disk_read_mib_s: ["disk read", "MiB/s"], disk_write_mib_s: ["disk write", "MiB/s"]};
