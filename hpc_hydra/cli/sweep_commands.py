@@ -122,7 +122,7 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
     console = streams.console(highlight=False)
     head = _head(sweep)
     numbers = {view.run.num for view in views}
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     if live is not None:
         live.start()
     try:
@@ -130,7 +130,7 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
         while True:
             now = [(view.word, view.reason) for view in views]
             if live is not None:
-                live.update(sweep_tables.status(views, head=head), refresh=True)
+                live.update(sweep_tables.live_status(views, head, console.size), refresh=True)
             elif now != shown:
                 sweep_tables.draw(sweep_tables.status(views, head=head))
             shown = now
@@ -145,6 +145,7 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
     finally:
         if live is not None:
             live.stop()
+            sweep_tables.draw(sweep_tables.status(views, head=head))
 
 
 def logs(argv: Sequence[str]) -> int:
@@ -263,6 +264,7 @@ def cancel(argv: Sequence[str]) -> int:
     views = _views(sweep, runs)
     from hpc_hydra.sweep import selection
     from hpc_hydra.ui.progress import say
+    from hpc_hydra.ui.run_table import plural
 
     say(f"sweep: {sweep.root}")
     active = sum(view.is_active for view in views)
@@ -270,7 +272,7 @@ def cancel(argv: Sequence[str]) -> int:
         active
         and not options.words
         and not options.yes
-        and not _agreed(f"cancel its {active} pending and running runs?")
+        and not _agreed(f"cancel {plural(active, 'pending or running run')}?")
     ):
         say("nothing was cancelled")
         return 130

@@ -21,6 +21,7 @@ from hpc_hydra.sweep.selection import is_selection, select
 from hpc_hydra.sweep.status import RunView, look
 from hpc_hydra.sweep.store import SweepRecords, find_sweep, open_sweep
 from hpc_hydra.ui.progress import complain
+from hpc_hydra.ui.run_table import plural
 
 KEY = "launch.after"
 POLL_INTERVAL = 5.0  # seconds between two queries while waiting, at most
@@ -149,7 +150,7 @@ def wait(texts: Sequence[str], here: Path) -> None:
     for text in texts:
         awaited = read(text, here)
         if awaited.active:
-            complain(f"waiting for {text}: {len(awaited.active)} runs are still active ({KEY})")
+            complain(f"waiting for {text}: {plural(len(awaited.active), 'run')} not ended yet ({KEY})")
         pause = POLL_INTERVAL / 16
         while awaited.active:
             time.sleep(pause)

@@ -41,14 +41,8 @@ from hpc_hydra.sweep.status import UNREADABLE, RunView, in_queues, look
 from hpc_hydra.sweep.store import SweepRecords, command, open_sweep
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost
-from hpc_hydra.ui.progress import (
-    MANY,
-    common_overrides,
-    complain,
-    hushed,
-    say,
-    shown_overrides,
-)
+from hpc_hydra.ui.progress import MANY, complain, hushed, say
+from hpc_hydra.ui.run_table import common_overrides, plural, shown_overrides
 
 FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
@@ -238,7 +232,8 @@ def _numbered(views: Sequence[RunView]) -> str:
 
 
 def _resubmission_list(chosen: Sequence[RunView], total: int, common: Collection[str]) -> str:
-    lines = [f"{len(chosen)} of {total} runs are submitted again:"]
+    are = "is" if len(chosen) == 1 else "are"
+    lines = [f"{len(chosen)} of {plural(total, 'run')} {are} submitted again:"]
     for view in chosen[:MANY]:
         lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.told, common)}]")
     return "\n".join(lines + [f"  … and {len(chosen) - MANY} more"] * (len(chosen) > MANY))

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -213,16 +212,14 @@ def live_table(
     if line:
         head.append(Text(run_table.cut(line, width), style="dim"))
     tail = [Text(f"the scheduler does not answer: {message}", style="yellow")] if message else []
-    most = max(1, min(MANY, height - len(head) - len(tail) - 3))  # header, "… and more", cursor
-    while True:
-        shown = run_table.urgent(rows, most)
-        noted = [replace(row, note=newest(row.run)) if row.word == "running" and not row.note else row for row in shown]
-        table = run_table.lines(noted, width, common=every, brief=True)
-        if len(head) + len(table) + len(tail) + 2 <= height or most == 1:
-            break
-        most = max(1, most * 2 // 3)  # notes below their runs need lines, too
-    if len(shown) < len(rows):
-        tail.insert(0, run_table.rest(rows, shown))
+
+    def note(row: Row) -> str:
+        return newest(row.run) if row.word == "running" and not row.note else row.note
+
+    above = len(head) + (run_table.length(head[0].plain) > width)  # the counts may take two lines
+    room = height - above - len(tail) - 1  # the cursor is below the table
+    table, more = run_table.fitted(rows, (width, room), every, note, MANY)
+    tail[:0] = more
     if total == 1 and rows and rows[0].word == "running":
         lines = output(rows[0].run, max(1, min(_LINES, height - len(head) - len(table) - 2)))
         tail += [Text(run_table.cut(printable(line), width), style="dim") for line in lines]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpc_hydra.records import ending
 from hpc_hydra.records.types import consecutive
+from hpc_hydra.ui.streams import UNLIMITED
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,8 +36,6 @@ COLOURS = {
     "unknown": "yellow",
 }
 LONG = 200  # characters of an override; longer ones are abbreviated
-UNLIMITED = 100_000  # width of a pipe or file, columns
-NARROW = 60  # columns; narrower terminals wrap the lines of a table of this width
 _NOTE = 40  # columns that a note needs beside the overrides; with less it goes below the run
 _RIGHT = (0, 3)  # columns aligned to the right: run, time
 _GAP = 2  # spaces between columns
@@ -165,6 +164,32 @@ def urgent(rows: Sequence[Row], most: int) -> list[Row]:
     ended = min(sum(row.word in _URGENT[:6] for row in rows), max(most // 2, most - others))
     chosen = [*first[:ended], *(row for row in first[ended:] if row.word not in _URGENT[:6])]
     return sorted(chosen[: max(0, most)], key=lambda row: row.run.num)
+
+
+def fitted(
+    rows: Sequence[Row],
+    size: tuple[int, int],
+    common: Collection[str],
+    note: Callable[[Row], str] = lambda row: row.note,
+    most: int = 1000,
+) -> tuple[list[Text], list[Text]]:
+    """Return the table for a live display, with as many rows as have room, and a line about the others.
+
+    Args:
+        size: columns and lines that the table may take.
+        note: returns the note of a row that is shown.
+        most: maximum number of rows.
+    """
+    width, height = size
+    most = max(1, min(most, height - 2))  # beside the header and the line about the others
+    while True:
+        shown = [replace(row, note=note(row)) for row in urgent(rows, most)]
+        table = lines(shown, width, common=common, brief=True)
+        if len(table) < height or most == 1:
+            more = rest(rows, shown)
+            more.plain = cut(more.plain, width)
+            return table, [more] if len(shown) < len(rows) else []
+        most = max(1, most * 2 // 3)  # notes below their runs need lines, too
 
 
 def rest(rows: Sequence[Row], shown: Sequence[Row], hint: str = "") -> Text:

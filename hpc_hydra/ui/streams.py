@@ -18,6 +18,8 @@ from hpc_hydra.processes import escape_unencodable_output
 if TYPE_CHECKING:
     from rich.console import Console
 
+UNLIMITED = 100_000  # width of a pipe or file, columns
+NARROW = 60  # columns; narrower terminals wrap the lines of a table of this width
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a closed pipe is not an error
 _lost: set[str] = set()  # names of full streams and files
 
@@ -90,6 +92,12 @@ def console(**options: Any) -> Console:
             raise
 
     return Ours(**options)
+
+
+def width() -> int:
+    """Return the columns for a table on standard output: at least `NARROW`; only a terminal limits it."""
+    on_stdout = console()
+    return max(on_stdout.width, NARROW) if on_stdout.is_terminal else UNLIMITED
 
 
 def leave(*numbers: int) -> None:

@@ -29,8 +29,7 @@ _LINES = 8  # lines of the log of a failure
 def conclude(rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
     """Print the table, the best run by ``best`` (`launch.best`), and on standard error what failed."""
     with streams.spoken():
-        console = streams.console(file=sys.stdout, highlight=False)
-        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+        width = streams.width()
         print()
         streams.console(file=sys.stdout, highlight=False, width=width).print(drawn(rows, outcomes, width), crop=False)
         if best is not None and len(rows) > 1:

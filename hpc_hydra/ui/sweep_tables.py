@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.listing import Summary
     from hpc_hydra.sweep.status import RunView
 
-NARROW = 80  # columns; narrower terminals wrap lines of this width
-
 
 MANY = 200  # with more runs, only counts and runs of interest are shown
 _OF_INTEREST = 40
@@ -51,9 +49,7 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
     Args:
         width: columns; by default those of the terminal, or unlimited.
     """
-    if width is None:
-        console = streams.console()
-        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+    width = streams.width() if width is None else width
     rows = [row_of(view) for view in views]
     shown = [replace(row_of(view), note=_note(view)) for view in (views if every else of_interest(views))]
     common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
@@ -62,6 +58,22 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
     table = run_table.lines(shown, width, common=common) if shown else []
     hint = "; --all, or RUNS (failed, 0-99, lr=0.1)"
     return run_table.show(top, table, [run_table.rest(rows, shown, hint)] if len(shown) < len(rows) else [])
+
+
+def live_status(views: Sequence[RunView], head: str, size: tuple[int, int]) -> Any:
+    """Return the table of `hpc-hydra status --watch` for rich, with as many runs as have room.
+
+    Args:
+        size: columns and lines of the terminal.
+    """
+    width, height = size
+    rows = [row_of(view) for view in views]
+    common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
+    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
+    above = len(top) + (run_table.length(top[-1].plain) > width) + bool(line)  # the counts may take two lines
+    top += [run_table.cut(line, width)] if line else []
+    table, more = run_table.fitted(rows, (width, height - above - 1), common) if rows else ([], [])
+    return run_table.show(top, table, more)
 
 
 def row_of(view: RunView) -> Row:
@@ -207,25 +219,33 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else json.dumps(value)
 
 
-def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """Return the table for rich, or plain text for many rows, which rich is slow to draw."""
-    if len(rows) > MANY:
-        return _plain([columns, *rows])
-    from rich.table import Table
-    from rich.text import Text
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
+    """Return a table with whole cells; if it is too wide, a line for each run, wrapped between words.
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
-    return table
+    Args:
+        columns: the first is the number of the run.
+        width: columns of the terminal; by default those of the terminal, or unlimited.
+    """
+    width = streams.width() if width is None else width
+    cells = [[*map(printable, columns)], *([_shown(cell) for cell in row] for row in rows)]
+    widths = [max(map(run_table.length, column)) for column in zip(*cells, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) <= width:
+        return "\n".join(_spaced(row, widths) for row in cells)
+    names, lines = cells[0], []
+    for row in cells[1:]:
+        words = " ".join(f"{name}={cell}" for name, cell in zip(names[1:], row[1:], strict=True) if cell)
+        first, *others = run_table.wrapped(f"run {row[0]}: {words}", width - 4)
+        lines += [first, *(f"    {line}" for line in others)]
+    return "\n".join(lines)
 
 
-def _plain(rows: Sequence[Sequence[Any]]) -> str:
-    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+def _shown(cell: Any) -> str:
+    return "" if cell is None else printable(str(cell))
+
+
+def _spaced(row: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cell + " " * (wide - run_table.length(cell)) for cell, wide in zip(row, widths, strict=True))
+    return "  ".join(padded).rstrip()
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -252,11 +272,7 @@ def draw(what: Any) -> None:
         print(what, flush=True)
         return
 
-    console = streams.console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = streams.console(highlight=False, width=run_table.UNLIMITED)
-    elif console.width < NARROW:  # the terminal wraps lines; rich would drop columns
-        console = streams.console(highlight=False, width=NARROW)
+    console = streams.console(highlight=False, width=streams.width())
     with console.capture() as captured:
         console.print(what, crop=False)
     print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), flush=True)
@@ -270,9 +286,7 @@ def listing(summaries: Sequence[Summary], width: int | None = None) -> Any:
     """
     from rich.text import Text
 
-    if width is None:
-        console = streams.console()
-        width = max(console.width, run_table.NARROW) if console.is_terminal else run_table.UNLIMITED
+    width = streams.width() if width is None else width
     rows = [("launched", "program", Text("runs"), "directory")]
     for each in summaries:
         states = run_table.counts(each.states.elements()) if each.states else Text(each.problem, style="red")

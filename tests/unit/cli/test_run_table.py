@@ -181,3 +181,24 @@ def test_the_last_lines_of_a_lone_run_are_below_the_table() -> None:
     console.print(live_table(lone, 1, 61, None, lambda run: "", (100, 12), output))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) < 12 and lines[-3:] == ["line 96", "line 97", "line 98"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_status_that_is_watched_fits_the_screen(width: int, count: int) -> None:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(sweep_tables.live_status(views(count), "sweep: /s", (width, HEIGHT)))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) < HEIGHT and all(len(line) <= width for line in lines)
+    assert sum("18273645_" in line for line in lines) >= min(count, 8)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_results_have_whole_words_at_any_width(width: int) -> None:
+    columns, rows = sweep_tables.results(views(8))
+    lines = sweep_tables.as_table(columns, rows, width).splitlines()
+    longest = len("    data.path=" + PATH.format(0))
+    assert all(len(line) <= max(width, longest) for line in lines)
+    assert not set(re.findall(r"[A-Za-z]{2,}", "\n".join(lines))) - WORDS
+    wide = width >= 120
+    assert lines[0].split()[:2] == (["run", "model.optimizer.lr"] if wide else ["run", "0:"])

@@ -340,7 +340,7 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     monkeypatch.setattr(sys.stdin, "readline", lambda: "\n", raising=False)
     assert sweep_commands.cancel([]) == 130
     said = capsys.readouterr()
-    assert str(sweeps.sweep) in said.out and "2 pending and running runs? [y/N]" in said.err
+    assert str(sweeps.sweep) in said.out and "2 pending or running runs? [y/N]" in said.err
     assert sweeps.states() == {0: "running", 1: "pending"}
     text = sweeps.hpc("cancel")  # nobody to ask
     assert "to cancel all runs" in text and str(sweeps.sweep) in text
