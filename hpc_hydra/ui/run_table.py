@@ -151,8 +151,10 @@ def counts(words: Iterable[str], more: str = "", width: int = UNLIMITED) -> Text
     for number, word in enumerate(sorted(found, key=order.index)):
         text.append(", " if number else "")
         text.append(f"{found[word]} {word}", style=COLOURS.get(word, ""))
-    if len(text.plain) > width:
-        text.plain = re.sub(r" (?=[a-z])", "\u00a0", text.plain)
+    start = 0
+    while len(text.plain) - start > width and (at := text.plain.rfind(", ", start, start + width)) > 0:
+        text.plain = f"{text.plain[: at + 1]}\n{text.plain[at + 2 :]}"  # the spans of colours stay where they are
+        start = at + 2
     return text
 
 
