@@ -1,7 +1,7 @@
-"""A queue inside an allocation that is already held: each run is a step of it, and waits until there is room.
+"""A queue inside an allocation that is already held: each run is a step, and waits until its resources are free.
 
-The scripts run on this machine, as those of `local.queue` do; the launch command in them starts the ranks in the
-allocation. Must not know: any scheduler's variables, Hydra.
+The scripts run on this machine, as those of `local.queue`. Their launch command starts the ranks in the allocation.
+ Must not know: any scheduler's variables, Hydra.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _PLACES = ("nodelist", "dependency")
 
 
 class StepSubmitter(LocalSubmitter):
-    """Starts runs in the order of submission, as many at once as the allocation has room for."""
+    """Starts runs in the order of submission, as soon as the allocation has room for them."""
 
     adapter: JobSteps
 
-    def __init__(self, adapter: JobSteps, held: Allocation) -> None:
+    def __init__(self, adapter: JobSteps, allocation: Allocation) -> None:
         super().__init__(adapter)
-        self.held = held
+        self.allocation = allocation
         self.label = f"{adapter.name}{STEP}"
-        self._slots = list(held.slots)
-        self._cards = list(held.gpus or (0,) * len(held.hosts))
+        self._slots = list(allocation.slots)
+        self._cards = list(allocation.gpus or (0,) * len(allocation.hosts))
         self._nodes: dict[str, tuple[int, ...]] = {}  # run → indices of its hosts
 
     def check(self, request: Request) -> None:
-        for key, asked in (
+        for key, value in (
             ("launch.signal_before_end", request.warn_signal),
             ("launch.max_requeues", request.max_requeues),
         ):
-            if asked:
+            if value:
                 raise PlanError(
-                    f"the run is a step of the allocation {self.held.job_id}, which has its own time limit",
+                    f"the run is a step of the allocation {self.allocation.job_id}, which has its own time limit",
                     where=key,
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
         for name in _PLACES:
             if getattr(request, name) is not None:
                 raise PlanError(
-                    f"the run is a step of the allocation {self.held.job_id}, whose hosts are fixed",
+                    f"the run is a step of the allocation {self.allocation.job_id}, whose hosts are fixed",
                     where=f"scheduler.{name}",
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
@@ -70,13 +70,13 @@ class StepSubmitter(LocalSubmitter):
         alone = request.exclusive or not self.adapter.steps_share_nodes
         share = LocalShare(gpus_of(request), cores_of(request), alone=alone)
         for key, needed, available, what in (
-            ("resources.nodes", request.nodes, len(self.held.hosts), "nodes"),
-            ("resources.cpus_per_proc", share.cpus, min(self.held.slots), "cores of a node"),
-            ("resources.gpus_per_proc", share.gpus, min(self.held.gpus or (0,)), "GPUs of a node"),
+            ("resources.nodes", request.nodes, len(self.allocation.hosts), "nodes"),
+            ("resources.cpus_per_proc", share.cpus, min(self.allocation.slots), "cores of a node"),
+            ("resources.gpus_per_proc", share.gpus, min(self.allocation.gpus or (0,)), "GPUs of a node"),
         ):
             if needed > available and not (alone and key == "resources.cpus_per_proc"):
                 raise PlanError(
-                    f"a run needs {needed} {what}, and the allocation {self.held.job_id} has {available}",
+                    f"a run needs {needed} {what}, but the allocation {self.allocation.job_id} has {available}",
                     where=key,
                     fix="launch.inside=submit for jobs of their own, or smaller runs",
                 )
@@ -85,7 +85,7 @@ class StepSubmitter(LocalSubmitter):
     def _room(self, run: LocalRun) -> list[int]:
         share = run.share
         if share.alone:
-            return [i for i in range(len(self.held.hosts)) if self._is_free(i)]
+            return [i for i in range(len(self.allocation.hosts)) if self._is_free(i)]
         free = enumerate(zip(self._slots, self._cards, strict=True))
         return [i for i, (cores, gpus) in free if cores >= share.cpus and gpus >= share.gpus]
 
@@ -107,9 +107,9 @@ class StepSubmitter(LocalSubmitter):
         del self._nodes[run.id]
 
     def _add(self, run: LocalRun, sign: int) -> None:
-        gpus = self.held.gpus or (0,) * len(self.held.hosts)
+        gpus = self.allocation.gpus or (0,) * len(self.allocation.hosts)
         for i in self._nodes[run.id]:
-            self._slots[i] += sign * (self.held.slots[i] if run.share.alone else run.share.cpus)
+            self._slots[i] += sign * (self.allocation.slots[i] if run.share.alone else run.share.cpus)
             self._cards[i] += sign * (gpus[i] if run.share.alone else run.share.gpus)
 
     def _ask(self, group: int) -> None:
@@ -119,14 +119,14 @@ class StepSubmitter(LocalSubmitter):
         force(self.adapter, group)
 
     def _environment(self, run: LocalRun) -> dict[str, str]:
-        return self.adapter.step_environment(os.environ, task_request(run.spec.plan), self.held)
+        return self.adapter.step_environment(os.environ, task_request(run.spec.plan), self.allocation)
 
 
 def ask(adapter: Scheduler, group: int) -> None:
     """Ask a run to end: send SIGTERM to its ranks and its local processes, except launch commands that kill ranks."""
     reached = ask_ranks(adapter, group)
     if reached is None:
-        _tell(group, signal.SIGTERM)
+        _signal(group, signal.SIGTERM)
         return
     members = _members(group)
     launcher = adapter.launch_executable if isinstance(adapter, StepSignals) else None
@@ -171,14 +171,14 @@ def ask_ranks(adapter: Scheduler, group: int) -> bool | None:
 def force(adapter: Scheduler, group: int) -> None:
     """Kill a run that did not end when asked. The script is killed first, so that it reports no failure."""
     if not isinstance(adapter, StepSignals):
-        _tell(group, signal.SIGKILL)
+        _signal(group, signal.SIGKILL)
         return
     with suppress(ProcessLookupError, PermissionError):
         os.kill(group, signal.SIGKILL)
-    _tell(group, signal.SIGTERM)
+    _signal(group, signal.SIGTERM)
 
 
-def _tell(group: int, number: int) -> None:
+def _signal(group: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

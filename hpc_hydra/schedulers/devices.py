@@ -47,9 +47,9 @@ def this_machine() -> Machine:
 
 def gpus(env: Mapping[str, str], root: Path = Path("/"), nvml: Callable[[], int | None] | None = None) -> Gpus:
     """Return the GPUs listed by variables, else all of the machine: NVML, device files, the kernel's AMD tables."""
-    told = visible(env)
-    if told.ids is not None:
-        return Gpus(told.variable, told.ids)
+    listed = visible(env)
+    if listed.ids is not None:
+        return Gpus(listed.variable, listed.ids)
     count = (nvml or _nvml)()
     if count is None:
         count = sum(1 for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())

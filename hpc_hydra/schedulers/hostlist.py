@@ -1,6 +1,6 @@
-"""Compressed lists of schedulers: host lists ``n[001-003,007]`` and counts ``4(x2),3``. Strict: an error, never a part.
+"""Compressed lists of schedulers: host lists ``n[001-003,007]`` and counts ``4(x2),3``. Malformed lists are errors.
 
-Why not a library: python-hostlist is GPL; ClusterShell's NodeSet sorts, and the order is what tells where rank 0 is.
+Why not a library: python-hostlist is GPL, and ClusterShell's NodeSet sorts, but rank 0 is on the first host.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 
 from hpc_hydra.records.types import consecutive
 
-_LIMIT = 1_000_000  # hosts; more is a damaged list
+_LIMIT = 1_000_000  # hosts; longer lists are damaged
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """The hosts of a list, in its order, as ``scontrol show hostnames`` prints them.
+    """Return the hosts of a list, in its order, as ``scontrol show hostnames`` prints them.
 
-    Several brackets in a name are their product; what follows a bracket is a suffix (``n[1-4]-ib``, an extension).
+    Several brackets in a name are combined. As an extension, text may follow a bracket (``n[1-4]-ib``).
 
     Raises:
         ValueError: the list is malformed.
@@ -32,7 +32,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Names between the commas that are outside of brackets."""
+    """Split at commas outside of brackets."""
     start, depth = 0, 0
     for i, char in enumerate(text):
         if char == "[":
@@ -50,7 +50,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _expand_name(name: str) -> list[str]:
-    if not name:  # scontrol takes "n1,,n2" for two hosts
+    if not name:  # as scontrol, which reads "n1,,n2" as two hosts
         return []
     if any(char.isspace() for char in name):
         raise ValueError(f"white space in {name!r}")
@@ -67,16 +67,16 @@ def _numbers(text: str) -> Iterator[str]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if not match:
-            raise ValueError(f"{part!r} in [{text}] is no number or range")
+            raise ValueError(f"{part!r} in [{text}] is not a number or range")
         low, high = match[1], match[2] or match[1]
         if int(high) < int(low) or int(high) - int(low) > _LIMIT:
-            raise ValueError(f"{part!r} in [{text}] is no range")
+            raise ValueError(f"{part!r} in [{text}] is not a valid range")
         for number in range(int(low), int(high) + 1):
             yield f"{number:0{len(low)}d}"
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Run-length encoded counts, as in SLURM_TASKS_PER_NODE: ``4(x2),3`` is (4, 4, 3).
+    """Expand run-length encoded counts, as in SLURM_TASKS_PER_NODE: ``4(x2),3`` is (4, 4, 3).
 
     Raises:
         ValueError: the text is malformed.
@@ -85,22 +85,22 @@ def counts(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _COUNT.fullmatch(part.strip())
         if not match:
-            raise ValueError(f"{part!r} is no count such as 4 or 4(x2)")
+            raise ValueError(f"{part!r} is not a count such as 4 or 4(x2)")
         times = int(match[2] or 1)
         if times < 1 or len(found) + times > _LIMIT:
-            raise ValueError(f"{part!r} is no count such as 4 or 4(x2)")
+            raise ValueError(f"{part!r} is not a count such as 4 or 4(x2)")
         found.extend([int(match[1])] * times)
     return tuple(found)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as array indices are written: ``1,3-5``."""
+    """Return numbers as ranges: ``1,3-5``."""
     pairs = consecutive(sorted(set(numbers)))
     return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in pairs)
 
 
 def numbers(text: str) -> list[int]:
-    """``0-3,8`` as [0, 1, 2, 3, 8]."""
+    """Expand ranges: ``0-3,8`` is [0, 1, 2, 3, 8]."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -1,7 +1,7 @@
-"""What of a host a packed run gets: which cores and GPUs, where a starter of our own confines it (LSF's blaunch, ssh).
+"""The cores and GPUs of a host that a packed run uses, if our own launch commands confine it (LSF's blaunch, ssh).
 
-The packer deals out positions: the third of the cores that a job may use there, whatever its number is. The host knows
-what they are: the cores that LSF or the kernel leaves it, the GPUs that its list of visible ones names.
+The packer assigns positions, such as the third of the cores that the job may use on a host. The host translates them
+to its cores and GPUs: those of its CPU affinity and of its list of visible GPUs.
 Must not know: any scheduler's commands, what a run computes.
 """
 
@@ -27,7 +27,7 @@ _WORD = re.compile(rf"{_RANGES}/(\d+):{_RANGES}/(\d+)(?::(whole))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slice:
-    """Positions among the GPUs and cores that the allocation has of a host, and how many these are."""
+    """Positions among the GPUs and cores of the allocation on a host, and the numbers of these."""
 
     gpus: tuple[int, ...]
     of_gpus: int
@@ -40,10 +40,10 @@ class Slice:
 
     @classmethod
     def read(cls, word: str) -> Slice:
-        """Raises `RendezvousError`."""
+        """Parse ``str(slice)``. Raises `RendezvousError`."""
         found = _WORD.fullmatch(word)
         if found is None:
-            raise RendezvousError(f"{word!r} is no part of a host", where=envvars.SLICE, fix="start the job script")
+            raise RendezvousError(f"{word!r} is not a slice of a host", where=envvars.SLICE, fix="start the job script")
         return cls(tuple(numbers(found[1])), int(found[2]), tuple(numbers(found[3])), int(found[4]), found[5] == WHOLE)
 
 
@@ -81,9 +81,9 @@ class Host:
 
 
 def confine(env: MutableMapping[str, str]) -> None:
-    """Keep this process, and what it starts, to what `envvars.SLICE` in ``env`` says, if it is there; it is taken out.
+    """Confine this process and its children to the slice in `envvars.SLICE`, which is removed from ``env``.
 
-    Raises `PlanError` where the host has less than the allocation counts on, or does not say which GPUs are the job's.
+    Raises `PlanError` if the host has fewer resources than the allocation expects, or the job's GPUs are unknown.
     """
     word = env.pop(envvars.SLICE, "")
     if not word:
@@ -96,13 +96,13 @@ def confine(env: MutableMapping[str, str]) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if part.whole and len(cores) < part.of_cpus:
         raise PlanError(
-            f"runs that share {os.uname().nodename} count on {part.of_cpus} cores of it, and it has {len(cores)}",
+            f"the runs on {os.uname().nodename} need {part.of_cpus} cores, but it has {len(cores)}",
             where="launch.pack",
             fix=f"fewer at a time, fewer resources.cpus_per_proc, or system.cores_per_node={len(cores)}",
         )
     if part.whole or len(cores) == part.of_cpus:
         os.sched_setaffinity(0, [cores[at] for at in part.cpus])
-    else:  # other jobs are here too, and nobody says which of the cores are ours
+    else:  # other jobs run here, too, and our cores are unknown
         print(
             f"hpc_hydra: not bound to cores: the job has {part.of_cpus} slots here, its processes may use {len(cores)}",
             file=sys.stderr,
@@ -110,19 +110,18 @@ def confine(env: MutableMapping[str, str]) -> None:
 
 
 def _show(part: Slice, env: MutableMapping[str, str]) -> None:
-    here = gpus(env)
-    is_named = here.variable in env
-    if len(here.ids) < part.of_gpus:
-        said = f"{here.variable}={env[here.variable]}" if is_named else f"it has {len(here.ids)}"
+    found = gpus(env)
+    if len(found.ids) < part.of_gpus:
+        has = f"{found.variable}={env[found.variable]}" if found.variable in env else f"it has {len(found.ids)}"
         raise PlanError(
-            f"runs that share {os.uname().nodename} count on {part.of_gpus} GPUs of it: {said}",
+            f"the runs on {os.uname().nodename} need {part.of_gpus} GPUs, but {has}",
             where="launch.pack",
             fix="launch.pack=null, or fewer resources.gpus_per_proc",
         )
-    if len(here.ids) > part.of_gpus and not part.whole:
+    if len(found.ids) > part.of_gpus and not part.whole:
         raise PlanError(
-            f"which {part.of_gpus} of the {len(here.ids)} GPUs of {os.uname().nodename} are the job's is not said",
-            where=here.variable,
+            f"it is unknown which {part.of_gpus} of the {len(found.ids)} GPUs of {os.uname().nodename} the job may use",
+            where=found.variable,
             fix="resources.exclusive=true takes whole hosts; or launch.pack=null",
         )
-    here.show(env, [here.ids[at] for at in part.gpus])
+    found.show(env, [found.ids[position] for position in part.gpus])

@@ -90,7 +90,7 @@ def test_more_than_the_allocation_has_is_refused_and_submit_makes_a_job(inside: 
     script.write_text(f"{refused}; echo refused $?; {dry} >dry 2>&1; {submitted}; echo submitted $?\n")
     done = inside.run([*SALLOC, "-N1", "-n2", "--mem=1000M", "bash", str(script)])
     assert "refused 2" in done.stdout, done.stdout + done.stderr
-    assert re.search(r"a run needs 2 nodes, and the allocation \d+ has 1", done.stderr)
+    assert re.search(r"a run needs 2 nodes, but the allocation \d+ has 1", done.stderr)
     assert "launch.inside=submit" in done.stderr
     assert "submitted 0" in done.stdout, done.stdout + done.stderr
     saw = inside.saw()

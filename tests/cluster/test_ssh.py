@@ -136,9 +136,9 @@ def test_a_connection_that_breaks_ends_the_run_on_all_hosts(shell: Shell) -> Non
         (["scheduler.hosts=[node01,node03]", "scheduler.launch_extra.p=1"], "node01: it cannot be reached by ssh"),
         (
             ["scheduler.hosts=[node01]", "scheduler.launch_extra.o='UserKnownHostsFile=/dev/null'"],
-            "host key is not known",
+            "host key is unknown",
         ),
-        (["scheduler.hosts=[node01]", "scheduler.launch_extra.l=nobody"], "not let in without a password"),
+        (["scheduler.hosts=[node01]", "scheduler.launch_extra.l=nobody"], "without a password"),
     ],
 )
 def test_a_host_that_cannot_be_reached_is_named_before_anything_is_written(

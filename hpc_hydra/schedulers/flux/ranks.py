@@ -1,7 +1,7 @@
-"""Who a Flux task is, from the variables that `flux run` sets for it; flux-environment(7).
+"""The rank of a Flux task, from the variables that `flux run` sets for it; flux-environment(7).
 
-Tasks of a world have them, a batch script and an interactive shell of an allocation do not. What is around the
-innermost job (another Flux instance, a SLURM allocation) is not looked at. Pure.
+Batch scripts and interactive shells of an allocation do not have them. Only the innermost job counts, not a surrounding
+Flux instance or SLURM allocation. Pure.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 
-HOSTS = f"{envvars.PREFIX}FLUX_HOSTS"  # hosts of the job, comma-separated; our script asks for them
-NODE = f"{envvars.PREFIX}FLUX_NODE"  # number of the task's node in the job; `flux run` fills it in (since 0.70)
+HOSTS = f"{envvars.PREFIX}FLUX_HOSTS"  # hosts of the job, separated by commas; set by our script
+NODE = f"{envvars.PREFIX}FLUX_NODE"  # index of the task's node in the job; filled in by `flux run` (since 0.70)
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo | None:
-    """The rank that this task is; None where it is none.
+    """Return the rank of this task; None if it is not one of several tasks.
 
-    ``flux run -n1`` of the user's own is a world of one, as is an interactive shell: not a rank.
+    The task of the user's own ``flux run -n1`` is not a rank.
 
     Raises:
-        RendezvousError: variables are missing, malformed or contradict each other.
+        RendezvousError: variables are missing, malformed or contradictory.
     """
     if "FLUX_TASK_RANK" not in env:
         return None
@@ -32,7 +32,7 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
         return None
     if not nodes or size % nodes:
         raise RendezvousError(
-            f"{size} tasks are not spread evenly over {nodes} nodes",
+            f"{size} tasks are not evenly distributed over {nodes} nodes",
             where="FLUX_JOB_SIZE, FLUX_JOB_NNODES",
             fix="resources.procs_per_node=N: the same number of ranks on each node",
         )
@@ -47,10 +47,10 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
             raise RendezvousError(
                 f"{value} is not below {below} (FLUX_JOB_SIZE={size}, FLUX_JOB_NNODES={nodes})",
                 where=name,
-                fix="start the ranks with flux run, with as many tasks on each node",
+                fix="start the ranks with flux run, with equally many tasks on each node",
             )
     hosts = tuple(host for host in env.get(HOSTS, "").split(",") if host)
-    if len(hosts) != nodes:  # of an allocation of which this job has a part
+    if len(hosts) != nodes:  # the hosts of an allocation of which this job uses a part
         hosts = ()
     job = env.get("FLUX_ENCLOSING_ID") or env.get("FLUX_JOB_ID", "")
     return RankInfo(
@@ -71,7 +71,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
     value = env.get(name, "")
     if not (value.isascii() and value.isdigit()):
         raise RendezvousError(
-            f"is {value!r}, not a number" if name in env else "is not set, though FLUX_TASK_RANK is",
+            f"is {value!r}, not a number" if name in env else "is not set, although FLUX_TASK_RANK is",
             where=name,
             fix="start the ranks with flux run, and remove no FLUX_* variables",
         )

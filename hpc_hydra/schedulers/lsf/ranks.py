@@ -1,9 +1,9 @@
-"""Which hosts an LSF job has, and who a process of it is.
+"""The hosts of an LSF job, and the ranks of its processes.
 
-Hosts come from LSB_MCPU_HOSTS, in its order (``h1 4 h2 4``): LSB_HOSTS is not set where it would be long, and sorting
-loses where rank 0 is. On CSM machines the first host is the launch node, which runs the script and no rank.
-Pure, but for the file that LSB_DJOB_HOSTFILE names. Source: "Environment variable reference" of IBM Spectrum LSF 10.1;
-OLCF's Summit user guide.
+Hosts come from LSB_MCPU_HOSTS, in its order (``h1 4 h2 4``), because LSB_HOSTS is not set for large jobs. On CSM
+machines the first host is the launch node, which runs the script but no ranks.
+Pure, except that the file named by LSB_DJOB_HOSTFILE is read. Source: "Environment variable reference" of IBM Spectrum
+LSF 10.1; OLCF's Summit user guide.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLES = HostVariables("lsf")
 """What ``blaunch`` sets on each host."""
 FLAVOUR = f"{envvars.PREFIX}LSF_FLAVOUR"
 STEP = f"{envvars.PREFIX}LSF_STEP"
-"""Set where several jsruns share the job: which of its hosts one has, jsrun does not say."""
+"""Set if several jsruns share the job; jsrun does not tell which hosts each of them uses."""
 
 _TASKS = (  # families of per-task variables, the most specific first
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
@@ -30,7 +30,7 @@ _TASKS = (  # families of per-task variables, the most specific first
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
-    """The allocation that ``env`` is of; None where it is of none. The launch node of CSM is not counted.
+    """Return the allocation of ``env``, without the launch node of CSM; None outside of jobs.
 
     Raises `RendezvousError` naming the variable that is malformed or missing.
     """
@@ -40,21 +40,21 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     if _has_launch_node(env, slots):
         del slots[next(iter(slots))]
     if not slots:
-        raise RendezvousError("names no host that runs ranks", where=source, fix="a job with at least one compute node")
+        raise RendezvousError("contains no compute node", where=source, fix="a job with at least one compute node")
     return Allocation(job_id(env), tuple(slots), tuple(slots.values()))
 
 
 def job_id(env: Mapping[str, str]) -> str:
-    """``12``, or ``12[3]`` for an element of an array; LSB_JOBINDEX is 0 in other jobs."""
+    """Return ``12``, or ``12[3]`` for an element of an array. LSB_JOBINDEX is 0 outside of arrays."""
     index = env.get("LSB_JOBINDEX", "0")
     return f"{env.get('LSB_JOBID', '')}[{index}]" if index.isdigit() and int(index) > 0 else env.get("LSB_JOBID", "")
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo | None:
-    """The rank that this process is, by our own ``blaunch`` or by jsrun; None where it is none.
+    """Return the rank of this process, started by our ``blaunch`` or by jsrun; None if it is not a rank.
 
     Raises:
-        RendezvousError: variables are missing, malformed or contradict each other.
+        RendezvousError: variables are missing, malformed or contradictory.
     """
     if RANK in env:
         return VARIABLES.rank_info(env, job_id(env))
@@ -65,7 +65,7 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
 
 
 def signals_tasks_only(env: Mapping[str, str]) -> bool:
-    """jsrun ends its tasks by a signal, and does not promise it to what they have started."""
+    """jsrun signals its tasks, but not necessarily the processes that they have started."""
     return "JSM_NAMESPACE_RANK" in env and RANK not in env
 
 
@@ -74,13 +74,13 @@ def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankI
     source = " ".join(f"{name}={env[name]}" for name in names)
     if rank >= size or not per_node or local >= per_node or size % per_node or rank % per_node != local:
         raise RendezvousError(
-            f"{rank} is not what packed tasks, {per_node} on each host, would have (read: {source})",
+            f"{rank} contradicts a packed distribution of {per_node} tasks per host (read: {source})",
             where=names[0],
-            fix="jsrun --launch_distribution=packed, the same number of tasks on each host",
+            fix="jsrun --launch_distribution=packed, with equally many tasks on each host",
         )
     nodes = size // per_node
-    held = allocation(env)
-    hosts = held.hosts if held else ()
+    job = allocation(env)
+    hosts = job.hosts if job else ()
     if len(hosts) < nodes:
         raise RendezvousError(
             f"{nodes} hosts run tasks ({source}), but the job has {len(hosts)}: {' '.join(hosts)}",
@@ -103,11 +103,11 @@ def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankI
 
 
 def _slots(env: Mapping[str, str]) -> tuple[str, dict[str, int]]:
-    """Slots of each host, hosts in the order in which they are first named; and the variable that said so."""
+    """Return the variable with the hosts, and the slots of each host, in the order of first occurrence."""
     if words := env.get("LSB_MCPU_HOSTS", "").split():
         if len(words) % 2 or not all(word.isdigit() for word in words[1::2]):
             raise RendezvousError(
-                f"{env['LSB_MCPU_HOSTS']!r} is no list of hosts, each with its slots", where="LSB_MCPU_HOSTS"
+                f"{env['LSB_MCPU_HOSTS']!r} is not a list of hosts with slots", where="LSB_MCPU_HOSTS"
             )
         return "LSB_MCPU_HOSTS", _added(zip(words[::2], map(int, words[1::2]), strict=True))
     for name in ("LSB_DJOB_HOSTFILE", "LSB_DJOB_RANKFILE"):
@@ -121,9 +121,9 @@ def _slots(env: Mapping[str, str]) -> tuple[str, dict[str, int]]:
     if hosts := env.get("LSB_HOSTS", "").split():
         return "LSB_HOSTS", _added((host, 1) for host in hosts)
     raise RendezvousError(
-        "is not set, although LSB_JOBID is: the hosts of this job are not known",
+        "is not set, although LSB_JOBID is: the hosts of this job are unknown",
         where="LSB_MCPU_HOSTS",
-        fix="keep the variables that LSF sets; in a shell that is no job, unset LSB_JOBID",
+        fix="keep the variables that LSF sets; outside of jobs, unset LSB_JOBID",
     )
 
 
@@ -135,7 +135,7 @@ def _added(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _has_launch_node(env: Mapping[str, str], slots: Mapping[str, int]) -> bool:
-    """CSM, by its allocation, by jsrun's variables or by what our script says; the launch node has one slot."""
+    """Whether the first host is a launch node of CSM, which has one slot."""
     first, *others = slots.values()
     csm = env.get(FLAVOUR) == "csm" or "CSM_ALLOCATION_ID" in env or "JSM_NAMESPACE_RANK" in env
     return csm and bool(others) and first == 1 and max(others) > 1
@@ -144,6 +144,6 @@ def _has_launch_node(env: Mapping[str, str], slots: Mapping[str, int]) -> bool:
 def _number(env: Mapping[str, str], name: str, beside: str = RANK) -> int:
     value = env.get(name, "")
     if not (value.isascii() and value.isdigit()):
-        what = f"{value!r} is no number" if value else f"is not set, although {beside} is"
+        what = f"{value!r} is not a number" if value else f"is not set, although {beside} is"
         raise RendezvousError(what, where=name, fix="start the ranks by the job script")
     return int(value)

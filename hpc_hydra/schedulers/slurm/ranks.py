@@ -1,7 +1,7 @@
-"""Who a SLURM task is, from the variables that srun sets for it; srun.html, "OUTPUT ENVIRONMENT VARIABLES".
+"""The rank of a SLURM task, from the variables that srun sets for it; srun.html, "OUTPUT ENVIRONMENT VARIABLES".
 
-Variables of the step come first: those of the job describe the allocation, of which a step may use a part. Pure, but
-for SLURM_HOSTFILE, which alone tells where rank 0 is in an arbitrary distribution.
+Variables of the step take precedence over those of the job, which describe the whole allocation. Pure, except that
+SLURM_HOSTFILE is read: only that file determines the host of rank 0 in an arbitrary distribution.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo | None:
-    """The rank that this task is; None where it is none.
+    """Return the rank of this task; None if it is not one of several tasks.
 
-    A batch script has SLURM_PROCID but no step; ``srun --pty bash`` is a step of one task, as is ``srun -n1``: a world
-    of one, unless our own job script started it. So is the shell of ``srun -n2 --pty bash``, whatever its variables.
+    A batch script has SLURM_PROCID but no step. A step of one task (``srun -n1``, ``srun --pty bash``) is not a rank
+    unless our job script started it. The shell of ``srun -n2 --pty bash`` is not a rank either.
 
     Raises:
-        RendezvousError: variables are missing, malformed or contradict each other.
+        RendezvousError: variables are missing, malformed or contradictory.
     """
     if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
         return None
@@ -45,7 +45,7 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
 
 
 def cpus_of_tasks(env: Mapping[str, str]) -> list[list[int]]:
-    """The CPUs of each task of this node, where srun tells them as masks or as a map; else empty."""
+    """Return the CPUs of each task on this node, if srun sets them as masks or as a map; else empty."""
     kind, listed = env.get("SLURM_CPU_BIND_TYPE", ""), env.get("SLURM_CPU_BIND_LIST", "")
     try:
         if kind.startswith("mask_cpu"):
@@ -59,17 +59,17 @@ def cpus_of_tasks(env: Mapping[str, str]) -> list[list[int]]:
 
 
 def gpus_of_task(env: Mapping[str, str]) -> str:
-    """The node's GPUs, where each task sees its own only (``--gpus-per-task``)."""
+    """Return the node's GPUs, if each task sees only its own (``--gpus-per-task``)."""
     return env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS") or ""
 
 
 def array_id(env: Mapping[str, str]) -> str:
-    """The id of the job array; empty where the job is no element of one."""
+    """Return the id of the job array; empty outside of arrays."""
     return env.get("SLURM_ARRAY_JOB_ID", "")
 
 
 def has_terminal() -> bool:
-    """Whether this process can be typed at: SLURM_PTY_PORT alone is inherited by what a shell of ``--pty`` starts."""
+    """Whether this process has a terminal. SLURM_PTY_PORT alone is inherited by background processes of the shell."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -80,7 +80,7 @@ def has_terminal() -> bool:
 class _Task:
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
-        self.read: dict[str, str] = {}  # what was used, for error messages
+        self.read: dict[str, str] = {}  # variables that were used, for error messages
         self.rank = self._required("SLURM_PROCID")
         hosts = self._first(HOSTS, expand)
         per_node = self._first(TASKS_PER_NODE, counts)
@@ -134,15 +134,15 @@ class _Task:
         return node
 
     def _master(self, node: int) -> str:
-        """The host of rank 0: the first of the step, but for an arbitrary distribution."""
+        """Return the host of rank 0: the first of the step, except in an arbitrary distribution."""
         if self.env.get("SLURM_DISTRIBUTION") == "arbitrary" and self.env.get("SLURM_HOSTFILE"):
             first = _first_of_hostfile(self.env["SLURM_HOSTFILE"])
             if first not in self.hosts:
                 self.read["SLURM_HOSTFILE"] = self.env["SLURM_HOSTFILE"]
-                raise self._error(f"does not begin with a host of {','.join(self.hosts)}", ("SLURM_HOSTFILE",))
+                raise self._error(f"does not start with a host of {','.join(self.hosts)}", ("SLURM_HOSTFILE",))
         elif self.env.get("SLURM_DISTRIBUTION") == "arbitrary" and len(self.hosts) > 1:
             self.read["SLURM_DISTRIBUTION"] = "arbitrary"
-            raise self._error("needs SLURM_HOSTFILE, to know where rank 0 is", ("SLURM_DISTRIBUTION",))
+            raise self._error("needs SLURM_HOSTFILE, which determines the host of rank 0", ("SLURM_DISTRIBUTION",))
         else:
             first = self.hosts[0]
         if self.rank == 0 and self.hosts[node] != first:
@@ -150,10 +150,10 @@ class _Task:
         return first
 
     def _check_leftover(self, node: int) -> None:
-        """Variables of an outer step survive in a batch script that is submitted from inside of it."""
+        """Refuse variables of an outer step, which are inherited by batch scripts submitted from inside it."""
         name, tasks = self.env.get("SLURMD_NODENAME"), self.env.get("SLURM_GTIDS")
         if name and name not in self.hosts:
-            raise self._error(f"does not hold this node, {name}", HOSTS)
+            raise self._error(f"does not contain this node, {name}", HOSTS)
         if tasks is None:
             return
         self.read["SLURM_GTIDS"] = tasks
@@ -167,7 +167,7 @@ class _Task:
     def _even(size: int, nodes: int) -> tuple[int, ...]:
         if size % nodes:
             raise RendezvousError(
-                f"is not set, and {size} tasks do not spread evenly over {nodes} nodes", where=TASKS_PER_NODE[0]
+                f"is not set, and {size} tasks cannot be evenly distributed over {nodes} nodes", where=TASKS_PER_NODE[0]
             )
         return (size // nodes,) * nodes
 
@@ -191,16 +191,16 @@ class _Task:
 
     def _missing(self, name: str) -> RendezvousError:
         return RendezvousError(
-            "is not set, although SLURM_PROCID and SLURM_STEP_ID are: this is no complete environment of a task",
+            "is not set, although SLURM_PROCID and SLURM_STEP_ID are: the environment of the task is incomplete",
             where=name,
             fix="start the ranks with srun --export=ALL, and remove no SLURM_* variables",
         )
 
     def _error(self, what: str, names: tuple[str, ...]) -> RendezvousError:
         name = next((name for name in names if name in self.read), names[0])
-        seen = " ".join(f"{key}={value}" for key, value in self.read.items())
+        variables = " ".join(f"{key}={value}" for key, value in self.read.items())
         return RendezvousError(
-            f"{self.env.get(name, '')!r} {what} (read: {seen})",
+            f"{self.env.get(name, '')!r} {what} (read: {variables})",
             where=name,
             fix="start the ranks with srun; in a script submitted from inside a job, `unset ${!SLURM_STEP@}` before",
         )
@@ -208,12 +208,12 @@ class _Task:
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise ValueError("no number")
+        raise ValueError("not a number")
     return int(text)
 
 
 def _first_of_hostfile(path: str) -> str:
-    """First host of a file of hosts or host lists, separated by commas or lines; ``host*2`` are two tasks."""
+    """Return the first host of a host file. Its lines are host lists; ``host*2`` are two tasks."""
     try:
         words = Path(path).read_text().split()
         return expand(words[0].split("*")[0])[0]

@@ -1,6 +1,6 @@
-"""Why SLURM lets a job wait, in words.
+"""Explains SLURM's reason codes of pending jobs.
 
-Source: https://slurm.schedmd.com/job_reason_codes.html, its codes by name and, of the many limits, by their parts.
+Source: https://slurm.schedmd.com/job_reason_codes.html. Codes of limits are explained by the parts of their names.
 Pure. Must not know: jobs.
 """
 
@@ -9,45 +9,45 @@ from __future__ import annotations
 import re
 
 _CODES = {
-    "Resources": "what it asks for is not free yet",
+    "Resources": "the requested resources are not free yet",
     "Priority": "jobs of higher priority come first",
     "Dependency": "it waits for another job",
-    "DependencyNeverSatisfied": "the job that it waits for did not end well: it will never begin",
-    "BeginTime": "it may not begin before a certain time (after a requeue: a little later)",
-    "JobArrayTaskLimit": "no more of this array may run at a time (scheduler.array_parallelism)",
+    "DependencyNeverSatisfied": "the job that it waits for failed: it will never start",
+    "BeginTime": "it may not start before a certain time (after a requeue: a short delay)",
+    "JobArrayTaskLimit": "the array has its maximum of running elements (scheduler.array_parallelism)",
     "JobHeldUser": "held: scontrol release JOB",
-    "JobHeldAdmin": "held by the site's staff",
-    "JobHoldMaxRequeue": "held, as it was requeued too often",
-    "ReqNodeNotAvail": "a node that it needs is down, drained, reserved or in use",
-    "Reservation": "its reservation has not begun",
-    "ReservationDeleted": "its reservation is gone (scheduler.reservation)",
-    "NodeDown": "a node that it needs is down",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHoldMaxRequeue": "held, because it was requeued too often",
+    "ReqNodeNotAvail": "a required node is down, drained, reserved or in use",
+    "Reservation": "its reservation has not started",
+    "ReservationDeleted": "its reservation was deleted (scheduler.reservation)",
+    "NodeDown": "a required node is down",
     "Licenses": "no licence is free",
     "PartitionTimeLimit": "its time limit is above that of the partition (resources.time_limit)",
-    "PartitionNodeLimit": "its number of nodes is outside of what the partition allows, or nodes of it are down",
+    "PartitionNodeLimit": "the partition does not allow this number of nodes, or some of its nodes are down",
     "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition starts no jobs now",
-    "PartitionConfig": "it is against a limit of the partition",
-    "Constraints": "no node fulfils its constraints now (scheduler.constraint)",
-    "BadConstraints": "no node can ever fulfil what it asks for",
-    "DeadLine": "it cannot end before its deadline",
-    "Cleaning": "it is being cleaned up after its last execution",
-    "Prolog": "the site's prolog runs",
+    "PartitionInactive": "the partition does not start jobs now",
+    "PartitionConfig": "it violates a limit of the partition",
+    "Constraints": "no available node satisfies its constraints (scheduler.constraint)",
+    "BadConstraints": "no node can ever satisfy its constraints",
+    "DeadLine": "it cannot complete before its deadline",
+    "Cleaning": "its last execution is being cleaned up",
+    "Prolog": "the site's prolog is running",
     "InvalidAccount": "the account does not exist (scheduler.account)",
-    "AccountNotAllowed": "the partition does not take the account (scheduler.account)",
+    "AccountNotAllowed": "the partition does not accept the account (scheduler.account)",
     "InvalidQOS": "the QOS does not exist (scheduler.qos)",
-    "QOSNotAllowed": "the account or partition does not take the QOS (scheduler.qos)",
-    "QOSUsageThreshold": "the account has used too much for this QOS",
-    "MaxMemPerLimit": "more memory than allowed per CPU or node (resources.mem_per_node)",
+    "QOSNotAllowed": "the account or partition does not accept the QOS (scheduler.qos)",
+    "QOSUsageThreshold": "the account is above the usage threshold of this QOS",
+    "MaxMemPerLimit": "it requests more memory than allowed per CPU or node (resources.mem_per_node)",
     "BurstBufferResources": "no burst buffer is free",
     "BurstBufferStageIn": "data is being staged in",
-    "FedJobLock": "the clusters of the federation agree on who runs it",
-    "JobLaunchFailure": "it could not be launched: the site's staff may know why",
-    "AccountingPolicy": "it is against a limit of accounting",
-    "AssociationJobLimit": "your account has as many jobs as it may have",
+    "FedJobLock": "the clusters of the federation are deciding which of them runs it",
+    "JobLaunchFailure": "it could not be launched: ask the administrators",
+    "AccountingPolicy": "it violates a limit of accounting",
+    "AssociationJobLimit": "your account has reached its limit of jobs",
     "AssociationResourceLimit": "your account has reached a limit",
     "AssociationTimeLimit": "your account has reached its time limit",
-    "QOSJobLimit": "the QOS has as many jobs as it may have",
+    "QOSJobLimit": "the QOS has reached its limit of jobs",
     "QOSResourceLimit": "the QOS has reached a limit",
     "QOSTimeLimit": "the QOS has reached its time limit",
 }
@@ -71,15 +71,15 @@ _THINGS = {
 _THING = r"(?P<thing>Cpu|Node|Memory|Mem|GRES|SubmitJobs?|Jobs|WallDuration|Wall|Billing|License|Energy|BB|Unknown)"
 _OWNER = {"Assoc": "your account", "QOS": "the QOS"}
 _LIMITS = (
-    (rf"(Assoc|QOS)Grp{_THING}RunMinutes(Limit)?", "running jobs of {who} take all its minutes of {what}"),
+    (rf"(Assoc|QOS)Grp{_THING}RunMinutes(Limit)?", "running jobs of {who} use all its minutes of {what}"),
     (rf"(Assoc|QOS)Grp{_THING}Minutes(Limit)?", "{who} has used up its minutes of {what}"),
-    (rf"(Assoc|QOS)Grp{_THING}(Limit)?", "{who} is at its limit of {what}"),
-    (rf"(Assoc|QOS)Max{_THING}(PerUser)?(Limit)?", "you are at the limit of {what} that {who} sets"),
-    (rf"(Assoc|QOS)Max{_THING}MinutesPerJob(Limit)?", "it asks for more minutes of {what} than {who} allows a job"),
-    (rf"(Assoc|QOS)Max{_THING}PerJob(Limit)?", "it asks for more {what} than {who} allows a job"),
-    (rf"(Assoc|QOS)Max{_THING}PerNode(Limit)?", "it asks for more {what} on a node than {who} allows"),
-    (rf"(Assoc|QOS)Min{_THING}(NotSatisfied)?", "it asks for less {what} than {who} demands"),
-    (rf"()Max{_THING}PerAccount", "your account is at the limit of {what} that the QOS sets"),
+    (rf"(Assoc|QOS)Grp{_THING}(Limit)?", "{who} has reached its limit of {what}"),
+    (rf"(Assoc|QOS)Max{_THING}(PerUser)?(Limit)?", "you have reached the limit of {what} of {who}"),
+    (rf"(Assoc|QOS)Max{_THING}MinutesPerJob(Limit)?", "it requests more minutes of {what} than {who} allows per job"),
+    (rf"(Assoc|QOS)Max{_THING}PerJob(Limit)?", "it requests more {what} than {who} allows per job"),
+    (rf"(Assoc|QOS)Max{_THING}PerNode(Limit)?", "it requests more {what} per node than {who} allows"),
+    (rf"(Assoc|QOS)Min{_THING}(NotSatisfied)?", "it requests less {what} than {who} requires"),
+    (rf"()Max{_THING}PerAccount", "your account has reached the limit of {what} of the QOS"),
 )  # fmt: skip
 
 
@@ -89,22 +89,22 @@ _NEVER = frozenset(
         *("InvalidAccount", "AccountNotAllowed", "InvalidQOS", "QOSNotAllowed", "MaxMemPerLimit", "ReservationDeleted"),
         *("JobHoldMaxRequeue", "JobLaunchFailure", "QOSTimeLimit", "AssociationTimeLimit"),
     )
-)  # while the job, the partition and the limits are what they are
+)  # unless the job, the partition or the limits are changed
 _NEVER_OF_A_JOB = re.compile(r"(Assoc|QOS)(Max\w+Per(Job|Node)|MaxWall\w*|Min\w+)(Limit|NotSatisfied)?", re.IGNORECASE)
 
 
 def never_starts(reason: str) -> bool:
-    """Whether a job that waits for this reason will not start as it is: no end of other jobs changes anything.
+    """Whether a job pending for this reason can never start, whichever other jobs end.
 
     Args:
-        reason: the code, or what `explained` makes of it.
+        reason: the code, or the result of `explained`.
     """
     code = re.split("[:,]", reason, maxsplit=1)[0]
     return code in _NEVER or _NEVER_OF_A_JOB.fullmatch(code) is not None
 
 
 def explained(reason: str) -> str:
-    """The code with its meaning: ``Priority: jobs of higher priority come first``; what is no known code as it is."""
+    """Return the code with its meaning (``Priority: jobs of higher priority come first``); unknown codes unchanged."""
     code, comma, more = reason.partition(",")
     meaning = _CODES.get(code) or _limit(code)
     return f"{code}: {meaning}{comma}{more}" if meaning else reason

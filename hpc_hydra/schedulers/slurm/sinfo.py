@@ -1,6 +1,7 @@
-"""What SLURM says about the nodes of a partition: the facts of a cluster that no file describes. Pure.
+"""The nodes of SLURM's partitions, for clusters without a file in ``conf/system``. Pure.
 
-slurm.schedmd.com/sinfo.html; formats, never JSON, and exact groups (`-e`), or counts would read `8+`.
+Source: slurm.schedmd.com/sinfo.html. Uses a format, as JSON needs a plugin, and exact groups (`-e`): without them a
+count could be ``8+``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ class NodeKind:
     cpus: int
     memory: int  # MiB
     gpus: int
-    count: int | None = None  # nodes of it, whatever they do now; None: not told
+    count: int | None = None  # number of such nodes in any state; None if unknown
 
 
 @lru_cache(maxsize=4)
 def parse(text: str) -> tuple[NodeKind, ...]:
-    """Lines of `COMMAND`; a line that makes no sense is left out."""
+    """Parse the output of `COMMAND`; other lines are ignored."""
     found = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")]
@@ -47,7 +48,7 @@ def parse(text: str) -> tuple[NodeKind, ...]:
 
 
 def gpus(gres: str) -> int:
-    """Number of GPUs in a gres text: ``gpu:h100:4(S:0-1),nvme:1`` → 4."""
+    """Return the number of GPUs in a gres text: 4 for ``gpu:h100:4(S:0-1),nvme:1``."""
     total = 0
     for item in _split(gres):
         kind, *rest = item.split(":")
@@ -71,12 +72,12 @@ def _split(gres: str) -> Iterable[str]:
 
 
 def facts(kinds: Sequence[NodeKind], partition: str | None, *, with_gpus: bool = True) -> dict[str, Any]:
-    """System facts of a partition (the default one where None): of its smallest node, so that any node can serve.
+    """Return facts that hold for every node of a partition (None: the default one); empty if it is unknown.
 
-    ``with_gpus``: a partition that mixes nodes with and without GPUs is described by those with.
-    Empty where SLURM does not know the partition.
+    Args:
+        with_gpus: ignore nodes without GPUs if others have some.
     """
-    chosen = _meant(kinds, partition)
+    chosen = _selected(kinds, partition)
     if with_gpus and any(kind.gpus for kind in chosen):
         chosen = [kind for kind in chosen if kind.gpus]
     if not chosen:
@@ -89,19 +90,19 @@ def facts(kinds: Sequence[NodeKind], partition: str | None, *, with_gpus: bool =
 
 
 def largest(kinds: Sequence[NodeKind], partition: str | None) -> tuple[str, int] | None:
-    """The partition with the most nodes among those meant, and their number; None where SLURM does not tell it."""
+    """Return the largest of these partitions (None: the default one) and its number of nodes; None if unknown."""
     sizes: dict[str, int] = {}
-    for kind in _meant(kinds, partition):
+    for kind in _selected(kinds, partition):
         if kind.count is None:
             return None
         sizes[kind.partition] = sizes.get(kind.partition, 0) + kind.count
-    if not sizes or (partition and set(partition.split(",")) - set(sizes)):  # one that sinfo hides may be larger
+    if not sizes or (partition and set(partition.split(",")) - set(sizes)):  # a hidden partition may be larger
         return None
     return max(sizes.items(), key=lambda item: item[1])
 
 
-def _meant(kinds: Sequence[NodeKind], partition: str | None) -> list[NodeKind]:
-    asked = partition.split(",") if partition else ()  # SLURM takes several, and picks one
+def _selected(kinds: Sequence[NodeKind], partition: str | None) -> list[NodeKind]:
+    named = partition.split(",") if partition else ()  # SLURM accepts several, and chooses one
     if not partition and len({kind.partition for kind in kinds}) == 1:
         return list(kinds)
-    return [kind for kind in kinds if (kind.partition in asked if asked else kind.is_default)]
+    return [kind for kind in kinds if (kind.partition in named if named else kind.is_default)]

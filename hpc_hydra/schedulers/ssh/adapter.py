@@ -1,7 +1,7 @@
-"""Machines without a scheduler: a list of hosts that ssh reaches. The queue over them is in `queue`.
+"""Hosts without a scheduler, reached by ssh. The queue of runs over them is in `queue`.
 
-The job script runs where the launcher runs; its launch command (`launch`) starts one ssh a host, and there
-`agent` starts the ranks of that host. Options of ssh: man.openbsd.org/ssh, OpenSSH 7.4 to 10.
+The job script runs on the launcher's machine. Its launch command (`launch`) starts one ssh per host, and the `agent`
+there starts the ranks of the host. Options of ssh: man.openbsd.org/ssh, OpenSSH 7.4 to 10.
 Pure. Must not know: processes, sockets, the launcher.
 """
 
@@ -27,10 +27,10 @@ from hpc_hydra.schedulers.ssh import ranks
 from hpc_hydra.schedulers.ssh.ranks import HOSTS
 
 ENDS = "ssh_{host}.end.json"
-"""Name of the record of how ssh to a host ended."""
+"""File name of the record of how ssh to a host ended."""
 
 FIRST = ("-T", "-x", "-o", "BatchMode=yes")
-"""ssh takes the first value of an option: these cannot be overridden, those of `LAST` can."""
+"""ssh uses the first value of an option, so users can override `LAST`, but not these."""
 LAST = (
     *("-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes"),
@@ -47,7 +47,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
     executable = "ssh"
     kill_delay = 25.0
     setup_per_run = True
-    packs_by_launch_args = True  # they tell how hosts are reached
+    packs_by_launch_args = True  # they determine how hosts are reached
     host_ends = ENDS.format(host="*")
     lost_exit_code = 255  # ssh's own
     place = "hosts without a scheduler"
@@ -63,10 +63,10 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
 
     def check(self, request: Request) -> None:
         if not request.hosts:
-            raise PlanError("which hosts?", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
+            raise PlanError("is not set", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
         if request.nodes > len(request.hosts):
             raise PlanError(
-                f"a run needs {request.nodes} hosts, and there are {len(request.hosts)}: {' '.join(request.hosts)}",
+                f"a run needs {request.nodes} hosts, but there are {len(request.hosts)}: {' '.join(request.hosts)}",
                 where="resources.nodes",
                 fix=f"resources.nodes={len(request.hosts)} or less, or more scheduler.hosts",
             )
@@ -102,7 +102,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
         )
 
     def step_script(self, spec: JobSpec) -> str:
-        """Our starter on the hosts, cores and GPUs that the run is told; its standard input ends with the pack."""
+        """Starts the ranks on the hosts, cores and GPUs of the run. Its standard input closes when the packer ends."""
         request = task_request(spec.plan)
         before = [*list(_hosts_of_the_run(request))[:-1], f'[ -z "${{3-}}" ] || export {envvars.LIFELINE}=1']
         own = SchedulerLines(self.name, "$$", before=before)
@@ -117,19 +117,19 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
         ]
 
     def typed_per_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
-        """torchrun on each node, where the rendezvous is ``static``: pytorch.org/docs/stable/elastic/run.html."""
+        """For ``rendezvous=static``, torchrun on each node: pytorch.org/docs/stable/elastic/run.html."""
         plan = spec.plan
         if plan.rendezvous.name != "static":
             return []
-        request, meet = plan.request, plan.rendezvous
-        port = meet.port or (meet.port_range[0] if meet.port_range else STATIC_PORT)
+        request, settings = plan.request, plan.rendezvous
+        port = settings.port or (settings.port_range[0] if settings.port_range else STATIC_PORT)
         hosts = request.hosts[: request.nodes]
         python = spec.python
         torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
         commands = []
         for node, host in enumerate(hosts):
             argv = [torchrun, f"--nproc_per_node={request.procs_per_node}", f"--nnodes={request.nodes}"]
-            argv += [f"--node_rank={node}", f"--master_addr={meet.master_addr or plain(hosts[0])}"]
+            argv += [f"--node_rank={node}", f"--master_addr={settings.master_addr or plain(hosts[0])}"]
             argv += [f"--master_port={port}", *(() if is_python else ("--no-python",))]
             commands.append((host, " ".join(quote(word) for word in [*argv, *words])))
         return commands
@@ -144,12 +144,12 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
 
 
 def options(request: Request) -> list[str]:
-    """Options of ssh that the user gives (``scheduler.launch_extra``). Raises `PlanError` naming the key."""
+    """Return the user's options of ssh (``scheduler.launch_extra``). Raises `PlanError` naming the key."""
     words: list[str] = []
     for name, value in request.submit_args:
         if (name, value) not in request.launch_args:
             raise PlanError(
-                "there is no submit command on hosts without a scheduler",
+                "hosts without a scheduler have no submit command",
                 where=f"scheduler.submit_extra.{name}",
                 fix=f"scheduler.launch_extra.{name}=… for an option of ssh",
             )
@@ -157,60 +157,60 @@ def options(request: Request) -> list[str]:
         key = f"scheduler.launch_extra.{name}"
         if name not in (*_VALUES, *_FLAGS):
             raise PlanError(
-                f"{name!r} is no option of ssh that can be given here",
+                f"{name!r} is not a supported option of ssh",
                 where=key,
                 fix="one letter (F, i, J, l, o, p …), or better a `Host` section in ~/.ssh/config",
             )
         if (value is None) != (name in _FLAGS):
             raise PlanError(
-                f"-{name} {'stands alone' if name in _FLAGS else 'needs a value'}", where=key, fix="man ssh"
+                f"-{name} {'takes no value' if name in _FLAGS else 'needs a value'}", where=key, fix="man ssh"
             )
         words += [f"-{name}"] if value is None else [f"-{name}", value]
     return words
 
 
 def ssh_command(host: str, options: Sequence[str], remote: str) -> list[str]:
-    """argv that runs the shell text ``remote`` on ``host``, as the user's own ssh configuration reaches it."""
+    """Return the command that runs the shell text ``remote`` on ``host``, by the user's ssh configuration."""
     return ["ssh", *FIRST, *options, *LAST, "--", host, remote]
 
 
 def agent_command(python: str, variables: Mapping[str, str]) -> str:
-    """Shell text that starts our process on a host, readable for any login shell; all else goes through its input."""
+    """Return shell text that starts our agent, for any login shell; all else is sent to its standard input."""
     words = [f"{name}={value}" for name, value in variables.items()]
     return shlex.join([*(["env", *words] if words else []), python, "-m", "hpc_hydra.node", "host"])
 
 
 def plain(host: str) -> str:
-    """A host's name without the user: ``me@node01`` is ``node01``."""
+    """Return a host's name without the user: ``node01`` for ``me@node01``."""
     return host.rpartition("@")[2]
 
 
-def explain(host: str, code: int, said: str, python: str) -> tuple[str, str]:
-    """Why nothing began on a host: what is wrong and what to do, from what ssh and the shell there said."""
-    last = (said.strip().splitlines() or [f"exit code {code}, and no word"])[-1].strip()
+def explain(host: str, code: int, output: str, python: str) -> tuple[str, str]:
+    """Return why the agent did not start on a host, and what to do, from the output of ssh and of the shell there."""
+    last = (output.strip().splitlines() or [f"exit code {code}, without a message"])[-1].strip()
     try_it = f"ssh -o BatchMode=yes {host} true"
     for pattern, what, fix in (
         (r"Host key verification failed|host key is known|IDENTIFICATION HAS CHANGED",
-         "its host key is not known here, or has changed", f"`ssh {host}` once by hand, and look at the key"),
+         "its host key is unknown here, or has changed", f"`ssh {host}` once by hand, and check the key"),
         (r"Permission denied|Too many authentication failures|no mutual signature",
-         "ssh is not let in without a password", f"a key: `ssh-copy-id {host}`, `ssh-add`; until `{try_it}` works"),
+         "ssh cannot log in without a password", f"a key: `ssh-copy-id {host}`, `ssh-add`; until `{try_it}` works"),
         (r"Could not resolve hostname|Name or service not known",
          "its name cannot be resolved", "the right name in scheduler.hosts, or a `Host` section in ~/.ssh/config"),
         (r"timed out|refused|No route to host|unreachable|Connection (closed|reset)|kex_exchange|not responding",
          "it cannot be reached by ssh", f"`{try_it}`; take it out of scheduler.hosts while it is down"),
         (r"No module named|ModuleNotFoundError",
-         f"{python} there does not find hpc_hydra", "install it there, or in a directory that all hosts share"),
+         f"{python} does not find hpc_hydra there", "install it there, or in a directory shared by all hosts"),
         (r"No such file or directory|[Nn]ot found|Permission denied|Exec format",
          f"{python} cannot be started there", "the same Python on all hosts, or launch.python=PATH"),
     ):  # fmt: skip
         is_shell = what.startswith(python)
-        if re.search(pattern, said) and (is_shell or code == 255):
+        if re.search(pattern, output) and (is_shell or code == 255):
             return f"{what} ({last})", fix
     return f"nothing was started: {last}", f"`{try_it}`"
 
 
 def _hosts_of_the_run(request: Request) -> Iterator[str]:
-    yield f'{HOSTS}="${{2-}}"  # of this run; where none are named, the first of the list'
+    yield f'{HOSTS}="${{2-}}"  # hosts of this run; default: the first of the list'
     yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(request.hosts[: request.nodes]))}'
     yield f"export {HOSTS}"
     yield f'[ "${{3-}}" != lifeline ] || export {envvars.LIFELINE}=1'

@@ -1,6 +1,6 @@
-"""The connection to one host: what its ranks print, what its `hpc_hydra.schedulers.ssh.agent` tells, what it is told.
+"""The connection to one host: the output of its ranks, the reports of its agent, commands to the agent.
 
-Must not know: other hosts, what is to be done when one ends.
+Must not know: other hosts, what happens when one ends.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import IO, Any
 
 from hpc_hydra.schedulers.ssh.agent import MARK, Order
 
-_KEPT = 1 << 16  # bytes of what is said before the start, for error messages
+_KEPT = 1 << 16  # bytes of output before the start, kept for error messages
 Explain = Callable[["Link", int, str], tuple[str, str]]
 
 
 class Link:
-    """One ssh. Reading and writing never block; output goes to this process's own streams."""
+    """One ssh process. Reading and writing never block. Output goes to this process's own streams."""
 
     def __init__(self, host: str, process: subprocess.Popen[bytes], order: Order, prefix: bytes) -> None:
         assert process.stdin is not None
@@ -31,10 +31,10 @@ class Link:
         self.outgoing = order.line()
         self.is_started = False
         self.is_over = False
-        self.closed = 0  # of its two streams
+        self.closed = 0  # number of closed output streams
         self._mark = MARK + order.word.encode() + b" "
         self._tails = {1: b"", 2: b""}
-        self._before = b""  # what ssh, and the login shell there, said before our process began
+        self._before = b""  # output of ssh and of the login shell before the agent started
         self._ended: tuple[int, str | None] | None = None
 
     @property
@@ -43,30 +43,30 @@ class Link:
         return any(self._tails.values())
 
     def take(self, stream: Any, data: bytes) -> None:
-        """What came from the host on one of its two streams."""
+        """Handle output of the host from one of its two streams."""
         number = 1 if stream is self.process.stdout else 2
         data = self._tails[number] + data
         if number == 2:
-            data = self._told(data)
+            data = self._without_reports(data)
         if self.prefix or not self.is_started:
             lines, newline, self._tails[number] = data.rpartition(b"\n")
             data = lines + newline
         else:
             self._tails[number] = b""
             at = data.rfind(MARK) if number == 2 else -1
-            if at >= 0 and b"\n" not in data[at:]:  # maybe the beginning of what is told
+            if at >= 0 and b"\n" not in data[at:]:  # maybe the beginning of a report
                 data, self._tails[number] = data[:at], data[at:]
         self._show(number, data)
 
     def flush(self) -> None:
-        """Show an unfinished line, of a progress bar for example."""
+        """Print an unfinished line, such as that of a progress bar."""
         for number, tail in self._tails.items():
             if tail and not (MARK in tail and not self.is_over):
                 self._tails[number] = b""
                 self._show(number, tail)
 
-    def _told(self, data: bytes) -> bytes:
-        """Take out what our process there tells."""
+    def _without_reports(self, data: bytes) -> bytes:
+        """Handle the reports of the agent; return the other output."""
         while (at := data.find(self._mark)) >= 0 and (end := data.find(b"\n", at)) >= 0:
             what = json.loads(data[at + len(self._mark) : end])
             before, data = data[:at], data[end + 1 :]
@@ -93,33 +93,33 @@ class Link:
                 view = view[os.write(number, view) :]
             except BlockingIOError:
                 select.select([], [number], [])
-            except OSError:  # the console has gone; the ranks go on
+            except OSError:  # the console is gone; the ranks continue
                 return
 
     def write(self) -> None:
-        """Send what is waiting, as far as it goes."""
+        """Send as much of `outgoing` as possible."""
         try:
             while self.outgoing:
                 self.outgoing = self.outgoing[os.write(self.stdin.fileno(), self.outgoing) :]
         except BlockingIOError:
             return
-        except (OSError, ValueError):  # it has ended
+        except (OSError, ValueError):  # ssh has ended
             self.outgoing = b""
 
     def kill(self) -> None:
-        """End the connection; our process there notices."""
+        """Close the connection, which ends the agent."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
 
     def end(self, explain: Explain) -> tuple[int, str | None, str | None]:
-        """Exit code; where it is no rank's end, what is wrong, and what to do about it."""
+        """Return the exit code and, if it is not that of ranks, what is wrong and what to do."""
         if self._ended is not None:
             code, reason = self._ended
             return code, reason, None
         code = self.process.returncode
         code = 128 - code if code < 0 else code or 255
-        said = self._before.decode("utf-8", "replace")
+        output = self._before.decode("utf-8", "replace")
         if not self.is_started:
-            what, fix = explain(self, code, said)
+            what, fix = explain(self, code, output)
             return code, what, fix
-        return 255, "the connection was lost, and with it the ranks there", "look at the host; hpc-hydra resume"
+        return 255, "the connection to its ranks was lost", "check the host; hpc-hydra resume"

@@ -1,10 +1,10 @@
-"""The launch command of ``scheduler=ssh``: one ssh a host, all at once; `agent` starts the ranks there.
+"""The launch command of ``scheduler=ssh``: one ssh per host, all at once; `agent` starts the ranks there.
 
     python -m hpc_hydra.node ssh --procs N [--cpus-per-proc C] [--option WORD]… [--setup LINE]… [--slices "S S"]
         -- command args…
 
-Output comes here, of several hosts each line with its host's name. One host that fails, a signal, the end of the
-launcher or of the job script stops all hosts. Must not know: what the command does.
+Their output is printed here; with several hosts each line begins with the host. All hosts are stopped when one fails,
+on a signal, and when the launcher or the job script ends. Must not know: what the command does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hpc_hydra.schedulers.ssh.agent import Order
 from hpc_hydra.schedulers.ssh.connection import Link
 from hpc_hydra.schedulers.ssh.ranks import HOSTS, NODE
 
-BEAT = 15.0  # seconds between two signs of life
+BEAT = 15.0  # seconds between two keep-alive messages
 _OF_THIS_MACHINE = frozenset(
     {
         "HOME",
@@ -73,7 +73,7 @@ _KINDS = ("SSH_", "XDG_", "DBUS_", "BASH_FUNC_", "VSCODE_")
 
 
 def ssh(argv: Sequence[str]) -> int:
-    """Returns the exit code of the host that failed first, 0 where none did, 128+n when told to stop by signal n."""
+    """Return the exit code of the first host that failed, 0 if none did, or 128+n after stop signal n."""
     options, command = _parse(argv)
     hosts = [host for host in os.environ.get(HOSTS, "").split(",") if host]
     if not hosts:
@@ -88,9 +88,11 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node ssh", allow_abbrev=False)
     parser.add_argument("--procs", type=int, required=True)
     parser.add_argument("--cpus-per-proc", type=int, default=None)
-    parser.add_argument("--option", action="append", default=[], help="a word for ssh's command line")
-    parser.add_argument("--setup", action="append", default=[], help="a line of shell, before the ranks of each host")
-    parser.add_argument("--slices", default="", help="for each host what of it is the run's")
+    parser.add_argument("--option", action="append", default=[], help="an argument of ssh")
+    parser.add_argument(
+        "--setup", action="append", default=[], help="a shell line to run on each host before its ranks"
+    )
+    parser.add_argument("--slices", default="", help="the run's slice of each host")
     options, command = parse_with_command(parser, argv)
     if options.procs < 1:
         parser.error(f"--procs: {options.procs} is less than 1")
@@ -98,7 +100,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def forwarded(env: Mapping[str, str]) -> dict[str, str]:
-    """What of the job script's environment the ranks get: all but what belongs to this machine, or to another job."""
+    """Return the variables that ranks inherit: all but those of this machine and of other jobs."""
     ours = {name: value for name, value in env.items() if name.startswith(envvars.PREFIX) and name != envvars.LIFELINE}
     return ours | {
         name: value
@@ -108,7 +110,7 @@ def forwarded(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def command_on(host_rank: int, options: argparse.Namespace, command: Sequence[str]) -> list[str]:
-    """What a host is to run: the setup lines, then the starter of its ranks."""
+    """Return the command of a host: the setup lines, then the launch of its ranks."""
     argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", str(options.procs)]
     argv += ["--first-rank", str(host_rank * options.procs)]
     if options.cpus_per_proc is not None:
@@ -120,7 +122,7 @@ def command_on(host_rank: int, options: argparse.Namespace, command: Sequence[st
 
 
 def real_name(host: str, options: Sequence[str]) -> str:
-    """The host's name or address as ssh's configuration has it: other nodes do not know our aliases."""
+    """Return the host's name or address from ssh's configuration: other nodes do not know the user's aliases."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             ["ssh", *options, "-G", "--", host],
@@ -134,7 +136,7 @@ def real_name(host: str, options: Sequence[str]) -> str:
 
 
 class _Session:
-    """The hosts of one run, from their start to the end of the last."""
+    """The connections to the hosts of one run."""
 
     def __init__(self, options: argparse.Namespace, command: Sequence[str], hosts: Sequence[str]) -> None:
         self.options, self.command, self.hosts = options, command, hosts
@@ -145,7 +147,7 @@ class _Session:
         self.stopped = False
 
     def begin(self) -> None:
-        """Start all. Signals are noted from here on."""
+        """Connect to all hosts. Signals are handled from here on."""
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for number in (*STOP, *WARN):
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -182,7 +184,7 @@ class _Session:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # a Ctrl-C of the terminal is for us: the hosts are told
+            start_new_session=True,  # Ctrl-C signals only this process, which forwards it
             preexec_fn=partial(die_with_parent, os.getpid()),
         )
         link = Link(host, process, order, prefix=f"{host}: ".encode() if len(self.hosts) > 1 else b"")
@@ -195,14 +197,14 @@ class _Session:
         self._write(link)
 
     def run(self) -> int:
-        """Until all have ended."""
+        """Wait for the end of all hosts; return the exit code."""
         beat = time.monotonic() + BEAT
         while any(not link.is_over for link in self.links):
             now = time.monotonic()
             if now >= beat:
                 beat = now + BEAT
                 for link in self.links:
-                    self._say(link, b"alive\n")
+                    self._send(link, b"alive\n")
             if self.kill_at is not None and now >= self.kill_at:
                 for link in self.links:
                     link.kill()
@@ -210,7 +212,7 @@ class _Session:
             waits = [beat - now, *([self.kill_at - now] if self.kill_at else []), *([0.1] if self._unfinished else [])]
             ready = self.selector.select(max(0.0, min(waits)))
             out = [link.process.stdout for link in self.links]
-            for key, _ in sorted(ready, key=lambda one: one[0].fileobj in out):  # starts are told on the other stream
+            for key, _ in sorted(ready, key=lambda one: one[0].fileobj in out):  # stderr first: it reports the start
                 key.data(key.fileobj)
             if not ready:
                 for link in self.links:
@@ -221,12 +223,12 @@ class _Session:
     def _unfinished(self) -> bool:
         return any(link.has_tail for link in self.links)
 
-    # what comes
+    # input
 
     def _signalled(self, reader: int) -> None:
         for number in os.read(reader, 64):
             if number in WARN:
-                self._tell_all(number)
+                self._signal_all(number)
             elif number in STOP:
                 self._stop(number)
 
@@ -235,7 +237,7 @@ class _Session:
             if os.read(stdin, 64):
                 return
         self.selector.unregister(stdin)
-        print("hpc_hydra: the launcher has gone: the run is ended", file=sys.stderr, flush=True)
+        print("hpc_hydra: the launcher is gone: stopping the run", file=sys.stderr, flush=True)
         self._stop(signal.SIGTERM)
 
     def _output(self, link: Link, stream: Any) -> None:
@@ -264,16 +266,16 @@ class _Session:
         self.code = code
         if reason is not None:
             print(f"hpc_hydra: {link.host}: {reason}" + (f"\n  Try: {fix}" if fix else ""), file=sys.stderr, flush=True)
-            self._write_down(link.host, code, reason)
+            self._record(link.host, code, reason)
         self._stop(signal.SIGTERM, failed=True)
 
     @staticmethod
-    def _explain(link: Link, code: int, said: str) -> tuple[str, str]:
-        return explain(link.host, code, said, sys.executable)
+    def _explain(link: Link, code: int, output: str) -> tuple[str, str]:
+        return explain(link.host, code, output, sys.executable)
 
     @staticmethod
-    def _write_down(host: str, code: int, reason: str) -> None:
-        """Where the outcome of the run is made from, as a rank's end that no rank could write."""
+    def _record(host: str, code: int, reason: str) -> None:
+        """Record the failure for the outcome of the run, in place of the ranks of the host."""
         with contextlib.suppress(HpcHydraError, OSError):
             attempt = Attempt.read(os.environ)
             directory = attempt.paths(attempt.record()).attempt(attempt.name)
@@ -281,28 +283,28 @@ class _Session:
             end = RankEnd(rank=-1, host=host, exit_code=code, ended=time.time(), error=f"{host}: {reason}")
             write_json(Path(directory, ENDS.format(host=plain(host))), to_json(end))
 
-    # what goes
+    # output
 
     def _stop(self, signum: int, *, failed: bool = False) -> None:
         self.code = self.code or 128 + signum
         self.kill_at = self.kill_at or time.monotonic() + GRACE + 5
         self.stopped = True
-        self._tell_all(signum)
+        self._signal_all(signum)
         for link in self.links:
             if not link.is_started:
                 link.kill()
 
-    def _tell_all(self, signum: int) -> None:
+    def _signal_all(self, signum: int) -> None:
         for link in self.links:
-            self._say(link, f"signal {int(signum)}\n".encode())
+            self._send(link, f"signal {int(signum)}\n".encode())
 
-    def _say(self, link: Link, data: bytes) -> None:
+    def _send(self, link: Link, data: bytes) -> None:
         if not link.is_over:
             link.outgoing += data
             self._write(link)
 
     def _write(self, link: Link, _: Any = None) -> None:
-        """As much as goes; the rest when it can."""
+        """Send as much as possible; the rest when the stream is writable."""
         link.write()
         registered = link.stdin in self.selector.get_map() if not link.stdin.closed else False
         if link.outgoing and not registered:

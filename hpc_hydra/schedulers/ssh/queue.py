@@ -1,7 +1,7 @@
-"""A queue over hosts that ssh reaches: each run gets hosts of its own, and waits until they are free.
+"""A queue over hosts reached by ssh: each run gets hosts of its own, and waits until they are free.
 
-The scripts run on this machine, as those of `local_queue` do; their standard input ends when this process does, which
-is how the hosts learn of it. Must not know: Hydra, what a run computes.
+The scripts run on this machine, as those of `local.queue`. Their standard input closes when this process ends, and they
+stop their hosts. Must not know: Hydra, what a run computes.
 """
 
 from __future__ import annotations
@@ -23,35 +23,34 @@ from hpc_hydra.schedulers.ssh.adapter import explain, options, ssh_command
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 32  # hosts that are tried at the same time
+AT_ONCE = 32  # hosts that are checked concurrently
 ANSWER = 60.0  # seconds
 UNREACHABLE = 255  # ssh's own exit code
 
 
 class SshSubmitter(LocalSubmitter):
-    """Starts runs in the order of submission, as many at once as there are hosts for."""
+    """Starts runs in the order of submission, as soon as enough hosts are free."""
 
-    _stdin = subprocess.PIPE  # our end of it closes with this process, whatever ends it
+    _stdin = subprocess.PIPE  # closes with this process, however it ends
 
     def __init__(self, adapter: Scheduler) -> None:
         super().__init__(adapter)
         self._busy: set[str] = set()
         self._reached: set[tuple[str, ...]] = set()
-        self._gone: dict[str, str] = {}  # host that was lost → why
+        self._lost: dict[str, str] = {}  # lost host → why
 
     def check(self, request: Request) -> None:
-        """Also whether all hosts can be reached, once. Raises `SchedulerError` that names those that cannot."""
+        """Also check once that all hosts are reachable. Raises `SchedulerError` naming those that are not."""
         capability_checks.check(self.adapter, request)
         if shutil.which(self.adapter.executable) is None:
             raise commands.not_here(self.adapter.executable)
         words = options(request)
         new = [host for host in request.hosts if (host, *words) not in self._reached]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            said = list(pool.map(lambda host: unreachable(host, words), new))
-        wrong = [why for why in said if why is not None]
-        if wrong:
+            errors = [why for why in pool.map(lambda host: unreachable(host, words), new) if why is not None]
+        if errors:
             raise SchedulerError(
-                "; ".join(f"{host}: {what}" for host, what, _ in wrong), where="scheduler.hosts", fix=wrong[0][2]
+                "; ".join(f"{host}: {what}" for host, what, _ in errors), where="scheduler.hosts", fix=errors[0][2]
             )
         self._reached.update((host, *words) for host in new)
 
@@ -59,10 +58,10 @@ class SshSubmitter(LocalSubmitter):
         return LocalShare()
 
     def _free(self, request: Request) -> list[str]:
-        return [host for host in request.hosts if host not in self._busy and host not in self._gone]
+        return [host for host in request.hosts if host not in self._busy and host not in self._lost]
 
     def _run_to_its_end(self, run: LocalRun) -> JobStatus:
-        """A run that lost a connection: hosts of it that do not answer any more get no further runs."""
+        """After a lost connection, unreachable hosts of the run get no further runs."""
         status = super()._run_to_its_end(run)
         if status.exit_code != UNREACHABLE or run.stopped is not None:
             return status
@@ -70,19 +69,19 @@ class SshSubmitter(LocalSubmitter):
         with ThreadPoolExecutor(AT_ONCE) as pool:
             lost = [why for why in pool.map(lambda host: unreachable(host, words), run.hosts) if why is not None]
         for host, what, _ in lost:
-            log.warning("%s: %s; no further runs go there", host, what)
+            log.warning("%s: %s; it gets no further runs", host, what)
         with self._changed:
-            self._gone.update({host: what for host, what, _ in lost})
+            self._lost.update({host: what for host, what, _ in lost})
         return status
 
     def _start_those_that_fit(self) -> None:
         for run in list(self._waiting):
             request = run.spec.plan.request
-            left = [host for host in request.hosts if host not in self._gone]
+            left = [host for host in request.hosts if host not in self._lost]
             if request.nodes > len(left):
                 self._waiting.remove(run)
-                lost = "; ".join(f"{host}: {why}" for host, why in self._gone.items() if host in request.hosts)
-                why = f"it needs {request.nodes} hosts, and {len(left)} are left ({lost})"
+                lost = "; ".join(f"{host}: {why}" for host, why in self._lost.items() if host in request.hosts)
+                why = f"it needs {request.nodes} hosts, but {len(left)} are left ({lost})"
                 run.status = JobStatus(State.FAILED, "FAILED", exit_code=1, reason=why)
         super()._start_those_that_fit()
 
@@ -105,13 +104,13 @@ class SshSubmitter(LocalSubmitter):
 
     @staticmethod
     def _exit(code: int) -> tuple[int, int | None]:
-        """What was killed was killed on a host: the script only says so."""
+        """The script passes on the exit code of a host: 128+n if a rank was killed there by signal n."""
         code = 128 - code if code < 0 else code
         return code, code - 128 if 128 < code < 128 + 64 else None
 
 
 def unreachable(host: str, words: list[str]) -> tuple[str, str, str] | None:
-    """None where ssh reaches the host; else its name, what is wrong, and what to do."""
+    """Return None if ssh reaches the host; else its name, what is wrong, and what to do."""
     answer = commands.run(ssh_command(host, words, "exit 0"), env=cleaned(os.environ), timeout=ANSWER)
     if answer.code == 0:
         return None

@@ -1,4 +1,4 @@
-"""Who a rank on a host that ssh reaches is, from the variables that our own ``ssh`` and ``host`` set for it. Pure."""
+"""The rank of a process on a host reached by ssh, from variables set by our `launch` and `agent`. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hpc_hydra.schedulers.local_base import run_id
 from hpc_hydra.schedulers.task_variables import number
 
 NODE, HOSTS = f"{envvars.PREFIX}SSH_NODE", f"{envvars.PREFIX}SSH_HOSTS"
-"""What tells a rank its node and the hosts of its run."""
+"""The index of a rank's host, and the hosts of its run."""
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo | None:
-    """The rank that this process is; None where it is none.
+    """Return the rank of this process; None if it is not a rank.
 
     Raises:
-        RendezvousError: variables are missing, malformed or contradict each other.
+        RendezvousError: variables are missing, malformed or contradictory.
     """
     if NODE not in env or RANK not in env:
         return None

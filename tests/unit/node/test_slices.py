@@ -78,7 +78,7 @@ def test_cores_are_bound_only_where_it_is_known_which_are_the_job_s() -> None:
 @pytest.mark.parametrize(
     ("word", "gpus", "said"),
     [
-        ("0/4:0/1", "0,1", "count on 4 GPUs of it: CUDA_VISIBLE_DEVICES=0,1"),
+        ("0/4:0/1", "0,1", "need 4 GPUs, but CUDA_VISIBLE_DEVICES=0,1"),
         ("0/2:0/1", "0,1,2", "which 2 of the 3 GPUs"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_running_job_has_no_exit_code() -> None:
 
 def test_the_queue_tells_reason_and_estimated_start() -> None:
     said = SLURM.parse_status(["squeue"], "2_0|PENDING|0|2026-11-28T02:48:47|Resources\n2_1|PENDING|0|N/A|Priority\n")
-    assert said["2_0"].reason == "Resources: what it asks for is not free yet"
+    assert said["2_0"].reason == "Resources: the requested resources are not free yet"
     assert said["2_0"].start is not None
     assert (said["2_1"].reason, said["2_1"].start) == ("Priority: jobs of higher priority come first", None)
 
@@ -110,21 +110,21 @@ def test_the_queue_tells_reason_and_estimated_start() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("QOSMaxJobsPerUserLimit", "you are at the limit of running jobs that the QOS sets"),
-        ("QOSMaxCpuPerUserLimit", "you are at the limit of CPUs that the QOS sets"),
-        ("AssocMaxJobsLimit", "you are at the limit of running jobs that your account sets"),
-        ("AssocGrpCpuLimit", "your account is at its limit of CPUs"),
+        ("QOSMaxJobsPerUserLimit", "you have reached the limit of running jobs of the QOS"),
+        ("QOSMaxCpuPerUserLimit", "you have reached the limit of CPUs of the QOS"),
+        ("AssocMaxJobsLimit", "you have reached the limit of running jobs of your account"),
+        ("AssocGrpCpuLimit", "your account has reached its limit of CPUs"),
         ("AssocGrpCPUMinutesLimit", "your account has used up its minutes of CPUs"),
         (
             "AssocGrpGRESRunMinutes",
-            "running jobs of your account take all its minutes of GPUs or other generic resources",
+            "running jobs of your account use all its minutes of GPUs or other generic resources",
         ),
-        ("QOSGrpNodeLimit", "the QOS is at its limit of nodes"),
-        ("QOSMaxWallDurationPerJobLimit", "it asks for more time (resources.time_limit) than the QOS allows a job"),
-        ("QOSMaxMemoryPerNode", "it asks for more memory on a node than the QOS allows"),
-        ("AssocMaxCpuMinutesPerJobLimit", "it asks for more minutes of CPUs than your account allows a job"),
-        ("QOSMinGRES", "it asks for less GPUs or other generic resources than the QOS demands"),
-        ("MaxGRESPerAccount", "your account is at the limit of GPUs or other generic resources that the QOS sets"),
+        ("QOSGrpNodeLimit", "the QOS has reached its limit of nodes"),
+        ("QOSMaxWallDurationPerJobLimit", "it requests more time (resources.time_limit) than the QOS allows per job"),
+        ("QOSMaxMemoryPerNode", "it requests more memory per node than the QOS allows"),
+        ("AssocMaxCpuMinutesPerJobLimit", "it requests more minutes of CPUs than your account allows per job"),
+        ("QOSMinGRES", "it requests less GPUs or other generic resources than the QOS requires"),
+        ("MaxGRESPerAccount", "your account has reached the limit of GPUs or other generic resources of the QOS"),
         ("PartitionTimeLimit", "its time limit is above that of the partition (resources.time_limit)"),
         ("Dependency", "it waits for another job"),
     ],
@@ -137,7 +137,7 @@ def test_why_a_job_waits_is_said_in_words(reason: str, words: str) -> None:
     ("reason", "said"),
     [
         ("JobArrayTaskLimit", ""),
-        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: the job that it waits for did not end well"),
+        ("DependencyNeverSatisfied", "DependencyNeverSatisfied: the job that it waits for failed"),
         ("OutOfMemory", "OutOfMemory"),
     ],
 )
@@ -148,7 +148,7 @@ def test_why_a_cancelled_job_had_waited_is_not_why_it_ended(reason: str, said: s
 
 def test_what_is_said_beside_a_reason_is_kept() -> None:
     said = SLURM.parse_status(["squeue"], "7|PENDING|0|N/A|ReqNodeNotAvail, UnavailableNodes:n[1-3]")["7"].reason
-    meaning = "a node that it needs is down, drained, reserved or in use"
+    meaning = "a required node is down, drained, reserved or in use"
     assert said == f"ReqNodeNotAvail: {meaning}, UnavailableNodes:n[1-3]"
 
 

@@ -64,13 +64,13 @@ def test_no_further_run_goes_to_a_host_that_is_lost(bench: Bench, caplog: pytest
     said = bench.ended(bench.submit(*range(8)))
     assert [one.state for one in said].count(State.FAILED) == 1
     assert bench.at.count("b") == 1 and set(bench.at) <= set(HOSTS)
-    assert "b: it cannot be reached by ssh; no further runs go there" in caplog.text
+    assert "b: it cannot be reached by ssh; it gets no further runs" in caplog.text
 
 
 def test_a_run_that_needs_it_fails_by_name_and_others_go_on(bench: Bench) -> None:
     first, second = bench.ended(bench.submit(0, 1, nodes=3))
     assert (first.state, first.exit_code, second.state) == (State.FAILED, 255, State.FAILED)
-    assert second.reason == "it needs 3 hosts, and 2 are left (b: it cannot be reached by ssh)"
+    assert second.reason == "it needs 3 hosts, but 2 are left (b: it cannot be reached by ssh)"
     assert bench.at == ["a,b,c"]
     (later,) = bench.ended(bench.submit(2, nodes=3))  # a further batch
     assert "2 are left" in later.reason
