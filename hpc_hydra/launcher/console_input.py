@@ -19,7 +19,8 @@ from typing import Any
 
 from hpc_hydra import interfaces
 from hpc_hydra.records import console_input
-from hpc_hydra.records.console_input import ACCEPTED
+from hpc_hydra.records.console_input import ACCEPTED, NAME
+from hpc_hydra.ui.progress import complain
 
 _BLOCK = 1 << 16
 _TICK = 0.2  # seconds between two checks whether this process is in the foreground of its terminal
@@ -39,20 +40,27 @@ class ConsoleInput:
         self._lock = threading.Lock()  # held by whoever reads standard input
         self._read, self._write = -1, -1
         self._over = False
+        self._client = b""  # the process that has the input
+        self._is_terminal = _has_input() and os.isatty(0)
 
     def __enter__(self) -> ConsoleInput:
-        if not _has_input():
-            return self
+        if _has_input():
+            try:
+                self._listen()
+            except OSError as error:
+                complain(f"note: standard input is not passed on: {error}")
+        return self
+
+    def _listen(self) -> None:
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
-        self._listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
-        self._read, self._write = os.pipe2(os.O_CLOEXEC)
-        addresses = tuple(interfaces.addresses().values())
-        port = self._listener.getsockname()[1]
+        listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        addresses, port = tuple(interfaces.addresses().values()), listener.getsockname()[1]
         here = console_input.ConsoleInput(socket.gethostname(), addresses, port, self._token.decode())
         console_input.offer(self.sweep, here)
-        threading.Thread(target=self._serve, args=(self._listener,), daemon=True).start()
-        return self
+        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        self._listener = listener
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         if self._listener is not None:
@@ -67,48 +75,63 @@ class ConsoleInput:
 
     def _serve(self, listener: socket.socket) -> None:
         with listener, suppress(OSError):
+            connection: socket.socket | None = None
             while True:
                 waiting: list[Any] = [listener, self._read]
-                ready = select.select(waiting, [], [])[0]
-                if self._read in ready:
+                if connection is None and self._read in select.select(waiting, [], [])[0]:
                     return
-                connection, _ = listener.accept()
-                with connection, suppress(OSError):
-                    if self._is_rank_0(connection):
-                        self._pass_on(connection)
+                connection = connection or self._accepted(listener)
+                if connection is not None:
+                    with connection:
+                        connection = self._pass_on(connection, listener)
 
-    def _is_rank_0(self, connection: socket.socket) -> bool:
-        connection.settimeout(_PATIENCE)
-        given = b""
-        while len(given) < len(self._token) and (more := connection.recv(len(self._token) - len(given))):
-            given += more
-        if not secrets.compare_digest(given, self._token):
-            return False
-        connection.sendall(ACCEPTED)
-        connection.settimeout(None)
-        return True
+    def _accepted(self, listener: socket.socket) -> socket.socket | None:
+        """Accept a connection; None if it does not show the token, or is a second one of the same process."""
+        connection, _ = listener.accept()
+        with suppress(OSError):
+            connection.settimeout(_PATIENCE)
+            given, length = b"", len(self._token) + NAME
+            while len(given) < length and (more := connection.recv(length - len(given))):
+                given += more
+            token, name = given[:-NAME], given[-NAME:]
+            if secrets.compare_digest(token, self._token) and name != self._client:
+                self._client = name
+                connection.sendall(ACCEPTED)
+                connection.settimeout(None)
+                return connection
+        connection.close()
+        return None
 
-    def _pass_on(self, connection: socket.socket) -> None:
-        """Copy standard input until one side ends. Raises `OSError` if the rank has gone."""
-        if self._over:  # an earlier attempt has read it all
-            connection.shutdown(socket.SHUT_WR)
-        while True:
-            sources: list[Any] = (
-                [connection, self._read] if self._over or not _in_foreground() else [connection, self._read, 0]
-            )
-            ready = select.select(sources, [], [], None if self._over else _TICK)[0]
-            if self._read in ready or (connection in ready and not connection.recv(_BLOCK)):
-                return
-            if 0 not in ready:
-                continue
-            with self._lock:
-                if not select.select([0], [], [], 0)[0]:  # the answer to a question
-                    continue
-                data = os.read(0, _BLOCK)
-            connection.sendall(data)
-            if not data:
-                self._over = True
+    def _pass_on(self, connection: socket.socket, listener: socket.socket) -> socket.socket | None:
+        """Copy standard input until one side ends. Return the connection of the next attempt, if that has begun."""
+        with suppress(OSError):  # the rank has gone
+            if self._over:  # an earlier attempt has read it all
                 connection.shutdown(socket.SHUT_WR)
+            while True:
+                sources: list[Any] = [connection, listener, self._read]
+                sources += [0] if not self._over and _in_foreground() else []
+                ready = select.select(sources, [], [], None if self._over else _TICK)[0]
+                if self._read in ready or (connection in ready and not connection.recv(_BLOCK)):
+                    return None
+                if listener in ready and (other := self._accepted(listener)):
+                    return other
+                if 0 in ready:
+                    self._copy(connection)
+        return None
+
+    def _copy(self, connection: socket.socket) -> None:
+        data = b""
+        with self._lock:
+            if not select.select([0], [], [], 0)[0]:  # it was the answer to a question
+                return
+            with suppress(OSError):  # the terminal was closed
+                data = os.read(0, _BLOCK)
+        if data:
+            connection.sendall(data)
+            return
+        self._over = True
+        if not (self._is_terminal and _hung_up()):  # then the session decides what becomes of the run
+            connection.shutdown(socket.SHUT_WR)
 
 
 def _has_input() -> bool:
@@ -126,3 +149,10 @@ def _in_foreground() -> bool:
         return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
+
+
+def _hung_up() -> bool:
+    """Whether standard input, a terminal, was closed."""
+    poll = select.poll()
+    poll.register(0, 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))

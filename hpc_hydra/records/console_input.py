@@ -1,6 +1,7 @@
 """Where rank 0 of a run that is attached to a console gets its standard input: the launcher listens there.
 
-The connection begins with the token, which the launcher answers with `ACCEPTED`; what follows is the input.
+The connection begins with the token and a name of `NAME` bytes, which the launcher answers with `ACCEPTED`; what
+follows is the input. A process connects to all addresses under one name, and the launcher answers once.
 Must not know: who types it, who reads it.
 """
 
@@ -16,6 +17,7 @@ from hpc_hydra.records.files import write_bytes
 from hpc_hydra.records.layout import SweepPaths
 
 ACCEPTED = b"\n"
+NAME = 8
 
 
 @dataclass(frozen=True)

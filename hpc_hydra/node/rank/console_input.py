@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpc_hydra.planning.addresses import is_loopback
 from hpc_hydra.records import console_input
-from hpc_hydra.records.console_input import ACCEPTED, ConsoleInput
+from hpc_hydra.records.console_input import ACCEPTED, NAME, ConsoleInput
 
 TIMEOUT = 5.0  # seconds to connect; the program starts after it in any case
 
@@ -35,7 +35,7 @@ def connect(sweep: Path) -> None:
 
 def _connected(offered: ConsoleInput) -> socket.socket | None:
     """Try all addresses at once, as some may be of networks that do not exist here. The first to answer wins."""
-    end = time.monotonic() + TIMEOUT
+    end, name = time.monotonic() + TIMEOUT, os.urandom(NAME // 2).hex()
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         is_here = socket.gethostname() == offered.host
@@ -51,7 +51,7 @@ def _connected(offered: ConsoleInput) -> socket.socket | None:
                 assert isinstance(found, socket.socket)
                 try:
                     if events & selectors.EVENT_WRITE:
-                        found.sendall(offered.token.encode())
+                        found.sendall(f"{offered.token}{name}".encode())
                         selector.modify(found, selectors.EVENT_READ)
                         continue
                     if found.recv(1) == ACCEPTED:
