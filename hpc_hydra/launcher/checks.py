@@ -99,14 +99,14 @@ def with_file(
 
 
 def places(
-    loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], defaults: Sequence[Any] = ()
+    loader: ConfigLoader, name: str | None, overrides: Sequence[str], defaults: Sequence[Any] = ()
 ) -> dict[str, tuple[str, int]]:
     """Return file and line that set each key, of all composed files, ours too; empty if Hydra cannot tell them.
 
     Args:
+        name: of the primary config.
         defaults: Hydra's final defaults list, if it is known.
     """
-    name = config.hydra.job.config_name
     if name is None:
         return {}
     with suppress(Exception):  # Hydra has composed this, and would report the error

@@ -50,16 +50,14 @@ class Sources:
 
     Attributes:
         asked, resolved: settings of the configuration, and after detection and the user's defaults.
-        typed: overrides of the command line.
-        overrides: all overrides of the run; those not in ``typed`` are the sweeper's.
+        overrides: place → its overrides; the first place counts.
         files: returns key → file and line, of the composed files.
         attached: the run is attached to this console.
     """
 
     asked: Settings
     resolved: Settings
-    typed: Sequence[str]
-    overrides: Sequence[str]
+    overrides: Mapping[str, Sequence[str]]
     files: Callable[[], Mapping[str, tuple[str, int]]]
     attached: bool = False
 
@@ -68,7 +66,7 @@ class Sources:
         return self._override(key) or self._own.get(key) or self._shell(key) or self._file(key) or self._detected(key)
 
     def _override(self, key: str) -> str | None:
-        for texts, name in ((self.typed, COMMAND_LINE), (self.overrides, "the sweeper")):
+        for name, texts in self.overrides.items():
             keys = (str(parse_override(text).key_or_group) for text in texts)
             if any("." in one and (key == one or key.startswith(f"{one}.")) for one in keys):
                 return name

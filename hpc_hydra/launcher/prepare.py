@@ -290,10 +290,15 @@ class Preparer:
         return origins.origins(self._asked[run](), plan, script)
 
     def _sources(self, asked: Settings, resolved: Settings, overrides: Sequence[str], base: Base) -> Sources:
-        typed = raw_list(self.master.hydra.overrides.task)
+        if "launch" not in base.cfg:
+            with source.shown():
+                found = checks.places(self.loader, BUNDLE, self.bundle)
+            return Sources(asked, resolved, {"hydra.launcher.bundle": self.bundle}, lambda: found, self.attached)
+        typed = {origins.COMMAND_LINE: raw_list(self.master.hydra.overrides.task), "the sweeper": overrides}
         chosen = self._files_chosen(base, overrides)
-        files = partial(checks.places, self.loader, base.cfg, chosen, self._defaults.get(self._number(base), ()))
-        return Sources(asked, resolved, typed, overrides, files, self.attached)
+        name, known = base.cfg.hydra.job.config_name, self._defaults.get(self._number(base), ())
+        files = partial(checks.places, self.loader, name, chosen, known)
+        return Sources(asked, resolved, typed, files, self.attached)
 
     def filled(self, run: Run, words: Sequence[str]) -> list[str]:
         """Return the arguments of a command with the values of a run, as far as they are known before its start."""
