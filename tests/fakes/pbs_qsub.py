@@ -55,7 +55,8 @@ def _qsub(cluster: Cluster, argv: list[str]) -> int:
         script, name = Path(words[0]).read_text(), Path(words[0]).name
     else:
         script, name = sys.stdin.read(), "STDIN"
-    options = [*_directives(script), *own]
+    prefix = dict(own).get("C", "#PBS")
+    options = [*(_directives(script) if prefix else []), *own]
     given: dict[str, str] = {}
     listed: dict[str, str] = {}
     attributes: dict[str, str] = {}

@@ -1,11 +1,13 @@
-"""A run that is warned goes on in a further attempt on Flux (resubmitted) and LSF (requeued): on the stand-ins.
+"""A run that is warned goes on in a further attempt on Flux, PBS (resubmitted) and LSF (requeued): on the stand-ins.
 
 With `--scheduler=flux`, on the real one.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,11 +25,13 @@ from .test_requeue import APP, CONFIG, attempts, outcome
 
 PATIENCE = 120.0  # seconds
 KILL = {"flux": ["flux", "job", "kill", "-s", "USR1"], "lsf": ["bkill", "-s", "USR1"]}
-CANCEL = {"flux": ["flux", "cancel"], "lsf": ["bkill", "-s", "TERM"]}
+CANCEL = {"flux": ["flux", "cancel"], "lsf": ["bkill", "-s", "TERM"], "pbs": ["qdel"]}
 
 
 class Saving(Probe):
     """A program that saves when it is warned, and ends by itself after so many times."""
+
+    cluster: object = None
 
     @property
     def saved(self) -> Path:
@@ -44,22 +48,32 @@ class Saving(Probe):
     def warn(self) -> None:
         """What the scheduler does before the time limit."""
         assert await_true(self.begun)
-        self.tell(KILL[self.scheduler])
+        if self.scheduler in KILL:
+            self.tell(KILL[self.scheduler])
+        else:
+            self.warn_from_within()
         assert await_true(lambda: not list(self.saved.glob("begun.*")))
+
+    def warn_from_within(self) -> None:
+        """What the job does itself, where the scheduler does not warn."""
+        assert isinstance(self.cluster, Cluster)
+        for pid in self.cluster.members():
+            if b"\0timed\0" in Path("/proc", str(pid), "cmdline").read_bytes():
+                os.kill(pid, signal.SIGUSR1)
 
     def tell(self, command: list[str]) -> None:
         (view,) = runs(self)
         subprocess.run([*command, view["job_id"]], check=True, capture_output=True, timeout=60)
 
 
-@pytest.fixture(params=["flux", "lsf"])
+@pytest.fixture(params=["flux", "lsf", "pbs"])
 def saving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Saving]:
     chosen = request.config.getoption("--scheduler")
     if chosen not in (None, request.param):
         pytest.skip("another scheduler is chosen")
-    if not chosen:
-        request.getfixturevalue(f"fake_{request.param}")
+    cluster = None if chosen else request.getfixturevalue(f"fake_{request.param}")
     probe = Saving(tmp_path, request.param)
+    probe.cluster = cluster
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "config.yaml").write_text(CONFIG)
     probe.saved.mkdir()

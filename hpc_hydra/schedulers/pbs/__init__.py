@@ -12,6 +12,7 @@ LEFTOVER_VARIABLES = r"PBS_(?!DPREFIX) | NCPUS$ | ENVIRONMENT$"
 
 NODE_COMMANDS = {
     "tmrsh": "hpc_hydra.schedulers.pbs.tmrsh:tmrsh",
+    "timed": "hpc_hydra.schedulers.pbs.timed:timed",
     "qsub_attached": "hpc_hydra.schedulers.pbs.attached:attached",
 }
 """Of ``python -m hpc_hydra.node``: what job scripts and attached runs start."""

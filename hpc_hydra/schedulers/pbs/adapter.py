@@ -18,12 +18,13 @@ from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, SchedulerError
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
-from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, SubmitErrorKind
+from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, SubmitErrorKind
 from hpc_hydra.schedulers.capabilities import (
     Attach,
     AutoDetection,
     BatchScripts,
     Dependencies,
+    EndWarning,
     FindJobs,
     InteractiveShell,
     JobArrays,
@@ -32,6 +33,7 @@ from hpc_hydra.schedulers.capabilities import (
     NodeFacts,
     NodeList,
     Packing,
+    Resubmission,
     SubmitAdvice,
     TaskVariables,
 )
@@ -39,8 +41,20 @@ from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, 
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.pbs import nodes, output, ranks
 from hpc_hydra.schedulers.pbs import options as options_of
+from hpc_hydra.schedulers.pbs.timed import WARN_AT
 
 _TAG = f"{envvars.PREFIX}TAG"
+_AGAIN, _NAME = f"{envvars.PREFIX}PBS_AGAIN", f"{envvars.PREFIX}PBS_NAME"
+_OPTIONS = f"{envvars.PREFIX}PBS_OPTIONS"
+# Like `manifest.took_over`: the first to create the link decides. PBS knows no dependency on an element of an array.
+_TAKES_OVER = """\
+if [ -n "${{hpc_hydra_of-}}" ]; then  # successor of that job, unless the records say that it has none
+  next={prefix}$hpc_hydra_of.next mine="$next.$PBS_JOBID"
+  printf '{{"job": "%s", "id": "%s", "next": "%s"}}\\n' {job} "$hpc_hydra_of" "$PBS_JOBID" >"$mine"
+  ln "$mine" "$next" 2>/dev/null; rm -f "$mine"
+  [ ! -e "$next" ] || grep -qF "\\"next\\": \\"$PBS_JOBID\\"" "$next" || exit 0
+  while qstat -f "$hpc_hydra_of" 2>/dev/null | grep -q 'job_state = [RE]'; do sleep 1; done
+fi"""
 _WORDS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
@@ -49,6 +63,8 @@ class Pbs(
     FindJobs,
     Dependencies,
     SubmitAdvice,
+    EndWarning,
+    Resubmission,
     Packing,
     JobSteps,
     NodeList,
@@ -104,6 +120,13 @@ class Pbs(
                 fix="rendezvous=tcp, or scheduler=slurm",
             )
 
+        if request.warning is not None and request.time_limit is None:
+            raise PlanError(
+                "the warning is timed by the job, and PBS does not tell it its time limit",
+                where="resources.time_limit",
+                fix="resources.time_limit=1h",
+            )
+
     def notes(self, request: Request) -> tuple[str, ...]:
         found = []
         if (name := options_of.job_name(request)) != request.job_name:
@@ -118,6 +141,11 @@ class Pbs(
     def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         """One process per host starts its ranks; with mpiexec, a watcher ends it if a rank failed."""
         node = [python, "-m", "hpc_hydra.node"]
+        if request.warn_signal is not None:
+            return [*node, "timed", request.warn_signal, "--", *self._launch(request, node)]
+        return self._launch(request, node)
+
+    def _launch(self, request: Request, node: Sequence[str]) -> list[str]:
         if options_of.launcher(request) != "none":
             return [*node, "guard", "--", *options_of.mpiexec(request)]
         options_of.check_launch(request)
@@ -140,10 +168,18 @@ class Pbs(
         before = ["unset OMP_NUM_THREADS NCPUS  # of the whole node, as PBS sets them"]
         if options_of.launcher(request) != "none":
             before = [f"export {ranks.PROCS}={request.procs_per_node}", *before]
+        if request.warning is not None:
+            before.append(f"export {WARN_AT}=$hpc_hydra_warn_at")
         if not plan.container:  # PBS passes no PATH on
             before += [*export(EnvVar("PATH", str(Path(python).parent), mode="prepend"))]
         if elsewhere and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
+        if request.max_requeues and not spec.attached:
+            name = quote(f"{options_of.job_name(request)}.")
+            again = shlex.join(options_of.words(option for option in self._options(spec) if option[0] not in "JNv"))
+            before += [f'export {_AGAIN}="${{hpc_hydra_count:-0}}" {_NAME}={name}${envvars.RUN}.{spec.tag}']
+            before += [f"export {_OPTIONS}={quote(again)}"]
+            before += _TAKES_OVER.format(prefix=quote(f"{spec.log}/{spec.key}."), job=quote(spec.key)).splitlines()
         own = SchedulerLines(
             self.name,
             "${PBS_JOBID:-by-hand}",
@@ -153,8 +189,14 @@ class Pbs(
             other_nodes=elsewhere,
         )
         if spec.packs:
+            if request.warning is not None:
+                raise PlanError(
+                    "PBS does not warn an allocation of packed runs",
+                    where="launch.signal_before_end",
+                    fix="launch.pack=null, or launch.signal_before_end=null launch.signal=null",
+                )
             return pack_script(spec, own, index="${PBS_ARRAY_INDEX:-0}")
-        select = '"${1:-${runs[${PBS_ARRAY_INDEX:-0}]}}"'
+        select = '"${1:-${hpc_hydra_run:-${runs[${PBS_ARRAY_INDEX:-0}]}}}"'
         notes = () if request.comment is None else (one_line(request.comment, "scheduler.comment"),)
         return job_script(spec, own, launch=self.launch_command(request, python), select=select, notes=notes)
 
@@ -176,11 +218,15 @@ class Pbs(
 
     @staticmethod
     def _head(spec: JobSpec) -> Iterator[str]:
+        request = spec.plan.request
         if not spec.attached:
             yield "trap : INT TERM USR1 USR2  # PBS signals the ranks too: wait, then report how they ended"
         log = f"{spec.log}/{spec.key}"
         one_line(log, "hydra.sweep.dir")
         name = f"{quote(f'{log}.attached.log')}" if spec.attached else f'{quote(f"{log}.")}"$PBS_JOBID".log'
+        if request.warning is not None:
+            left = (request.time_limit or 0) - request.warn_before
+            yield f"hpc_hydra_warn_at=$(($(date +%s) + {left}))  # PBS does not warn"
         yield f'[ -z "${{PBS_JOBID-}}" ] || exec >>{name} 2>&1  # PBS itself would write it at the end'
 
     def _options(self, spec: JobSpec) -> Iterator[Option]:
@@ -253,6 +299,40 @@ class Pbs(
 
     def only_ended(self, message: str) -> bool:
         return output.only_ended(message)
+
+    # another attempt
+
+    def restarts(self, env: Mapping[str, str]) -> int:
+        count = env.get(_AGAIN, "")
+        return int(count) if count.isdigit() else 0
+
+    def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
+        return ["qstat", "-f", "-w", env["PBS_JOBID"]] if env.get("PBS_JOBID") else None
+
+    def parse_job_end(self, stdout: str) -> JobEndState | None:
+        (fields, *_) = [*output.records((), stdout).values(), {}]
+        return output.job_end(fields)
+
+    def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
+        return f"{env[_NAME]}.{count}" if env.get(_NAME) else None
+
+    def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
+        """The script's directives may make an array, so its options are given once more without them."""
+        variables = f"hpc_hydra_run={run},hpc_hydra_count={count},hpc_hydra_of={id_}"
+        name = self.successor_name(env, count) or "successor"
+        own = ["-C", "", *shlex.split(env.get(_OPTIONS, "")), "-N", name, "-v", variables]
+        return ["qsub", *own, str(script)]
+
+    def parse_resubmitted(self, stdout: str) -> str:
+        return output.submitted(stdout)
+
+    def successor_command(self) -> list[str]:
+        ask = 'found=$(qselect -x -u "$(id -un)") && [ -z "$found" ] || qstat -x -f -w $found'
+        return ["sh", "-c", ask]
+
+    def parse_successor(self, stdout: str, name: str) -> str | None:
+        jobs = output.records((), stdout).items()
+        return next((id_ for id_, fields in jobs if str(fields.get("Job_Name")) == name), None)
 
     # allocations
 

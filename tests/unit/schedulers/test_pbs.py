@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks
 from hpc_hydra.schedulers.base import State
+from hpc_hydra.schedulers.capabilities import Resubmission
 from hpc_hydra.schedulers.pbs import nodes, options, output, ranks
 from hpc_hydra.schedulers.registry import adapter_for
 from tests.unit.schedulers.specs import request, spec
@@ -82,6 +84,7 @@ def test_a_request_becomes_directives(fields: dict[str, Any], expected: list[str
         ({"mem_per_node": 0}, "resources.mem_per_node"),
         ({"flavour": "totals", "nodelist": "n1"}, "scheduler.nodelist"),
         ({"time_limit": 0}, "resources.time_limit"),
+        ({"warning": "USR1@60"}, "resources.time_limit"),
         ({"array_parallelism": 0}, "scheduler.array_parallelism"),
     ],
 )
@@ -100,12 +103,13 @@ def test_what_pbs_cannot_do_is_refused_by_its_key(fields: dict[str, Any], where:
         ({"mpi": "mpich"}, "mpiexec -n 8 -ppn 4"),
         ({"mpi": "openmpi"}, "mpiexec -n 8 --map-by ppr:4:node:OVERSUBSCRIBE --bind-to none"),
         ({}, "tmrsh --nodes 2 --procs 4 --gpus-per-proc 0 --"),
+        ({"nodes": 1, "warning": "USR2@9"}, "timed USR2 -- PY spawn --procs 4 --gpus-per-proc 0 --"),
         ({"nodes": 1}, "spawn --procs 4 --gpus-per-proc 0 --"),
     ],
 )
 def test_the_launch_command(fields: dict[str, Any], command: str) -> None:
     argv = PBS.launch_command(asked(**{"nodes": 2, "procs_per_node": 4, **fields}))
-    assert " ".join(argv).endswith(command)
+    assert " ".join(argv).endswith(command.replace("PY", f"{argv[0]} -m hpc_hydra.node"))
 
 
 def test_arrays_are_rerunnable_and_single_jobs_are_not() -> None:
@@ -115,6 +119,25 @@ def test_arrays_are_rerunnable_and_single_jobs_are_not() -> None:
     assert "#PBS -J" not in single and "#PBS -r n\n" in single
     head = single.split("\n\n")[0].splitlines()
     assert all(line.startswith("#") for line in head)  # PBS reads directives up to the first command
+
+
+def test_a_successor_has_the_options_of_its_predecessor_but_is_no_array() -> None:
+    assert isinstance(PBS, Resubmission)
+    script = PBS.script(spec(asked(max_requeues=1, queue="prod"), runs=(3, 5)))
+    line = next(line for line in script.splitlines() if line.startswith("export HPC_HYDRA_PBS_OPTIONS="))
+    (words,) = shlex.split(line.partition("=")[2])
+    env = {"HPC_HYDRA_PBS_OPTIONS": words, "HPC_HYDRA_PBS_NAME": "hpc_hydra.5.tag"}
+    argv = PBS.resubmit_command(env, Path("/s/job0.sh"), 5, 2, "7[1].srv")
+    assert argv[:3] == ["qsub", "-C", ""] and argv[-1] == "/s/job0.sh"
+    assert "-J" not in argv and argv[argv.index("-q") :][:2] == ["-q", "prod"]
+    assert argv[argv.index("-N") + 1] == "hpc_hydra.5.tag.2"
+    assert argv[argv.index("-v") + 1] == "hpc_hydra_run=5,hpc_hydra_count=2,hpc_hydra_of=7[1].srv"
+
+
+def test_packed_runs_are_not_warned() -> None:
+    packed = spec(asked(warning="USR1@60", time_limit=600), runs=(0, 1), packs=(2,))
+    with pytest.raises(PlanError, match="packed"):
+        PBS.script(packed)
 
 
 def job(**fields: Any) -> dict[str, Any]:
