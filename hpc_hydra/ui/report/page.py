@@ -14,6 +14,7 @@ from pathlib import Path
 from hpc_hydra.errors import ConfigError
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("base.js", "tables.js", "axes.js", "plots.js", "live.js")  # one script, in this order
 
 
 def plotly() -> str:
@@ -51,7 +52,7 @@ def page(data: str, details: str, library: str) -> str:
         details: JSON of the details by run.
         library: the text of plotly.js.
     """
-    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy = (
         f"default-src 'none'; script-src {_hash(script)} {_hash(library)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"

@@ -379,6 +379,8 @@ def _plots(page: Browser) -> None:
     assert page.ask("document.querySelectorAll('#parallel .scatterlayer .trace').length") == 11
     page.ask("$('y').value = '=seconds'; $('y').onchange()")
     assert page.ask("document.querySelector('#swept .ytitle').textContent") == "seconds"
+    page.ask("$('y').value = '.bad'; $('y').onchange()")  # NaN
+    assert page.ask(points) == [[0, 12, 0], [0, 12, 0]]
     page.ask("$('y').value = '.acc'; $('y').onchange()")
     curves = "[...document.querySelectorAll('#curves .gtitle')].map(t => t.textContent)"
     assert page.ask(curves) == ["loss", "bad"]
