@@ -283,13 +283,17 @@ def check_container(spec: JobSpec) -> None:
             )
 
 
+_LOG_COMMAND = ("__init__.py", "__main__.py", "main.py", "scan.py", "log.py")  # `hpc-hydra log` in a container
+
+
 def write_library(lib: Path) -> None:
     """Copy this package for ranks in a container, which do not have the host's Python. Skips unchanged files."""
     package = Path(hpc_hydra.__file__).parent
     sources = {path.relative_to(package.parent): path for path in sorted(package.rglob("*.py"))}
     conf = conf_dir()
     sources |= {Path("hpc_hydra/conf", path.relative_to(conf)): path for path in sorted(conf.rglob("*.yaml"))}
-    wanted = {name: path.read_bytes() for name, path in sources.items() if "cli" not in name.parts}
+    needed = (name for name in sources if "cli" not in name.parts or name.name in _LOG_COMMAND)
+    wanted = {name: sources[name].read_bytes() for name in needed}
     wanted[Path(container.ENTER)] = container.ENTER_SCRIPT.encode()
     for name, text in wanted.items():
         target = lib / name

@@ -228,6 +228,10 @@ def test_the_library_for_containers_is_the_package_itself(tmp_path: Path) -> Non
         cwd="/", capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.startswith(f"{tmp_path}/lib/hpc_hydra/node/"), done.stderr
+    log = [sys.executable, "-S", "-m", "hpc_hydra.cli", "log", "loss=1"]  # without the packages of the host
+    env = {"PYTHONPATH": f"{tmp_path}/lib", "HPC_HYDRA_RUN": "0", "HPC_HYDRA_OUTPUT_DIR": str(tmp_path)}
+    subprocess.run(log, env=env, cwd="/", check=True)
+    assert (tmp_path / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize(
