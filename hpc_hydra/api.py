@@ -32,19 +32,31 @@ _POLL = 2.0  # maximum polling interval while waiting, seconds
 
 @dataclass(frozen=True)
 class Result:
-    """The state of a run, and what it returned."""
+    """The state of a run, and what it returned.
+
+    Attributes:
+        overrides: all overrides of the run.
+        state: pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown or unreadable.
+        value: return value of the task function on rank 0; None unless completed.
+        reason: why the run is in this state, or empty.
+        dir: output directory of the run.
+        params: overrides that differ between runs, by key, typed.
+        seconds: run time, without the time in the queue.
+        hosts: of the ranks of a run that has ended, in order of ranks.
+        attempts: number of submissions and requeues.
+    """
 
     num: int
     overrides: tuple[str, ...]
-    state: str  # pending, running, completed, failed, timeout, cancelled, lost, unsubmitted, unknown, unreadable
-    value: Any = None  # return value of the task function on rank 0
+    state: str
+    value: Any = None
     reason: str = ""
     job_id: str = ""
-    dir: Path = Path()  # output directory of the run
-    params: Mapping[str, Any] = field(default_factory=dict)  # overrides that differ between runs, by key, typed
-    seconds: float | None = None  # run time, without the time in the queue
-    hosts: tuple[str, ...] = ()  # of the ranks of a run that has ended, in order of ranks
-    attempts: int = 0  # number of submissions and requeues
+    dir: Path = Path()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float | None = None
+    hosts: tuple[str, ...] = ()
+    attempts: int = 0
 
     @property
     def metrics(self) -> dict[str, float]:

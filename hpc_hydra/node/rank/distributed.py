@@ -44,7 +44,17 @@ _served: list[Any] = []  # stores of rank 0, which others may still use while it
 
 @dataclass(frozen=True)
 class Dist:
-    """Who this process is among the ranks of a run, and the device it trains on."""
+    """Who this process is among the ranks of a run, and the device it trains on.
+
+    Attributes:
+        world_size: number of ranks of the run, or of the replica group.
+        local_world_size: number of ranks on this node.
+        device: the GPU of this rank, or the CPU.
+        backend: of the process group: ``nccl``, ``gloo``, ``xccl``, ``mpi``.
+        seed: the run's seed, the same on all ranks.
+        output_dir: directory of the run, absolute, the same on all ranks and for all attempts. None outside of Hydra.
+        replica: number of the replica group (torchft) whose ranks these are.
+    """
 
     rank: int
     world_size: int
@@ -54,10 +64,10 @@ class Dist:
     num_nodes: int
     device: torch.device
     backend: str
-    seed: int  # the same on all ranks
+    seed: int
     master_host: str
-    output_dir: Path | None = None  # Hydra's, the same on all ranks
-    replica: int = 0  # the replica group (torchft) whose ranks these are
+    output_dir: Path | None = None
+    replica: int = 0
     num_replicas: int = 1
     _metrics: Metrics | None = field(default=None, repr=False, compare=False)
 
