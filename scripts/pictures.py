@@ -94,7 +94,7 @@ def screen(text: str) -> list[str]:
             del lines[row + 1 :]
     while lines and not lines[-1].strip():
         lines.pop()
-    return lines
+    return [*lines, ""]  # room for what is below the base line
 
 
 def picture(lines: list[str], title: str, file: Path) -> None:

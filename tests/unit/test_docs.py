@@ -243,7 +243,7 @@ def test_messages_of_troubleshooting_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     tables = re.findall(r"^\| message \|.*\n(?:\|.*\n)*", page, re.M)
     cells = [line.split(" | ")[0].strip("| ") for table in tables for line in table.splitlines()[2:]]
-    messages = [message for cell in cells for message in re.findall(r"`((?:[^`]|`_self_`)+)`(?=[ ,]|$)", cell)]
+    messages = [match[2] for cell in cells for match in re.finditer(r"(`+)(.+?)\1(?!`)", cell)]
     assert len(messages) > 40
     unknown = [
         message
