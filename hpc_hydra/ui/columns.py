@@ -58,10 +58,11 @@ def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
     least = [max(len(title), _LEAST) for title in rows[0]]
     middle = range(1, len(widths) - 1)
     while sum(widths[:-1]) + 2 * (len(widths) - 1) + last > width:
-        widest = max(middle, key=lambda at: widths[at] - least[at], default=0)
-        if widths[widest] <= least[widest]:
+        room = [at for at in middle if widths[at] > least[at]]
+        if not room:
             break
-        widths[widest] -= 1
+        # the column in which the fewest cells become too wide
+        widths[min(room, key=lambda at: (sum(len(row[at]) == widths[at] for row in rows), -widths[at]))] -= 1
     return widths
 
 

@@ -77,7 +77,7 @@ class _First:
     adapters: Mapping[str, Scheduler]
     facts: Facts
     _scripts: dict[str, tuple[str, str]] = field(default_factory=dict)  # by kind: name, text
-    _origins: dict[str, Origins] = field(default_factory=dict)
+    _origins: dict[str, dict[str, Origins]] = field(default_factory=dict)  # by adapter and job
     _files: dict[Path, str] = field(default_factory=dict)
 
     def parts(self, group: Group, spec: JobSpec, path: Path) -> Iterator[str]:
@@ -85,7 +85,7 @@ class _First:
         yield _title(adapter, group, spec)
         yield "\n".join(replica_groups(group.plan))
         script = adapter.script(spec)
-        yield from self._tables(adapter, self.facts.origins(group, spec, script))
+        yield from self._tables(adapter.name, spec.key, self.facts.origins(group, spec, script))
         yield self._script(adapter.name, spec, path, script)
         yield from self._beside(spec)
         if self.facts.program is not None and group.pack is None:
@@ -96,13 +96,20 @@ class _First:
             yield self._script(f"{adapter.name} step", step, name, adapter.step_script(step))
             yield from self._beside(step)
 
-    def _tables(self, adapter: Scheduler, found: Origins) -> Iterator[str]:
-        first = self._origins.setdefault(adapter.name, found)
-        new = found if found is first else found.beside(first)
+    def _tables(self, adapter: str, job: str, found: Origins) -> Iterator[str]:
+        earlier = self._origins.setdefault(adapter, {})
+        first = next(iter(earlier.values()), Origins())
+        same = next((name for name, one in earlier.items() if one.variables == found.variables), None)
+        earlier[job] = found
+        new = found.beside(first)
         if new.directives:
             yield origins.directives(new.directives)
+        if same is not None:
+            yield f"{origins.TITLE}: as in {same}" if found.variables != first.variables else ""
+            return
         if new.variables:
-            yield origins.variables(new.variables)
+            likewise = f": as in {next(iter(earlier))}, and" if len(earlier) > 1 else ""
+            yield origins.variables(new.variables, f"{origins.TITLE}{likewise}")
         if left := found.lacks(first):
             yield f"variables not set: {', '.join(left)}"
 

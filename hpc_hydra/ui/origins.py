@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.ui.columns import table, wrapped
 
+TITLE = "environment of the ranks"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -55,13 +57,13 @@ def directives(rows: Sequence[Row]) -> str:
     return table([("directive", "value", "key", "from"), *((row.name, row.value, row.key, row.place) for row in rows)])
 
 
-def variables(rows: Sequence[Row], title: str = "environment of the ranks") -> str:
+def variables(rows: Sequence[Row], title: str = TITLE) -> str:
     """Return the table of variables, with the reason below each, and the sources at the end."""
     sources = list(dict.fromkeys(row.source for row in rows if row.source))
     lines = [("variable", "value", "key", "from"), *((row.name, row.value, row.key, row.place) for row in rows)]
     notes = [f"[{sources.index(row.source) + 1}]" if row.source else "" for row in rows]
     below = ["", *(f"{row.about} {note}".strip() for row, note in zip(rows, notes, strict=True))]
-    text = [f"{title} (a value of your shell's own wins, unless a line says otherwise):", table(lines, below)]
+    text = [*wrapped(f"{title} (a value set in your shell wins, unless noted):"), table(lines, below)]
     for number, source in enumerate(sources, start=1):
         text += wrapped(f"[{number}] {source}", "", "    ")
     return "\n".join(text)

@@ -14,9 +14,7 @@ from hpc_hydra.schedulers.base import JobSpec
 def without_environment(spec: JobSpec, script: str) -> str:
     """Return a script with one comment in place of the lines that set the plan's variables."""
     block = "\n".join(job_script.variables(spec))
-    count = len(spec.plan.env)
-    named = "the variable" if count == 1 else f"the {count} variables"
-    comment = f"\n# here: {named} of the table above (launch.dry_run=script prints the whole script)"
+    comment = "\n# here: the environment of the ranks, see above (launch.dry_run=script prints the whole script)"
     return script.replace(block, comment, 1) if block else script
 
 
