@@ -139,11 +139,9 @@ def build_environment(context: RankContext, endpoint: rendezvous.Endpoint) -> tu
 
 def run_variables(context: RankContext) -> dict[str, str]:
     """Return variables that programs may read: the output directory, the job, and where to write the result."""
-    found = {envvars.JOB_ID: context.job_id}
-    if not context.attempt.temporary:
-        found[envvars.OUTPUT_DIR] = str(context.record.dir)
-        found[envvars.RESULT] = str(context.paths.told_result(context.attempt.place, context.info.rank))
-    return found
+    result = context.paths.told_result(context.attempt.place, context.info.rank)
+    found = {envvars.JOB_ID: context.job_id, envvars.RESULT: str(result)}
+    return found if context.attempt.temporary else {**found, envvars.OUTPUT_DIR: str(context.record.dir)}
 
 
 def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals) -> int:

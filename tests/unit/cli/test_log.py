@@ -91,6 +91,7 @@ def test_the_users_own_keys_of_these_names_win(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_directory_says_that_it_logs_nothing(tmp_path: Path) -> None:
-    script = f'echo "${{HPC_HYDRA_OUTPUT_DIR-none}}"; {shlex.quote(sys.executable)} -m hpc_hydra.cli log loss=1'
+    log = f"{shlex.quote(sys.executable)} -m hpc_hydra.cli log loss=1"
+    script = f'echo "${{HPC_HYDRA_OUTPUT_DIR-none}}"; echo 1 > "$HPC_HYDRA_RESULT"; {log}'
     done = hpc_hydra("run", "scheduler=local", "--", "bash", "-c", script, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "none\n") and "launch.launch_dir=true" in done.stderr
