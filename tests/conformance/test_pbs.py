@@ -105,3 +105,12 @@ def test_a_comment_behind_a_directive_is_an_error(fake_pbs: Cluster) -> None:
     script = "#!/bin/bash\n#PBS -l walltime=00:01:00 # a minute\ntrue\n"
     done = subprocess.run(["qsub"], input=script, capture_output=True, text=True)
     assert done.returncode == 1 and "directive error" in done.stderr
+
+
+def test_an_attached_run_inside_a_job_writes_to_its_console(jobs: Jobs) -> None:
+    spec = replace(jobs.spec("echo hello", nodes=2), attached=True)
+    script = jobs.write(spec)
+    outer = f"bash {script.relative_to(jobs.root)} > console"
+    (job,) = jobs.submit(f'[ "$HPC_HYDRA_PBS_NODE" != 0 ] || {outer}', nodes=2, key="job1")
+    assert jobs.ended([job])[0].state is State.COMPLETED, jobs.log(job, "job1")
+    assert (jobs.root / "console").read_text().count("hello\n") == 2

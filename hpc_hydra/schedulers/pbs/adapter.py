@@ -46,6 +46,7 @@ from hpc_hydra.schedulers.pbs.timed import WARN_AT
 _TAG = f"{envvars.PREFIX}TAG"
 _AGAIN, _NAME = f"{envvars.PREFIX}PBS_AGAIN", f"{envvars.PREFIX}PBS_NAME"
 _OPTIONS = f"{envvars.PREFIX}PBS_OPTIONS"
+_FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
 # Like `manifest.took_over`: the first to create the link decides. PBS knows no dependency on an element of an array.
 _TAKES_OVER = """\
 if [ -n "${{hpc_hydra_of-}}" ]; then  # successor of that job, unless the records say that it has none
@@ -223,11 +224,15 @@ class Pbs(
             yield "trap : INT TERM USR1 USR2  # PBS signals the ranks too: wait, then report how they ended"
         log = f"{spec.log}/{spec.key}"
         one_line(log, "hydra.sweep.dir")
-        name = f"{quote(f'{log}.attached.log')}" if spec.attached else f'{quote(f"{log}.")}"$PBS_JOBID".log'
         if request.warning is not None:
             left = (request.time_limit or 0) - request.warn_before
             yield f"hpc_hydra_warn_at=$(($(date +%s) + {left}))  # PBS does not warn"
-        yield f'[ -z "${{PBS_JOBID-}}" ] || exec >>{name} 2>&1  # PBS itself would write it at the end'
+        if spec.attached:  # in a job of its own, else at a console
+            yield f'[ -z "${{{_FOLLOWED}-}}" ] || exec >>{quote(f"{log}.attached.log")} 2>&1'
+            yield f"unset {_FOLLOWED}"
+        else:
+            name = f'{quote(f"{log}.")}"$PBS_JOBID".log'
+            yield f'[ -z "${{PBS_JOBID-}}" ] || exec >>{name} 2>&1  # PBS itself would write it at the end'
 
     def _options(self, spec: JobSpec) -> Iterator[Option]:
         request = spec.plan.request
@@ -377,7 +382,16 @@ class Pbs(
                 )
             return ["bash", str(script)]
         follow = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached"]
-        return [*follow, "--log", f"{spec.log}/{spec.key}.attached.log", "--", "qsub", str(script)]
+        return [
+            *follow,
+            "--log",
+            f"{spec.log}/{spec.key}.attached.log",
+            "--",
+            "qsub",
+            "-v",
+            f"{_FOLLOWED}=1",
+            str(script),
+        ]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """``qsub -I`` gives the first host's terminal to a command; qsub(1B)."""
