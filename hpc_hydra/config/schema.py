@@ -44,14 +44,18 @@ class QueueConfig:
     max_nodes: Optional[int] = key(None, "Maximum number of nodes of a job.", "nodes")
     min_nodes: Optional[int] = key(None, "Minimum number of nodes of a job.", "nodes")
     time_by_nodes: Dict[str, Any] = key(dict, "Maximum time limits by number of nodes.", "time", {"1-91": "2h"})
-    cores_per_node: Optional[int] = key(
-        None, "Hardware of the queue's nodes, if it differs from the system's.", "cores"
+    cores_per_node: Optional[int] = key(None, "Cores of the queue's nodes, if they differ from the system's.", "cores")
+    gpus_per_node: Optional[int] = key(None, "GPUs of the queue's nodes, if they differ from the system's.", "GPUs")
+    gpu_arch: Optional[str] = key(
+        None, "Architecture of the GPUs of the queue's nodes, if they differ from the system's.", example="sm_90"
     )
-    gpus_per_node: Optional[int] = key(None, "As above.", "GPUs")
-    gpu_arch: Optional[str] = key(None, "As above.", example="sm_90")
-    gpu_type: Optional[str] = key(None, "As above.", example="a100")
-    mem_per_gpu: Optional[float] = key(None, "As above.", "GB")
-    numa_domains: Optional[int] = key(None, "As above.")
+    gpu_type: Optional[str] = key(
+        None, "The scheduler's name of the GPUs of the queue's nodes, if they differ from the system's.", example="a100"
+    )
+    mem_per_gpu: Optional[float] = key(
+        None, "Memory of a GPU of the queue's nodes, if it differs from the system's.", "GB"
+    )
+    numa_domains: Optional[int] = key(None, "NUMA domains of the queue's nodes, if they differ from the system's.")
 
 
 @dataclass
