@@ -110,12 +110,12 @@ def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
     if of_itself or attempt.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
         return outcome
-    from hpc_hydra.node.requeue import standing_of
+    from hpc_hydra.node.requeue import job_end_state
 
-    standing = standing_of(scheduler)
-    if standing is None or standing.is_running:
+    state = job_end_state(scheduler)
+    if state is None or state.is_running:
         return outcome
-    if standing.reached_limit:
+    if state.reached_limit:
         return replace(outcome, status="timeout", reason="the time limit was reached")
     return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
 

@@ -22,7 +22,7 @@ from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc_hydra.node.rank.gpus import Gpus, Reading
+from hpc_hydra.node.rank.gpus import Reading, Sampler
 from hpc_hydra.processes import STOP, WARN, start_program
 from hpc_hydra.schedulers import registry
 
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
         time.sleep(max(float(interval) - (time.time() - now), 0.1))
 
 
-def sample(now: float, gpus: Gpus, node: Callable[[], tuple[float | None, ...]]) -> tuple[str, str]:
+def sample(now: float, gpus: Sampler, node: Callable[[], tuple[float | None, ...]]) -> tuple[str, str]:
     """One moment: lines of the CSV (one a GPU, one at least), and of the text as of dmon."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(now))
     readings, around = gpus(), node()

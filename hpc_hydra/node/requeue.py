@@ -29,21 +29,21 @@ from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.registry import adapter_for
 
 CANCELLED = "it was cancelled"
-_ASK = 30  # seconds that the scheduler may take to answer
-_SUBMIT = 120  # and to take a job
+_ASK = 30  # seconds for a query
+_SUBMIT = 120  # seconds for a submission
 
 
 def requeued(
     attempt: Attempt, record: RunRecord, most: int, outcome: Outcome, *, early: bool = False
 ) -> Outcome | None:
-    """Queue the run again, where it is to be gone on with.
+    """Requeue the run if it is to continue.
+
+    Returns the outcome to write if it is not requeued, with the reason. None: it is requeued, and the outcome of this
+    attempt is written beside its logs.
 
     Args:
-        most: how often.
-        early: it was warned before its ranks could note it.
-
-    Returns the outcome to write where it is not, with the reason; None: it is queued again, and this attempt's outcome
-    lies with its logs.
+        most: maximum number of requeues.
+        early: it was warned before its ranks could record that.
     """
     scheduler = adapter_for(attempt.scheduler)
     count = _count(attempt, record, scheduler)
@@ -51,11 +51,11 @@ def requeued(
     if outcome.status == "completed":
         return outcome
     if count < most:
-        intend(attempt, scheduler, count + 1)
-    told = _requeued(attempt, record, scheduler, most, outcome, early=early)
-    if told is not None:
+        announce_successor(attempt, scheduler, count + 1)
+    final = _requeued(attempt, record, scheduler, most, outcome, early=early)
+    if final is not None:
         withdraws(attempt.sweep, attempt.job, attempt.job_id)
-    return told
+    return final
 
 
 def _requeued(
@@ -64,51 +64,51 @@ def _requeued(
     count = outcome.requeues
     paths = attempt.paths(record)
     ends = read_ends(paths, attempt.name)
-    standing = standing_of(scheduler, ends)
-    preempted = standing is not None and standing.is_preempted
+    state = job_end_state(scheduler, ends)
+    preempted = state is not None and state.is_preempted
     why = why_again(outcome, ends, preempted=preempted, early=early)
     if why is None:
         return outcome
-    if standing is None:
-        return with_more(outcome, "it is not queued again: the scheduler does not say how the job stands")
-    if is_cancelled(standing):
+    if state is None:
+        return with_reason(outcome, "it is not queued again: the scheduler does not say how the job stands")
+    if is_cancelled(state):
         return as_cancelled(outcome)
     if count >= most:
-        return with_more(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
+        return with_reason(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
     os.umask(record.program.umask)
     file = paths.closed(attempt.name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
-    told = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
+    message = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
     if not isinstance(scheduler, Resubmission):  # the scheduler may end this job at once
-        print(told, flush=True)
-    by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not standing.is_running)
+        print(message, flush=True)
+    by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not state.is_running)
     if by_scheduler:
         return None
     failed = queue_again(attempt, scheduler, count + 1)
     if failed is None:
         if isinstance(scheduler, Resubmission):
-            print(told, flush=True)
+            print(message, flush=True)
         return None
     file.unlink(missing_ok=True)
     return not_queued(outcome, failed)
 
 
-def is_cancelled(standing: JobEndState) -> bool:
+def is_cancelled(state: JobEndState) -> bool:
     """Whether a user has cancelled a job in this state."""
-    return not (standing.is_running or standing.reached_limit or standing.is_preempted)
+    return not (state.is_running or state.reached_limit or state.is_preempted)
 
 
 def not_queued(outcome: Outcome, why: str) -> Outcome:
-    """The outcome of a run that was to be queued again, and `queue_again` says why it is not."""
-    return as_cancelled(outcome) if why == CANCELLED else with_more(outcome, f"it could not be queued again: {why}")
+    """Return the outcome of a run whose requeueing failed; ``why`` is from `queue_again`."""
+    return as_cancelled(outcome) if why == CANCELLED else with_reason(outcome, f"it could not be queued again: {why}")
 
 
-def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndState | None:
-    """How this process's job stands; None where the scheduler does not say.
+def job_end_state(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndState | None:
+    """Return the state of this process's job; None if the scheduler does not report it.
 
     Args:
-        ends: how its ranks ended, where nobody but they know whether a person wanted it.
+        ends: records of its ranks, which tell whether the job was cancelled if the scheduler does not.
     """
     if isinstance(scheduler, RequeueExitCode):
         return JobEndState(not is_told_to_end(ends))
@@ -122,7 +122,7 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
             errors="replace",
             timeout=_ASK,
             check=True,
-            env=_reaching(scheduler, os.environ),
+            env=_queue_environment(scheduler, os.environ),
         )
     except (OSError, subprocess.SubprocessError) as error:
         print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
@@ -131,19 +131,19 @@ def standing_of(scheduler: Scheduler, ends: Sequence[RankEnd] = ()) -> JobEndSta
 
 
 def _count(attempt: Attempt, record: RunRecord, scheduler: Scheduler) -> int:
-    """How often this job was queued again before: its earlier attempts, where the scheduler does not count."""
+    """Return how often this job was requeued: the number of earlier attempts, if the scheduler does not count."""
     known = capability_defaults.restarts(scheduler, os.environ)
     if known is not None:
         return known
     paths = attempt.paths(record)
-    mine = [path for path in paths.logs.glob(f"*-{attempt.job_id.replace('[', '[[]')}") if path.is_dir()]
-    return sum(path.name != attempt.name and read_json(paths.closed(path.name)) is not None for path in mine)
+    attempts = [path for path in paths.logs.glob(f"*-{attempt.job_id.replace('[', '[[]')}") if path.is_dir()]
+    return sum(path.name != attempt.name and read_json(paths.closed(path.name)) is not None for path in attempts)
 
 
-def intend(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
-    """Note, before it is known how the job stands, which other job may go on with the run. Raises `OSError`.
+def announce_successor(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
+    """Record the name of the job that may continue the run, before querying this job. Raises `OSError`.
 
-    So whoever cancels this one, or finds it ended, knows what to look for (`succession`).
+    Other processes that cancel this job, or find it ended, can then look for its successor (`succession`).
     """
     name = capability_defaults.successor_of(scheduler, os.environ, count)
     if name is not None:
@@ -151,13 +151,11 @@ def intend(attempt: Attempt, scheduler: Scheduler, count: int) -> None:
 
 
 def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | None:
-    """Put the job of this process into the queue again; returns why that failed, `CANCELLED` too. None: it did not.
-
-    Where another job takes over, that was `intend`-ed.
+    """Requeue the job of this process, or submit its successor. Return why that failed (`CANCELLED` …), else None.
 
     Args:
-        attempt: of the run, or of the one that names a pack.
-        count: how often it is queued again then.
+        attempt: of the run, or of the run that names a pack.
+        count: number of requeues, including this one.
     """
     if isinstance(scheduler, RequeueCommand):
         return _run(scheduler.requeue_command(os.environ), os.environ)[1]
@@ -165,15 +163,15 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
         return f"scheduler={scheduler.name} cannot requeue a run"
     script = SweepPaths(attempt.sweep).script(attempt.job)
     command = scheduler.resubmit_command(os.environ, script, attempt.run, count, attempt.job_id)
-    env = _reaching(scheduler, cleaned(os.environ))
-    said, failed = _run(command, env, _SUBMIT)
+    env = _queue_environment(scheduler, cleaned(os.environ))
+    output, failed = _run(command, env, _SUBMIT)
     new: str | None = None
     if failed is None:
         try:
-            new = scheduler.parse_resubmitted(said)
+            new = scheduler.parse_resubmitted(output)
         except HpcHydraError as error:
             failed = str(error)
-    if failed is not None:  # its answer may be lost, and not the job
+    if failed is not None:  # only the answer may be lost
         listed, unknown = _run(scheduler.successor_command(), env)
         name = scheduler.successor_name(os.environ, count)
         new = scheduler.parse_successor(listed, name) if name and unknown is None else None
@@ -181,23 +179,23 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
         decided = took_over(attempt.sweep, attempt.job, attempt.job_id, new)
     except OSError as error:
         failed, decided = str(error), None
-    standing = standing_of(scheduler) if decided is not None else None
+    state = job_end_state(scheduler) if decided is not None else None
     cancelled = was_cancelled(attempt.sweep, attempt.job, attempt.job_id)
-    cancelled = cancelled or (standing is not None and is_cancelled(standing))
+    cancelled = cancelled or (state is not None and is_cancelled(state))
     if new is not None and (decided is None or cancelled):
         _run(scheduler.cancel_command([new]), env)
     if cancelled:
         return CANCELLED
-    return None if decided is not None else failed or "this job was taken for ended meanwhile"
+    return None if decided is not None else failed or "this job was recorded as ended meanwhile"
 
 
-def _reaching(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` with what makes commands speak to the queue that this job came from."""
+def _queue_environment(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
+    """Return ``env`` with variables for commands that use the queue from which this job came."""
     return {**env, **capability_defaults.command_environment(scheduler, os.environ)}
 
 
 def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> tuple[str, str | None]:
-    """What it printed, and why it failed; None: it did not."""
+    """Run a command; return its output, and why it failed or None."""
     try:
         done = subprocess.run(
             command, capture_output=True, errors="replace", timeout=seconds, check=False, env=dict(env)
@@ -207,11 +205,11 @@ def _run(command: list[str], env: Mapping[str, str], seconds: float = _ASK) -> t
     return done.stdout, (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
 
-def with_more(outcome: Outcome, more: str) -> Outcome:
+def with_reason(outcome: Outcome, more: str) -> Outcome:
     """Return the outcome with an extended reason."""
     return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
 
 
 def times(count: int) -> str:
-    """``once``, or ``2 times``."""
+    """Return ``once``, or ``2 times``."""
     return "once" if count == 1 else f"{count} times"

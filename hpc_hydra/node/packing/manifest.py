@@ -27,14 +27,14 @@ class Task:
     plan: Plan
     share: Share
     script: Path
-    hosts: dict[int, Slice] = field(default_factory=dict)  # index → its part of that host
+    hosts: dict[int, Slice] = field(default_factory=dict)  # index of a host → the run's slice of it
     attempt: str = ""
     cancelled: bool = False
-    asked: bool = False  # its ranks are told to end, past a launch command that would kill them
+    ranks_signalled: bool = False  # its ranks were signalled directly, as the launch command would kill them
     kill_at: float | None = None
-    forced: bool = False  # it went on until then
-    kills: int = 0  # how often it was sent SIGKILL
-    status: int | None = None  # of its script, once that has ended: the rest of its process group may live on
+    forced: bool = False  # it was still running then
+    kills: int = 0  # number of SIGKILLs sent
+    status: int | None = None  # wait status of its script; other processes of its group may still run
 
     @property
     def paths(self) -> RunPaths:
@@ -42,14 +42,14 @@ class Task:
 
     @property
     def why_cancelled(self) -> str | None:
-        """How it ended where somebody wanted its end, and it did not end of itself."""
+        """How a cancelled run ended; None if it was not cancelled."""
         if not self.cancelled:
             return None
-        return f"{'killed, as it went on after' if self.forced else 'stopped by'} SIGTERM (hpc-hydra cancel)"
+        return f"{'killed, as it ignored' if self.forced else 'stopped by'} SIGTERM (hpc-hydra cancel)"
 
 
-def chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
-    """``3`` is the fourth pack; ``run 12`` the one that begins with run 12. Raises `SweepError`."""
+def select_pack(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
+    """Return the pack with index ``3``, or for ``run 12`` the one that starts with run 12. Raises `SweepError`."""
     first, number = which.startswith("run "), which.removeprefix("run ")
     if number.isdigit():
         found = [p for p in packs if p[0] == int(number)] if first else packs[int(number) : int(number) + 1]
@@ -59,7 +59,7 @@ def chosen(packs: Sequence[Sequence[int]], which: str) -> Sequence[int]:
 
 
 def tasks_of(paths: SweepPaths, job: str, data: Mapping[str, Any], numbers: Sequence[int]) -> list[Task]:
-    """Return the runs, large ones first: small ones fill the gaps."""
+    """Return the runs, largest first, so that small ones fill the gaps."""
     wanted = set(numbers)
     records = {record.num: record for record in read_runs(paths.root) if record.num in wanted}
     plans = read_plans(paths.root)

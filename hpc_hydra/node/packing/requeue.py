@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.requeue import intend, is_cancelled, not_queued, queue_again, standing_of, times, with_more
+from hpc_hydra.node.requeue import (
+    announce_successor,
+    is_cancelled,
+    job_end_state,
+    not_queued,
+    queue_again,
+    times,
+    with_reason,
+)
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.codec import readable
@@ -29,13 +37,13 @@ from hpc_hydra.schedulers.capabilities import RequeueExitCode
 from hpc_hydra.schedulers.registry import adapter_for
 
 AGAIN, QUEUED = "again", "queued"
-"""Lines of an allocation's journal: a run waits for its next attempt; the allocation was queued again."""
-_ENDERS = (signal.SIGTERM, signal.SIGKILL)  # a rank may die by one before its supervisor has noted why
+"""Events of an allocation's journal: a run waits for its next attempt; the allocation was requeued."""
+_ENDERS = (signal.SIGTERM, signal.SIGKILL)  # a rank may die by one before its supervisor has recorded why
 
 
 @dataclass
-class Again:
-    """One allocation. ``most`` and ``count``: how often it may be, and was, queued again."""
+class PackRequeue:
+    """The requeueing of one allocation. ``most`` and ``count``: how often it may be, and has been, requeued."""
 
     sweep: Path
     job: str
@@ -43,20 +51,22 @@ class Again:
     scheduler: str
     most: int
     count: int
-    ids: frozenset[str]  # its own, and those of the jobs that it took over from
-    last_start: float | None = None  # monotonic: runs that begin later would only be warned; None: not known
-    over: bool = False  # its time is up: nothing begins any more
-    warned: bool = False  # because it was warned, or gives way
-    interrupted: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # what goes on
-    left: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # and cannot: how these runs have ended
+    ids: frozenset[str]  # its id, and those of its predecessors
+    last_start: float | None = None  # monotonic; runs that start later would be warned at once; None: unknown
+    over: bool = False  # its time is up: no further run is started
+    warned: bool = False  # it was warned, or is preempted
+    interrupted: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # runs that continue
+    left: list[tuple[RunRecord, Outcome]] = field(default_factory=list)  # runs that cannot be continued
 
     @classmethod
-    def of(cls, sweep: Path, job: str, id_: str, scheduler: str, plans: Sequence[Plan], restarts: int | None) -> Again:
-        """That of an allocation which begins now.
+    def of(
+        cls, sweep: Path, job: str, id_: str, scheduler: str, plans: Sequence[Plan], restarts: int | None
+    ) -> PackRequeue:
+        """Return the state of an allocation that starts now.
 
         Args:
-            plans: of its runs, which are alike but for their sizes.
-            restarts: as the scheduler counts; None: it does not.
+            plans: of its runs, which differ only in size.
+            restarts: as counted by the scheduler; None if it does not count.
         """
         asked = [plan.request for plan in plans]
         most = max((each.max_requeues for each in asked), default=0)
@@ -69,7 +79,7 @@ class Again:
         return made
 
     @property
-    def holds(self) -> bool:
+    def is_draining(self) -> bool:
         """Whether no further run is started."""
         if not self.over and self.last_start is not None and time.monotonic() >= self.last_start:
             self.warn()
@@ -80,13 +90,13 @@ class Again:
         if self.most:
             self.over = self.warned = True
 
-    # when it is back
+    # after a requeue
 
     def is_final(self, record: RunRecord, *, cancelled: bool) -> bool:
-        """Whether a run has come to its end in an earlier turn of this allocation.
+        """Whether a run has a final outcome from before the requeue.
 
         Args:
-            cancelled: somebody wanted its end.
+            cancelled: a user cancelled it.
         """
         paths = RunPaths(record.dir)
         outcome = readable(Outcome, paths.outcome)
@@ -96,11 +106,11 @@ class Again:
             return True
         if outcome.rank is not None:
             return not _may_have_lost_a_node(paths, outcome)
-        told = [event["event"] for event in self._events() if event.get("run") == record.num]
-        return bool(told) and told[-1] == "ended"  # else a watcher has written it, who could not know
+        events = [event["event"] for event in self._events() if event.get("run") == record.num]
+        return bool(events) and events[-1] == "ended"  # else the outcome is a guess of the launcher
 
     def earlier(self, record: RunRecord) -> list[str]:
-        """Attempts of a run in this allocation, all of which were interrupted if it is to begin another one."""
+        """Return earlier attempts of a run in this allocation, sorted."""
         try:
             names = [path.name for path in RunPaths(record.dir).logs.iterdir() if path.is_dir()]
         except OSError:
@@ -115,7 +125,7 @@ class Again:
         return attempt_name(self.id, now)
 
     def close_earlier(self, record: RunRecord, plan: Plan) -> None:
-        """Say of attempts that nobody has closed, as the allocation was killed, that they were interrupted."""
+        """Record that attempts without an outcome were interrupted: the allocation was killed."""
         paths = RunPaths(record.dir)
         for turn, attempt in enumerate(self.earlier(record)):
             if not paths.closed(attempt).exists():
@@ -125,16 +135,16 @@ class Again:
                 why = "; ".join(filter(None, ("its allocation was ended, and queued again", found.reason)))
                 write_json(paths.closed(attempt), to_json(replace(found, reason=why, requeues=turn)))
 
-    # when a run has ended
+    # when a run ends
 
     def outcome_of(
         self, record: RunRecord, attempt: str, outcome: Outcome, *, cancelled: bool, stopped: bool
     ) -> Outcome | None:
-        """What to write of a run that has ended; None: nothing, it goes on, or the scheduler knows why it ended.
+        """Return the outcome to write for an ended run; None if the run continues or the scheduler reports its outcome.
 
         Args:
-            cancelled: somebody wanted its end.
-            stopped: the allocation was told to end.
+            cancelled: a user cancelled it.
+            stopped: the allocation received a stop signal.
         """
         if not self.most:
             return outcome
@@ -145,20 +155,20 @@ class Again:
         if outcome.status == "completed" or cancelled or (of_itself and not doubtful):
             return outcome
         ends = read_ends(paths, attempt)
-        standing = standing_of(scheduler, ends)
-        preempted = standing is not None and standing.is_preempted
-        if standing is not None and is_cancelled(standing):
-            self.over = True  # a person has ended it, or a node failed: then SLURM queues it again
+        state = job_end_state(scheduler, ends)
+        preempted = state is not None and state.is_preempted
+        if state is not None and is_cancelled(state):
+            self.over = True  # it was cancelled, or a node failed and the scheduler requeues it
             return None
         why = why_again(outcome, ends, preempted=preempted, early=self.warned)
         if why is None:
             return None if stopped and not of_itself else outcome
         self.over = self.warned = True
-        if standing is None:
-            return with_more(outcome, "it does not go on: the scheduler does not say how the job stands")
+        if state is None:
+            return with_reason(outcome, "it does not go on: the scheduler does not say how the job stands")
         if self.count >= self.most:
             told = f"its allocation was queued again {times(self.count)} already: launch.max_requeues={self.most}"
-            return with_more(outcome, told)
+            return with_reason(outcome, told)
         make_below(self.sweep, paths.attempt(attempt))
         write_json(paths.closed(attempt), to_json(replace(outcome, reason=why)))
         self.interrupted.append((record, outcome))
@@ -166,24 +176,24 @@ class Again:
         print(f"hpc_hydra: run {record.num} goes on when its allocation is back: {why}", flush=True)
         return None
 
-    # when all have ended
+    # when all runs have ended
 
     def queue(self, first: int, waiting: int) -> int | None:
-        """Queue the allocation again where runs go on; returns the exit code of the job.
+        """Requeue the allocation if runs continue; return the exit code of the job.
 
-        None: nothing is to be done, or it cannot be, and `left` says so.
+        None: it is not requeued; if that failed, `left` has the runs.
 
         Args:
             first: the run that names this pack.
-            waiting: number of runs that have not begun.
+            waiting: number of runs that have not started.
         """
         if self.count >= self.most or not (self.interrupted or (waiting and self.warned)):
             return None
         scheduler = adapter_for(self.scheduler)
         attempt = Attempt(self.sweep, first, self.job, attempt_name(self.id, time.time()), self.scheduler)
-        intend(attempt, scheduler, self.count + 1)
-        standing = standing_of(scheduler)
-        if standing is None or is_cancelled(standing):
+        announce_successor(attempt, scheduler, self.count + 1)
+        state = job_end_state(scheduler)
+        if state is None or is_cancelled(state):
             withdraws(self.sweep, self.job, self.id)
             return None
         print(
@@ -194,7 +204,7 @@ class Again:
         self.note(QUEUED, None)
         if isinstance(scheduler, RequeueExitCode):
             return scheduler.requeue_exit_code
-        if standing.is_preempted and not standing.is_running:  # the scheduler itself does it
+        if state.is_preempted and not state.is_running:  # the scheduler itself does it
             return 1
         why = queue_again(attempt, scheduler, self.count + 1)
         if why is None:
@@ -206,7 +216,7 @@ class Again:
         return None
 
     def note(self, event: str, run: int | None) -> None:
-        """A line in the allocation's journal: it saves those who watch many looks at files."""
+        """Write an event to the allocation's journal, so that watchers need not read the files of all runs."""
         line = {"event": event, **({} if run is None else {"run": run}), "time": round(time.time(), 3)}
         with contextlib.suppress(OSError):  # outcome.json is the truth
             append_line(SweepPaths(self.sweep).journal(self.job, self.id), line)
@@ -222,7 +232,7 @@ def _id_of(attempt: str) -> str:
 
 
 def _may_have_lost_a_node(paths: RunPaths, outcome: Outcome) -> bool:
-    """Whether the first rank that failed says that it lost another one, and not all could say how they ended."""
+    """Whether the first failed rank reports the loss of another one, and some ranks recorded no end."""
     ends = read_ends(paths, outcome.attempt)
     cause = first_cause(ends)
     return cause is not None and is_consequence(cause) and len({e.rank for e in ends}) < (outcome.world_size or 1)

@@ -22,9 +22,9 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.node.finalize import gathered, summary, write
-from hpc_hydra.node.packing.manifest import Task, chosen, tasks_of
+from hpc_hydra.node.packing.manifest import Task, select_pack, tasks_of
 from hpc_hydra.node.packing.process_group import dead_children, has_ended, signal_all, spawn_helper, start_in_group
-from hpc_hydra.node.packing.requeue import AGAIN, Again
+from hpc_hydra.node.packing.requeue import AGAIN, PackRequeue
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.processes import (
     STOP,
@@ -47,9 +47,9 @@ from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, LostHo
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.schedulers.resource_slice import Host
 
-LOOK = 2.0  # seconds between two looks for runs that are to be cancelled
-ASK = 45.0  # seconds after which the scheduler's commands, which tell the ranks of a run, are not waited for
-DOUBT = 5.0  # seconds without new runs after one was told to end by somebody else: the allocation may be ending
+POLL = 2.0  # seconds between two checks for cancelled runs
+ASK_TIMEOUT = 45.0  # seconds for the scheduler's commands that signal the ranks of a run
+PAUSE = 5.0  # seconds without new runs after one was stopped from outside: the allocation may be ending
 
 
 @dataclass
@@ -63,17 +63,17 @@ class PackRunner:
     at_a_time: int | None
     hosts: list[Host]
     waiting: list[Task]
-    again: Again
+    requeue: PackRequeue
     first: int  # the run that names the pack
     counts_memory: bool = False
-    lifeline: bool = False  # the end of standard input is that of the launcher, and ours that of the runs
+    lifeline: bool = False  # standard input closes with the launcher, and the runs end with this process
     patience: float = 10.0
     running: dict[int, Task] = field(default_factory=dict)  # pid → run
-    asking: dict[int, int] = field(default_factory=dict)  # pid of who asks the ranks of a run to end → pid of the run
+    helpers: dict[int, int] = field(default_factory=dict)  # pid of a helper that signals a run's ranks → pid of the run
     failed: int = 0
     stopped: int | None = None  # the signal that ends the allocation
-    ends_by: int | None = None  # the signal that says that its time is up: no further run begins
-    held_until: float = 0.0
+    ends_by: int | None = None  # the signal of the time limit: no further run is started
+    paused_until: float = 0.0
     _cancel_read: int = 0
     _looked: float = 0.0
 
@@ -90,8 +90,8 @@ class PackRunner:
         paths = SweepPaths(sweep)
         data = read_json(paths.pack(job))
         if data is None:
-            raise SweepError("the list of packed runs is not there", where=str(paths.pack(job)))
-        numbers = chosen(data["packs"], values[envvars.PACK])
+            raise SweepError("the list of packed runs is missing", where=str(paths.pack(job)))
+        numbers = select_pack(data["packs"], values[envvars.PACK])
         adapter = adapter_for(scheduler)
         assert isinstance(adapter, Packing)  # or there would be no such script
         hosts = capability_defaults.hosts(adapter, env)
@@ -100,26 +100,26 @@ class PackRunner:
         tasks = tasks_of(paths, job, data, numbers)
         restarts = capability_defaults.restarts(adapter, env)
         plans = [task.plan for task in tasks]
-        again = Again.of(sweep, job, job_id, scheduler, plans, restarts)
+        requeue = PackRequeue.of(sweep, job, job_id, scheduler, plans, restarts)
         pack = cls(
-            sweep, job, scheduler, job_id, data["at_a_time"], nodes, tasks, again, numbers[0],
+            sweep, job, scheduler, job_id, data["at_a_time"], nodes, tasks, requeue, numbers[0],
             counts_memory=bool(data["mem"]), lifeline=bool(env.get(envvars.LIFELINE)),
             patience=adapter.kill_delay,
         )  # fmt: skip
-        if again.count:
-            pack._leave_out_the_final()
+        if requeue.count:
+            pack._drop_final()
         return pack
 
-    def _leave_out_the_final(self) -> None:
+    def _drop_final(self) -> None:
         """After a requeue: drop runs that have a final outcome."""
-        cancelled = self._cancels()
+        cancelled = self._new_cancellations()
         self._cancel_read = 0
         for task in list(self.waiting):
-            if self.again.is_final(task.record, cancelled=task.record.num in cancelled):
+            if self.requeue.is_final(task.record, cancelled=task.record.num in cancelled):
                 self.waiting.remove(task)
-            elif self.again.earlier(task.record):
-                self.again.close_earlier(task.record, task.plan)
-                self.again.note(AGAIN, task.record.num)
+            elif self.requeue.earlier(task.record):
+                self.requeue.close_earlier(task.record, task.plan)
+                self.requeue.note(AGAIN, task.record.num)
 
     # the loop
 
@@ -127,37 +127,37 @@ class PackRunner:
         """Run until all runs or the allocation have ended; returns the exit code."""
         warns = adapter_for(self.scheduler)
         limit = warns.limit_signal if isinstance(warns, EndWarning) else None
-        pass_on = not (isinstance(warns, EndWarning) and warns.warns_steps)
-        while self.running or (self.waiting and not self._holds):
-            self._start_those_that_fit(signals)
+        forward = not (isinstance(warns, EndWarning) and warns.warns_steps)
+        while self.running or (self.waiting and not self._is_draining):
+            self._start_fitting(signals)
             number = signals.wait(self._pause())
             if number in STOP:
                 self._stop(number)
             elif number in WARN:
-                self.again.warn()
+                self.requeue.warn()
                 self.ends_by = self.ends_by or (number if number == limit else None)
-                for pid in self.running if pass_on else ():
+                for pid in self.running if forward else ():
                     signal_all(pid, number)
             if self.lifeline and has_ended(0):
-                print("hpc_hydra: the launcher has gone: the runs are ended", file=sys.stderr, flush=True)
+                print("hpc_hydra: the launcher is gone: stopping the runs", file=sys.stderr, flush=True)
                 self.lifeline = False
                 self._stop(signal.SIGTERM)
             self._reap()
-            self._obey_cancels()
-            self._kill_the_patient()
+            self._handle_cancellations()
+            self._kill_overdue()
             if self.stopped and not self.running:
                 break
         return self._end()
 
     def _end(self) -> int:
         """Requeue the allocation if runs are to continue; returns the exit code of the job."""
-        code = self.again.queue(self.first, len(self.waiting))
+        code = self.requeue.queue(self.first, len(self.waiting))
         if code is not None:
             return code
-        for record, outcome in self.again.left:
+        for record, outcome in self.requeue.left:
             self._write(record, outcome)
         if self._is_cancelled:
-            self._leave_out({task.record.num for task in self.waiting})
+            self._drop_cancelled({task.record.num for task in self.waiting})
         if self.stopped or self.ends_by:
             return 128 + (self.stopped or self.ends_by or 0)
         adapter = adapter_for(self.scheduler)
@@ -166,22 +166,22 @@ class PackRunner:
         return 1 if self.failed or self.waiting else 0
 
     @property
-    def _holds(self) -> bool:
+    def _is_draining(self) -> bool:
         """Whether no further run is started."""
-        return self.ends_by is not None or self.again.holds
+        return self.ends_by is not None or self.requeue.is_draining
 
     def _pause(self) -> float:
         """Return the seconds until the next check."""
         now = time.monotonic()
         ends = [task.kill_at for task in self.running.values() if task.kill_at is not None]
-        if self.waiting and self.held_until > now:
-            ends.append(self.held_until)
-        return max(0.0, min([LOOK, *(end - now for end in ends)]))
+        if self.waiting and self.paused_until > now:
+            ends.append(self.paused_until)
+        return max(0.0, min([POLL, *(end - now for end in ends)]))
 
-    def _start_those_that_fit(self, signals: Signals) -> None:
-        if self.stopped or self._holds or time.monotonic() < self.held_until:
+    def _start_fitting(self, signals: Signals) -> None:
+        if self.stopped or self._is_draining or time.monotonic() < self.paused_until:
             return
-        self._leave_out_too_large()
+        self._drop_too_large()
         for task in list(self.waiting):
             if self.at_a_time is not None and len(self.running) >= self.at_a_time:
                 return
@@ -200,7 +200,7 @@ class PackRunner:
         return tuple(sorted(fits[: share.nodes]))
 
     def _start(self, task: Task, signals: Signals) -> None:
-        task.attempt = self.again.fresh_attempt(task.record)
+        task.attempt = self.requeue.fresh_attempt(task.record)
         os.umask(task.record.program.umask)
         with contextlib.suppress(FileNotFoundError):  # of the sweep itself: other runs may go on
             make_below(self.sweep, task.paths.attempt(task.attempt))
@@ -208,12 +208,12 @@ class PackRunner:
         names = ",".join(self.hosts[index].name for index in task.hosts)
         slices = " ".join(map(str, task.hosts.values()))
         argv = ["bash", str(task.script), str(task.record.num), names, task.attempt, slices]
-        self.again.note("began", task.record.num)
-        pid = start_in_group(argv, task.paths.step_log(task.attempt), signals, self._ends_with_us)
+        self.requeue.note("began", task.record.num)
+        pid = start_in_group(argv, task.paths.step_log(task.attempt), signals, self._lifeline_pipe)
         self.running[pid] = task
 
     @cached_property
-    def _ends_with_us(self) -> int | None:
+    def _lifeline_pipe(self) -> int | None:
         """A pipe without a writer, which closes when this process ends."""
         if not self.lifeline:
             return None
@@ -225,14 +225,14 @@ class PackRunner:
         for pid, status in dead_children():
             if pid in self.running:
                 self.running[pid].status = status
-            elif pid in self.asking:
-                self._asked(self.asking.pop(pid), reached=status == 0)
+            elif pid in self.helpers:
+                self._ranks_answered(self.helpers.pop(pid), reached=status == 0)
         for pid, task in list(self.running.items()):
             if task.status is None:
                 continue
-            if signal_all(pid, 0) and task.kills < 2:  # what even SIGKILL does not end is not waited for
+            if signal_all(pid, 0) and task.kills < 2:  # processes that survive SIGKILL are not waited for
                 if task.kill_at is None:
-                    self._tell(pid, task)
+                    self._terminate(pid, task)
                 continue
             del self.running[pid]
             for index, part in task.hosts.items():
@@ -246,22 +246,22 @@ class PackRunner:
         of_itself = outcome.status == "completed" or outcome.rank is not None
         cancelled = task.cancelled or self._is_cancelled
         if self._is_cancelled and outcome.signal == signal.SIGTERM:
-            of_itself = False  # the scheduler has told every process, and the program was the first
-        told = self.again.outcome_of(
+            of_itself = False  # the scheduler signalled every process, and the program ended first
+        final = self.requeue.outcome_of(
             task.record, task.attempt, outcome, cancelled=cancelled, stopped=self.stopped is not None
         )
-        if told is None:
+        if final is None:
             return
-        outcome = told
-        if not of_itself and self.stopped and not self.again.over and not self._is_cancelled:
-            return  # the scheduler knows why, and whoever asks it will say so
-        if signum and task.kill_at is not None and not cancelled and not of_itself:  # its ranks were told by us
+        outcome = final
+        if not of_itself and self.stopped and not self.requeue.over and not self._is_cancelled:
+            return  # the scheduler reports the reason
+        if signum and task.kill_at is not None and not cancelled and not of_itself:  # we signalled its ranks
             why = f"its script was ended by {name_of(signum)}"
             outcome = replace(outcome, status="failed", exit_code=code, signal=signum, reason=why)
         elif self.ends_by and outcome.signal == self.ends_by:
             outcome = replace(outcome, status="timeout", reason="the time limit of its allocation was reached")
         elif outcome.status == "cancelled" and not cancelled:
-            self.held_until = time.monotonic() + DOUBT
+            self.paused_until = time.monotonic() + PAUSE
         if cancelled and not of_itself:
             outcome = replace(outcome, status="cancelled", reason=task.why_cancelled or outcome.reason)
         if outcome.status != "completed" and outcome.log is None:
@@ -279,14 +279,14 @@ class PackRunner:
                 end = read_json(path) or {}
                 for host in self.hosts:
                     if end["exit_code"] == code and end["host"] == host.name:
-                        host.lost = end["error"] or "not reached"
+                        host.lost = end["error"] or "unreachable"
 
-    def _leave_out_too_large(self) -> None:
+    def _drop_too_large(self) -> None:
         lost = [host.lost for host in self.hosts if host.lost]
         left = len(self.hosts) - len(lost)
         for task in [task for task in self.waiting if lost and task.share.nodes > left]:
             self.waiting.remove(task)
-            why = f"it needs {task.share.nodes} hosts, and {left} are left ({'; '.join(lost)})"
+            why = f"it needs {task.share.nodes} hosts, but {left} are left ({'; '.join(lost)})"
             outcome = Outcome(task.record.num, "failed", 1, job_id=self.id, reason=why, ended=time.time())
             self._write(task.record, outcome)
 
@@ -297,7 +297,7 @@ class PackRunner:
             note_end(self.sweep, self.job, outcome)
         except OSError as error:
             print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
-        self.again.note("ended", record.num)
+        self.requeue.note("ended", record.num)
         print(summary(outcome), flush=True)
 
     # ending
@@ -305,19 +305,19 @@ class PackRunner:
     def _stop(self, signum: int) -> None:
         self.stopped = self.stopped or signum
         for pid, task in self.running.items():
-            self._tell(pid, task)
+            self._terminate(pid, task)
 
-    def _tell(self, pid: int, task: Task) -> None:
+    def _terminate(self, pid: int, task: Task) -> None:
         signal_all(pid, signal.SIGTERM)
         task.kill_at = task.kill_at or time.monotonic() + self.patience
 
-    def _kill_the_patient(self) -> None:
+    def _kill_overdue(self) -> None:
         for pid, task in self.running.items():
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
                 task.forced = True
-                if task.asked:  # the launch command kills its ranks now; killed itself, it would leave them
-                    task.asked, task.kill_at = False, None
-                    self._tell(pid, task)
+                if task.ranks_signalled:  # let the launch command kill its ranks: if it were killed, they would remain
+                    task.ranks_signalled, task.kill_at = False, None
+                    self._terminate(pid, task)
                     continue
                 signal_all(pid, signal.SIGKILL)
                 self._end_step(task)
@@ -331,49 +331,49 @@ class PackRunner:
             with contextlib.suppress(OSError):  # reaped with the others
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
-    def _obey_cancels(self) -> None:
+    def _handle_cancellations(self) -> None:
         now = time.monotonic()
-        if now - self._looked < LOOK:
+        if now - self._looked < POLL:
             return
         self._looked = now
-        numbers = self._cancels()
-        self._leave_out(numbers)
+        numbers = self._new_cancellations()
+        self._drop_cancelled(numbers)
         for pid, task in self.running.items():
             if task.record.num in numbers and not task.cancelled:
                 task.cancelled = True
-                self._ask(pid, task)
+                self._stop_run(pid, task)
 
-    def _ask(self, pid: int, task: Task) -> None:
+    def _stop_run(self, pid: int, task: Task) -> None:
         """Stop one run: through its ranks, if the launch command would kill them at once."""
         if not isinstance(adapter_for(self.scheduler), StepSignals) or task.kill_at is not None:
-            self._tell(pid, task)
+            self._terminate(pid, task)
             return
-        task.asked, task.kill_at = True, time.monotonic() + ASK + self.patience
+        task.ranks_signalled, task.kill_at = True, time.monotonic() + ASK_TIMEOUT + self.patience
         argv = [sys.executable, "-m", "hpc_hydra.node", "ask_ranks", self.scheduler, str(pid)]
-        self.asking[spawn_helper(argv)] = pid
+        self.helpers[spawn_helper(argv)] = pid
 
-    def _asked(self, pid: int, *, reached: bool) -> None:
+    def _ranks_answered(self, pid: int, *, reached: bool) -> None:
         task = self.running.get(pid)
-        if task is None or not task.asked:
+        if task is None or not task.ranks_signalled:
             return
-        task.asked, task.kill_at = reached, time.monotonic() + self.patience
+        task.ranks_signalled, task.kill_at = reached, time.monotonic() + self.patience
         if not reached:
-            self._tell(pid, task)
+            self._terminate(pid, task)
 
     @property
     def _is_cancelled(self) -> bool:
         """Whether a user cancelled the allocation under a scheduler that only forwards SIGTERM and reports nothing."""
         asks = isinstance(adapter_for(self.scheduler), GracefulCancel)
-        return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.again.over
+        return self.stopped == signal.SIGTERM and asks and not self.ends_by and not self.requeue.over
 
-    def _leave_out(self, numbers: set[int]) -> None:
+    def _drop_cancelled(self, numbers: set[int]) -> None:
         for task in [task for task in self.waiting if task.record.num in numbers]:
             self.waiting.remove(task)
             why = "cancelled before it began"
             outcome = Outcome(task.record.num, "cancelled", 143, job_id=self.id, reason=why, ended=time.time())
             self._write(task.record, outcome)
 
-    def _cancels(self) -> set[int]:
+    def _new_cancellations(self) -> set[int]:
         """Return runs whose cancellation was requested since the last call."""
         try:
             with SweepPaths(self.sweep).cancelled(self.job).open("rb") as file:
@@ -389,7 +389,7 @@ class PackRunner:
 def main(argv: Sequence[str]) -> int:
     """Run the pack; returns the exit code. ``--failed CODE``: record that no run could be started."""
     signals = Signals()
-    adopt_orphans()  # what a killed script leaves behind is awaited here
+    adopt_orphans()  # processes left by a killed script are reaped here
     try:
         pack = PackRunner.read(os.environ)
         if pack.lifeline:
@@ -409,4 +409,4 @@ def _none_started(pack: PackRunner, code: int) -> int:
         pack._write(task.record, outcome)
     return (
         1 if code == capability_defaults.requeue_exit_code(adapter_for(pack.scheduler)) else code
-    )  # or the scheduler would queue it again
+    )  # or the scheduler would requeue it

@@ -1,6 +1,6 @@
-"""The environment of a rank: who it is, where rank 0 is, the plan's variables, and which devices it sees.
+"""The environment of a rank: its identity, the address of rank 0, the plan's variables, and visible devices.
 
-Pure functions over mappings, apart from conditions that only a node can decide (a library, a driver's version).
+Pure functions over mappings, except for conditions that only a node can decide (a library, a driver's version).
 Must not know: the scheduler, Hydra, torch.
 """
 
@@ -18,15 +18,15 @@ from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
 
 WARNING_NOTE = gpu_visibility.WARNING  # prefix of a note that each rank prints itself; others are printed by rank 0
 
-# Read once by the dynamic loader, the allocator or the interpreter: a change needs a new process image.
+# Read only at start-up by the dynamic loader, the allocator or the interpreter: changes need a new process image.
 AT_START = re.compile(r"(LD_|PYTHON|MALLOC_|GLIBC_)")
 
 _TOKEN = re.compile(r"\{(user|job_id|tmp|host|rank|local_rank|env:[A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass
-class Surroundings:
-    """What tokens in values stand for on this node."""
+class NodeTokens:
+    """Values of the tokens on this node."""
 
     info: RankInfo
     host: str
@@ -57,18 +57,18 @@ def rank_environment(
     master_host: str,
     seed: int,
 ) -> tuple[dict[str, str], list[str]]:
-    """The whole environment of a rank, and notes about variables that were left out.
+    """Return the complete environment of a rank, and notes about variables that were left out.
 
-    Order: a preset never wins over what is set, ``launch.env`` always does, and who the rank is wins over everything
-    (an inherited RANK is another job's).
+    Presets do not override variables that are set; ``launch.env`` does. The rank's identity overrides everything: an
+    inherited RANK belongs to another job.
     """
     env = dict(base)
-    here = Surroundings(info, host)
+    node = NodeTokens(info, host)
     if plan.container is not None:
         env.update(plan.container.env)
     for variable in plan.env:
-        apply_variable(env, variable, here)
-    here.notes += gpu_visibility.settle(env, plan) + gpu_visibility.choose(env, plan, info)
+        apply_variable(env, variable, node)
+    node.notes += gpu_visibility.settle(env, plan) + gpu_visibility.choose(env, plan, info)
     env.update(identity_variables(info, address, port))
     env[envvars.RANK_PROCESS] = "1"
     _keep_library(env)
@@ -90,18 +90,18 @@ def rank_environment(
         env.pop(name, None)
         if value is not None:
             env[name] = str(value)
-    return env, here.notes
+    return env, node.notes
 
 
 def _keep_library(env: MutableMapping[str, str]) -> None:
-    """In a container this package is where the sweep is, whatever somebody set PYTHONPATH to."""
+    """In a container, add the copy of this package in the sweep directory to PYTHONPATH, however that was set."""
     lib, path = env.get(envvars.LIB), env.get("PYTHONPATH", "")
     if lib and lib not in path.split(":"):
         env["PYTHONPATH"] = f"{lib}:{path}" if path else lib
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo:
-    """Who a rank is, from its environment: the inverse of `identity_variables`."""
+    """Return a rank's identity from its environment: the inverse of `identity_variables`."""
     return RankInfo(
         rank=int(env["RANK"]),
         local_rank=int(env["LOCAL_RANK"]),
@@ -127,23 +127,23 @@ def identity_variables(info: RankInfo, address: str, port: int) -> dict[str, str
     }
 
 
-def apply_variable(env: MutableMapping[str, str], variable: EnvVar, here: Surroundings) -> None:
-    """Put one variable of the plan into ``env``, if its conditions hold here."""
+def apply_variable(env: MutableMapping[str, str], variable: EnvVar, node: NodeTokens) -> None:
+    """Set one variable of the plan in ``env``, if its conditions are true on this node."""
     if variable.mode == "default" and variable.name in env:
         return
     for kind, argument in variable.when:
         if not holds(kind, argument, env):
-            here.notes.append(f"{variable.name} is left out: {kind} {argument} does not hold here")
+            node.notes.append(f"{variable.name} is left out: {kind} {argument} does not hold here")
             return
     value = variable.value
     if variable.expand:
-        missing = [t for t in _TOKEN.findall(value) if here.token(t, env) is None]
+        missing = [t for t in _TOKEN.findall(value) if node.token(t, env) is None]
         if missing:
-            here.notes.append(
+            node.notes.append(
                 f"{variable.name} is left out: {', '.join(m.removeprefix('env:') for m in missing)} is not set"
             )
             return
-        value = _TOKEN.sub(lambda match: here.token(match[1], env) or "", value)
+        value = _TOKEN.sub(lambda match: node.token(match[1], env) or "", value)
     if variable.mode == "prepend" and env.get(variable.name):
         if f"{env[variable.name]}:".startswith(f"{value}:"):
             return  # the job script has done it
@@ -152,7 +152,7 @@ def apply_variable(env: MutableMapping[str, str], variable: EnvVar, here: Surrou
 
 
 def holds(kind: str, argument: str, env: Mapping[str, str]) -> bool:
-    """Whether a condition that only the node can decide is true here. An unknown kind never is."""
+    """Whether a condition that only the node can decide is true; false for unknown kinds."""
     if kind == "env":
         return argument in env
     if kind == "plugin":
@@ -164,7 +164,7 @@ def holds(kind: str, argument: str, env: Mapping[str, str]) -> bool:
 
 
 def rocm_version(env: Mapping[str, str]) -> str | None:
-    """The version of the ROCm installation that this process would use, e.g. ``6.4.1``."""
+    """Return the version of the ROCm installation that this process uses, such as ``6.4.1``; None if unknown."""
     for root in (env.get("ROCM_PATH"), "/opt/rocm"):
         if root:
             try:
@@ -175,7 +175,7 @@ def rocm_version(env: Mapping[str, str]) -> str | None:
 
 
 def compare(version: str | None, condition: str) -> bool:
-    """``compare("6.4.1-25", ">=6.2,<7")``; false where the version is not known."""
+    """Whether a version satisfies a condition such as ``>=6.2,<7``; false if it is unknown."""
     if version is None:
         return False
     have = [int(n) for n in re.findall(r"\d+", version.split("-")[0])]
@@ -196,7 +196,7 @@ def compare(version: str | None, condition: str) -> bool:
 
 
 def device_index(local_rank: int, count: int, gpus_per_proc: int = 1) -> int:
-    """Which of ``count`` visible devices is a rank's first: with one visible it is 0, whatever the local rank."""
+    """Return the index of a rank's first device among ``count`` visible ones; 0 if only one is visible."""
     return local_rank * max(gpus_per_proc, 1) % max(count, 1)
 
 

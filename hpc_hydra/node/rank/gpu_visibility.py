@@ -23,11 +23,11 @@ WARNING = "warning: "
 def settle(env: MutableMapping[str, str], plan: Plan) -> list[str]:
     """Reduce the visibility variables of ``env`` to one consistent filter; returns a warning if they conflict."""
     vendor = plan.gpu_vendor
-    told = visible(env, vendor)
-    several = ROCR in env or told.conflict or told.variable == ORDINAL
-    if vendor in (None, "amd") and told.ids is not None and several:
-        show(env, told.ids, vendor, by_rocr=plan.rendezvous.unswap_rocr_hip_vis_dev and ROCR in env)
-    return [f"{WARNING}{told.conflict}"] if told.conflict else []
+    listed = visible(env, vendor)
+    several = ROCR in env or listed.conflict or listed.variable == ORDINAL
+    if vendor in (None, "amd") and listed.ids is not None and several:
+        show(env, listed.ids, vendor, by_rocr=plan.rendezvous.unswap_rocr_hip_vis_dev and ROCR in env)
+    return [f"{WARNING}{listed.conflict}"] if listed.conflict else []
 
 
 def choose(env: MutableMapping[str, str], plan: Plan, info: RankInfo, root: Path = Path("/")) -> list[str]:
@@ -36,10 +36,10 @@ def choose(env: MutableMapping[str, str], plan: Plan, info: RankInfo, root: Path
     is_own = plan.rendezvous.gpu_visibility == "own"
     if not per_proc or not (is_own or plan.gpu_order):
         return []
-    told = visible(env, plan.gpu_vendor)
-    ids = list(told.ids if told.ids is not None else gpus(env, root).ids)
+    listed = visible(env, plan.gpu_vendor)
+    ids = list(listed.ids if listed.ids is not None else gpus(env, root).ids)
     if is_own:
-        if told.ids is not None and len(ids) <= per_proc:
+        if listed.ids is not None and len(ids) <= per_proc:
             return []  # the scheduler has chosen
         first = info.local_rank * per_proc
         ids = ids or [str(index) for index in range(first + per_proc)]
@@ -58,7 +58,7 @@ def choose(env: MutableMapping[str, str], plan: Plan, info: RankInfo, root: Path
 def _ordered(
     ids: Sequence[str], plan: Plan, info: RankInfo, env: Mapping[str, str], root: Path
 ) -> list[str] | str | None:
-    """All of ``ids``, each rank's own at its place; a note where that cannot be told; None: as they are."""
+    """Return all ``ids``, with each rank's GPUs at its position; a note if that is impossible; None: unchanged."""
     if plan.gpu_order != CLOSEST:
         at = [int(word) for word in str(plan.gpu_order).split(",")]
         if max(at) >= len(ids):
@@ -68,26 +68,26 @@ def _ordered(
     if len(ids) < info.local_world_size * plan.request.gpus_per_proc or not hasattr(os, "sched_getaffinity"):
         return None
     masks = registry.cpus_of_tasks(plan.request.scheduler, env)
-    here = topology([], plan.gpu_vendor, root)
-    if len({numa for _, numa in here.gpus}) < 2:
+    machine = topology([], plan.gpu_vendor, root)
+    if len({numa for _, numa in machine.gpus}) < 2:
         return None
     if len(masks) != info.local_world_size or set(masks[info.local_rank]) != os.sched_getaffinity(0):
         return None
-    return closest(ids, here, masks, plan.request.gpus_per_proc)
+    return closest(ids, machine, masks, plan.request.gpus_per_proc)
 
 
-def closest(ids: Sequence[str], here: Topology, masks: Sequence[Sequence[int]], per_proc: int) -> list[str]:
-    """``ids`` in the order of the ranks that they are next to, so that each rank's own begin at its own place.
+def closest(ids: Sequence[str], machine: Topology, masks: Sequence[Sequence[int]], per_proc: int) -> list[str]:
+    """Return ``ids`` ordered so that the GPUs of each rank are those closest to its CPUs.
 
     Args:
         masks: the CPUs of each local rank. Of ranks on one NUMA node, that with the lowest CPUs gets the first GPU.
         per_proc: GPUs of a rank.
     """
-    numa_of = here.numa_of_gpus()
+    numa_of = machine.numa_of_gpus()
     left, own = list(ids), {rank: list[str]() for rank in range(len(masks))}
-    for near in (True, False):  # first those that have some next to them, then the others
+    for near in (True, False):  # first ranks with close GPUs, then the others
         for rank in sorted(own, key=lambda rank: min(masks[rank], default=0)):
-            domains = {here.numa.get(cpu) for cpu in masks[rank]}
+            domains = {machine.numa.get(cpu) for cpu in masks[rank]}
             fit = [one for one in left if not near or numa_of.get(one) in domains]
             own[rank] += fit[: per_proc - len(own[rank])]
             left = [one for one in left if one not in own[rank]]

@@ -32,7 +32,7 @@ class Reading:
     mem_mhz: float | None = None
 
 
-Gpus = Callable[[], list[Reading]]
+Sampler = Callable[[], list[Reading]]
 
 
 def models(nvidia: Path = NVIDIA, drm: Path = DRM) -> str:
@@ -55,7 +55,7 @@ def _amd(root: Path) -> Iterator[str]:
             yield file.read_text().strip() or "AMD GPU"
 
 
-def open_gpus(wanted: Sequence[str] | None) -> tuple[Gpus, str]:
+def open_gpus(wanted: Sequence[str] | None) -> tuple[Sampler, str]:
     """Return a function that samples the GPUs of this node, and a note about them.
 
     Args:
@@ -87,7 +87,7 @@ def _chosen(handles: dict[str, Any], wanted: Sequence[str] | None, by_id: Callab
     return found or handles
 
 
-def _open_nvml(wanted: Sequence[str] | None) -> Gpus | None:
+def _open_nvml(wanted: Sequence[str] | None) -> Sampler | None:
     import pynvml
 
     try:
@@ -126,7 +126,7 @@ def _open_nvml(wanted: Sequence[str] | None) -> Gpus | None:
     return lambda: [read(index, gpu) for index, gpu in gpus.items()]
 
 
-def _open_amdsmi(wanted: Sequence[str] | None) -> Gpus | None:
+def _open_amdsmi(wanted: Sequence[str] | None) -> Sampler | None:
     """AMD's library, of ROCm 6 and 7: W, percent, MiB (there: MB), degrees, MHz; rocm.docs.amd.com/projects/amdsmi."""
     try:
         import amdsmi

@@ -1,7 +1,7 @@
-"""What ranks have in the place of Hydra's ``_run_hydra``: the task function that was launched, with the frozen
-configuration. Other ``@hydra.main`` functions that the program calls on its way do nothing.
+"""Replaces Hydra's ``_run_hydra`` on ranks: runs the launched task function with the frozen configuration.
 
-Only a rank's own process has it. Must not know: how the program was started, the scheduler, torch.
+Other ``@hydra.main`` functions that the program calls do nothing. Used only in a rank's process. Must not know: how the
+program was started, the scheduler, torch.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class HydraMain:
     def __init__(self, context: RankContext) -> None:
         self.context = context
         self.code: int | None = None
-        self.passed: list[str] = []  # functions that were called and are not those of this run
+        self.passed: list[str] = []  # other task functions that were called
         self._pid, self._start = os.getpid(), str(Path.cwd())
-        self._same = 0  # calls of functions of the launched one's name
+        self._same = 0  # calls of functions with the name of the launched one
 
     def install(self) -> None:
-        """Every ``@hydra.main`` of this process, and every decorator that calls ``_run_hydra`` itself, comes here."""
+        """Take over ``@hydra.main``, and other decorators that call ``_run_hydra``, in this process."""
         rank_process.replace_run_hydra(self._called)
 
     def _called(self, function: TaskFunction, args: Any, config_path: str | None) -> None:
         if self._is_launched(function):
             rank_process.initialise(function, args, config_path)
             self.call(function)
-            sys.exit(self.code)  # what follows is for the process that launched
+            sys.exit(self.code)  # the code after it is for the launching process
 
     def _is_launched(self, function: TaskFunction) -> bool:
         wanted = self.context.record.program.task
@@ -59,38 +59,38 @@ class HydraMain:
         return False
 
     def _check_directory(self) -> None:
-        """Where the start of the program was not certain, it has to have come to where it was when it launched."""
+        """If the directory at launch differs from that at the start, check that the program has changed to it."""
         expected, start = self.context.record.program.arrived, self.context.record.program.cwd
         if expected is None or self._start != start:  # a container may have a directory of its own
             return
         if not Path(expected).is_dir() or Path.cwd().samefile(expected):
             return
         raise SweepError(
-            f"the program has come to {Path.cwd()}, and was in {expected} when it launched: it changes its directory, "
+            f"the program is in {Path.cwd()}, but was in {expected} when it was launched: it changes its directory, "
             f"and was not started in {start}",
             where="os.chdir",
             fix="start it by a relative path, or from a shell",
         )
 
     def not_reached(self) -> SweepError:
-        """The error of a program that ended without calling the function."""
+        """Return the error of a program that ended without calling the function."""
         program = self.context.record.program
         name = f"{program.task.module}.{program.task.name}" if program.task else "its @hydra.main function"
         others = f" (it called {', '.join(self.passed)})" if self.passed else ""
         return SweepError(
             f"the program ended without calling {name}{others}",
             where=program.target or program.kind,
-            fix="call it at the end of the program, also when a rank starts it",
+            fix="call it at the end of the program, on ranks, too",
         )
 
     def call(self, function: TaskFunction) -> None:
-        """Run the task function, and keep what it returns. `SystemExit` passes through."""
+        """Run the task function, and save its return value. `SystemExit` passes through."""
         context = self.context
         result = self._run(function)
-        if os.getpid() != self._pid:  # a process that the task function forked: not the rank
+        if os.getpid() != self._pid:  # a process forked by the task function, not the rank
             context = replace(context, info=UNKNOWN, report=lambda _: None)
         try:
-            value = result.return_value  # raises what the task raised, and says which overrides it had
+            value = result.return_value  # raises the exception of the task; Hydra prints its overrides
         except Exception as error:
             if context.info.rank == 0 and context.record.program.kind == "task":
                 from hpc_hydra.node.rank.return_value import keep_failure
@@ -119,12 +119,12 @@ class HydraMain:
         context = self.context
         cfg = thaw(context.attempt.sweep, context.record, job_id=context.job_id or None)
         JobRuntime.instance().set("name", cfg.hydra.job.name)
-        if not context.is_main:  # the output directory is rank 0's: the others write nothing of Hydra's there
+        if not context.is_main:  # only rank 0 writes Hydra's files to the output directory
             with read_write(cfg), read_write(cfg.hydra), open_dict(cfg.hydra):
                 cfg.hydra.output_subdir = None
                 _own_log_files(cfg, context)
         elif cfg.hydra.output_subdir and is_private(SweepPaths(context.attempt.sweep).meta):
-            keep_private(context.paths.root / cfg.hydra.output_subdir)  # Hydra's record has the secrets too
+            keep_private(context.paths.root / cfg.hydra.output_subdir)  # Hydra's files contain the secrets, too
         gc_tuning.resume()
         # Hydra 1.4 warns about each callback; this one is ours
         warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
@@ -142,7 +142,7 @@ class HydraMain:
 
 
 def _own_log_files(cfg: DictConfig, context: RankContext) -> None:
-    """Give the file handlers of Hydra's job logging a file of this rank's, beside its output."""
+    """Redirect the file handlers of Hydra's job logging to a file of this rank."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 

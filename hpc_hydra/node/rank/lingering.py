@@ -1,6 +1,6 @@
 """Ends a program whose function has returned but whose process does not exit.
 
-Threads and child processes may still write a checkpoint, or hang for ever. Must not know: how the supervisor waits,
+Threads and child processes may still write a checkpoint, or hang forever. Must not know: how the supervisor waits,
 ranks.
 """
 
@@ -91,6 +91,6 @@ class Lingering:
         """Return what keeps the process, such as ``child processes ffmpeg (pid 4), python (pid 5)``."""
         pids = children(self._child)
         if not pids:
-            return "a thread, or what it registered for its end"
+            return "a thread, or a function registered with atexit"
         named = ", ".join(f"{command_of(pid)} (pid {pid})" for pid in pids[:4]) + ", …" * (len(pids) > 4)
         return f"child process{'es' * (len(pids) > 1)} {named}"

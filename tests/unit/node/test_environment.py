@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.node.rank.environment import (
-    Surroundings,
+    NodeTokens,
     apply_variable,
     compare,
     device_index,
@@ -73,7 +73,7 @@ def test_a_value_is_not_filled_unless_it_says_so() -> None:
 
 
 def test_a_path_made_of_a_missing_variable_is_left_out_and_told() -> None:
-    env, here = {}, Surroundings(INFO, "n02")
+    env, here = {}, NodeTokens(INFO, "n02")
     apply_variable(env, EnvVar("CACHE", "{env:SCRATCH}/x", expand=True), here)
     assert env == {} and "SCRATCH is not set" in here.notes[0]
 

@@ -216,7 +216,7 @@ CANCELS = DENIES.replace("null", 'null, "cancelled": true')
         ("echo fNEW n.1 >named; echo lost >&2; exit 1", "fNEW", None),  # the answer was lost, not the job
         ("echo fNEW n.1 >named; exit 0", "fNEW", None),
         ("echo full >&2; exit 1", None, "full"),
-        (f"{DENIES}; echo fNEW; exit", None, "taken for ended meanwhile"),
+        (f"{DENIES}; echo fNEW; exit", None, "recorded as ended meanwhile"),
         (f"{CANCELS}; echo fNEW; exit", None, "cancelled"),
     ],
 )
