@@ -87,7 +87,7 @@ DRIVERS = (
         refused={"queue": "Unknown"},  # its message is "Unknown queue"
         gives_input=False,
         short_limit=2,
-        warned=(60, 58),
+        warned=(60, 54),
     ),
     Driver("flux", fixture="fake_flux", unknown="f99999999", short_limit=2, warned=(60, 52)),
 )

@@ -129,7 +129,6 @@ def attributes(job: Job, mates: list[Job]) -> dict[str, Any]:
         found["depend"] = job.data["depend"]
     if job.started:
         found["stime"] = time.strftime(at, time.localtime(job.started))
-        found["session_id"] = job.pid or 1
         found["exec_host"] = "+".join(f"{host}/0*{job.slots}" for host in job.hosts)
         gpus = f":ngpus={job.gpus}" if job.gpus else ""
         found["exec_vnode"] = "+".join(f"({host}:ncpus={job.slots}{gpus})" for host in job.hosts)
@@ -149,7 +148,7 @@ def parent_attributes(mates: list[Job]) -> dict[str, Any]:
     began = any(job.state != PENDING for job in mates)
     over = all(job.state == ENDED for job in mates)
     found = attributes(mates[0], mates)
-    for name in ("stime", "session_id", "exec_host", "exec_vnode", "array_id", "array_index", "Exit_status", "comment"):
+    for name in ("stime", "exec_host", "exec_vnode", "array_id", "array_index", "Exit_status", "comment"):
         found.pop(name, None)
     found |= {"job_state": "F" if over else "B" if began else "Q", "array": "True", "substate": 70}
     if over:

@@ -46,6 +46,10 @@ from hpc_hydra.schedulers.pbs.timed import WARN_AT
 _TAG = f"{envvars.PREFIX}TAG"
 _AGAIN, _NAME = f"{envvars.PREFIX}PBS_AGAIN", f"{envvars.PREFIX}PBS_NAME"
 _OPTIONS = f"{envvars.PREFIX}PBS_OPTIONS"
+_LIST = (  # qstat's exit code is that of the last job that failed: 35 or 153 for one that has left meanwhile
+    'found=$(qselect -x -u "$(id -un)"{}) || exit; [ -z "$found" ] || qstat -x -f -w $found; '
+    "case $? in 0 | 35 | 153) ;; *) exit 1 ;; esac"
+)
 _FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
 # Like `manifest.took_over`: the first to create the link decides. PBS knows no dependency on an element of an array.
 _TAKES_OVER = """\
@@ -275,8 +279,7 @@ class Pbs(
 
     def find_command(self, spec: JobSpec) -> list[str]:
         name = options_of.job_name(spec.plan.request)
-        ask = 'found=$(qselect -x -u "$(id -un)" -N "$1") && [ -z "$found" ] || qstat -x -f -w $found'
-        return ["sh", "-c", ask, "qselect", name]
+        return ["sh", "-c", _LIST.format(' -N "$1"'), "qselect", name]
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         for id_, fields in output.records((), stdout).items():
@@ -332,8 +335,7 @@ class Pbs(
         return output.submitted(stdout)
 
     def successor_command(self) -> list[str]:
-        ask = 'found=$(qselect -x -u "$(id -un)") && [ -z "$found" ] || qstat -x -f -w $found'
-        return ["sh", "-c", ask]
+        return ["sh", "-c", _LIST.format("")]
 
     def parse_successor(self, stdout: str, name: str) -> str | None:
         jobs = output.records((), stdout).items()

@@ -146,8 +146,7 @@ def ended(native: str, fields: Mapping[str, Any]) -> JobStatus:
     """How a job ended. Negative codes are reasons of PBS; from 256 on, signals of the job's first process."""
     code = _number(fields.get("Exit_status"))
     never_ran = "stime" not in fields and "exec_host" not in fields
-    # an element that was deleted while it was pending has 1, a job that was deleted while it was being started has 0
-    if code is None or (never_ran and code == 1) or (code == 0 and "session_id" not in fields):
+    if code is None or (never_ran and code == 1):  # an element that was deleted while it was pending has 1
         return JobStatus(State.CANCELLED, native, reason="deleted before it ran, or its dependency cannot be met")
     if code < 0:
         cause: Cause | None = "out_of_memory" if code in (-27, -28) else None

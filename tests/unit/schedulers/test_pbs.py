@@ -141,7 +141,7 @@ def test_packed_runs_are_not_warned() -> None:
 
 
 def job(**fields: Any) -> dict[str, Any]:
-    ran = {"stime": "Sat Nov 28 21:20:20 2026", "exec_host": "n1/0", "session_id": "9"}
+    ran = {"stime": "Sat Nov 28 21:20:20 2026", "exec_host": "n1/0"}
     return {"job_state": "F", "substate": "92", **ran, **fields}
 
 
@@ -157,7 +157,6 @@ def job(**fields: Any) -> dict[str, Any]:
         (job(Exit_status=-27), State.FAILED, None, None),
         ({"job_state": "F"}, State.CANCELLED, None, None),  # deleted while it was pending
         ({"job_state": "X", "Exit_status": "1"}, State.CANCELLED, None, None),  # an element of an array, too
-        ({**job(Exit_status="0"), "session_id": None}, State.COMPLETED, 0, None),
         (job(job_state="R", Exit_status=-11), State.RUNNING, None, None),  # it was requeued
         ({"job_state": "Q", "comment": "Not Running: Queue not started."}, State.PENDING, None, None),
         ({"job_state": "new"}, State.UNKNOWN, None, None),
@@ -166,12 +165,6 @@ def job(**fields: Any) -> dict[str, Any]:
 def test_states(fields: dict[str, Any], state: State, code: int | None, signal: int | None) -> None:
     status = output.status_of(fields)
     assert (status.state, status.exit_code, status.signal) == (state, code, signal)
-
-
-def test_a_job_that_was_deleted_while_it_started_is_cancelled() -> None:
-    fields = job(Exit_status="0")
-    del fields["session_id"]
-    assert output.status_of(fields).state is State.CANCELLED
 
 
 def test_reasons_of_pending_jobs() -> None:

@@ -130,6 +130,11 @@ def test_every_queue_makes_a_plan(name: str, composed: Composed) -> None:
         ("system=tioga", 8, 8, "pdebug", None),
         ("system=tioga scheduler.queue=mi300a", 4, 24, "mi300a", None),
         ("system=corona", 8, 6, "pbatch", None),
+        ("system=aurora", 12, 8, "capacity", None),
+        ("system=polaris resources.nodes=10", 4, 8, "prod", None),
+        ("system=sophia", 8, 16, "by-node", None),
+        ("system=derecho", 4, 16, "main", None),
+        ("system=gadi", 4, 12, "gpuvolta", None),
     ],
 )
 def test_default_job_of_two_nodes(
