@@ -17,6 +17,8 @@ from hpc_hydra.errors import HpcHydraError
 if TYPE_CHECKING:
     from hpc_hydra.sweep.store import SweepRecords
 
+SLOW = 300  # with more runs, reading them takes seconds
+
 
 def report(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra report``; returns the exit code. Raises `HpcHydraError`."""
@@ -67,6 +69,8 @@ def _serve(sweep: SweepRecords, runs: Sequence[str], best: str | None, library: 
     from hpc_hydra.ui.progress import say
 
     report = LiveReport(sweep, lambda views: select(views, runs), best)
+    if len(sweep.records) > SLOW:
+        say(f"reading {len(sweep.records)} runs", to=sys.stderr)
     report.news(0)  # errors are reported here, not in the browser
 
     def ready(lines: Sequence[str]) -> None:
