@@ -77,3 +77,13 @@ def check_inside(scheduler: Scheduler, inside: str, env: Mapping[str, str]) -> N
         )
     if isinstance(scheduler, NestedQueue):
         scheduler.check_inside(inside, env)
+
+
+def check_surrounding(request: Request, job_id: str, nodes: int) -> None:
+    """Refuse an attached run that needs more nodes than the allocation around it. Raises `PlanError`."""
+    if nodes < request.nodes:
+        raise PlanError(
+            f"{request.nodes} nodes, but the surrounding allocation {job_id} has {nodes}",
+            where="resources.nodes",
+            fix=f"resources.nodes={nodes} or less, or launch.bg=true for a job of its own",
+        )

@@ -37,6 +37,7 @@ from hpc_hydra.schedulers.capabilities import (
     ShellDefaults,
     TaskVariables,
 )
+from hpc_hydra.schedulers.capability_checks import check_surrounding
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import ranks
 from hpc_hydra.schedulers.lsf.option_names import AGAIN, LONGEST, flavour
@@ -173,12 +174,7 @@ class Lsf(
         request = task_request(spec.plan)
         surrounding = ranks.allocation(env)
         if surrounding is not None:
-            if len(surrounding.hosts) < request.nodes:
-                raise PlanError(
-                    f"{request.nodes} nodes, but the surrounding job {surrounding.job_id} has {len(surrounding.hosts)}",
-                    where="resources.nodes",
-                    fix=f"resources.nodes={len(surrounding.hosts)} or less, or launch.bg=true for a job of its own",
-                )
+            check_surrounding(request, surrounding.job_id, len(surrounding.hosts))
             return ["bash", str(script)]
         path = os.path.relpath(script, spec.workdir)  # bsub passes its arguments to a shell; the job starts in workdir
         if not _WORDS.fullmatch(path):

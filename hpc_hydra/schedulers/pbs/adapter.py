@@ -37,6 +37,7 @@ from hpc_hydra.schedulers.capabilities import (
     SubmitAdvice,
     TaskVariables,
 )
+from hpc_hydra.schedulers.capability_checks import check_surrounding
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.pbs import nodes, output, ranks
@@ -374,14 +375,9 @@ class Pbs(
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """A batch job whose output is shown as it comes; within an allocation the script runs here."""
         request = task_request(spec.plan)
-        held = ranks.allocation(env)
-        if held is not None:
-            if len(held.hosts) < request.nodes:
-                raise PlanError(
-                    f"{request.nodes} nodes, but the job {held.job_id} that this is in has {len(held.hosts)}",
-                    where="resources.nodes",
-                    fix=f"resources.nodes={len(held.hosts)} or less, or launch.bg=true for a job of its own",
-                )
+        surrounding = ranks.allocation(env)
+        if surrounding is not None:
+            check_surrounding(request, surrounding.job_id, len(surrounding.hosts))
             return ["bash", str(script)]
         follow = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached"]
         return [

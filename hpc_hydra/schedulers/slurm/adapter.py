@@ -40,6 +40,7 @@ from hpc_hydra.schedulers.capabilities import (
     SurvivesNodeLoss,
     TaskVariables,
 )
+from hpc_hydra.schedulers.capability_checks import check_surrounding
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
@@ -199,12 +200,8 @@ class Slurm(
         request = task_request(spec.plan)
         nodes = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
         if nodes is not None:
-            if nodes.isdigit() and int(nodes) < request.nodes:
-                raise PlanError(
-                    f"{request.nodes} nodes, but the surrounding allocation {env['SLURM_JOB_ID']} has {nodes}",
-                    where="resources.nodes",
-                    fix=f"resources.nodes={nodes} or less, or launch.bg=true for a job of its own",
-                )
+            if nodes.isdigit():
+                check_surrounding(request, env["SLURM_JOB_ID"], int(nodes))
             return ["bash", str(script)]
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
         return ["salloc", *words(options), "bash", str(script)]
