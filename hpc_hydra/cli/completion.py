@@ -13,11 +13,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import Field, fields
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from hpc_hydra.cli.scan import UsageError
 
@@ -153,7 +151,8 @@ def _options(target: str) -> Iterator[tuple[str, str]]:
 
 
 def _overrides(last: str, folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield overrides: groups with their options, keys, and the values of boolean keys."""
+    """Yield overrides: groups with their options, keys, and the values of keys that have few."""
+    from hpc_hydra.config import reference
     from hpc_hydra.config.schema import GROUPS
 
     prefix = last[: len(last) - len(last.lstrip("+~"))]
@@ -168,21 +167,22 @@ def _overrides(last: str, folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
         return
     if name in GROUPS:
         yield from ((f"{prefix}{name}={option}", "") for option in _names(name, folders))
-    group, _, key = name.partition(".")
-    if group in GROUPS and any(one.name == key and _is_switch(one) for one in fields(GROUPS[group])):
-        yield from ((f"{prefix}{name}={value}", "") for value in ("true", "false"))
-
-
-def _is_switch(key: Field[Any]) -> bool:
-    return isinstance(key.default, bool) or "bool" in str(key.type)
+    group = name.partition(".")[0]
+    for key in reference.keys(group) if group in GROUPS else ():
+        if key.name == name:
+            values = key.choices or (("true", "false") if isinstance(key.default, bool) else ())
+            yield from ((f"{prefix}{name}={value}", "") for value in values)
 
 
 def _keys() -> Iterator[tuple[str, str]]:
+    """Yield all keys with their meanings."""
+    from hpc_hydra.config import reference
     from hpc_hydra.config.schema import GROUPS
 
-    for group, kind in GROUPS.items():
-        for one in fields(kind):
-            yield f"{group}.{one.name}=", ""
+    for group in GROUPS:
+        for key in reference.keys(group):
+            if "*" not in key.name:
+                yield f"{key.name}=", " ".join(key.meaning.split())
 
 
 def _config_dirs(before: Sequence[str]) -> list[Path]:

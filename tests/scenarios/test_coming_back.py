@@ -172,7 +172,7 @@ def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
     )
     hpc(slurm_probe, "cancel")
     out, _ = waiter.communicate(timeout=90)
-    assert waiter.returncode == 1 and "2 of 2 runs failed" in out
+    assert waiter.returncode == 1 and "of 2 runs, 2 were cancelled" in out
     assert re.search(r"run 1: cancelled, .*, by hpc-hydra, \d", out) and "unknown user" not in out
     assert states(slurm_probe) == ["cancelled", "cancelled"]
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")

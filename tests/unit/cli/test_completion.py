@@ -111,6 +111,8 @@ def test_scripts_of_other_shells_are_valid(shell: str, place: Path, capsys: pyte
         ("hpc-hydra ", [*COMMANDS]),
         ("hpc-hydra completion ", ["bash", "zsh", "fish"]),
         ("hpc-hydra run launch.bg=", ["launch.bg=true", "launch.bg=false"]),
+        ("hpc-hydra run launch.on_failure=", ["launch.on_failure=continue", "launch.on_failure=stop"]),
+        ("hpc-hydra keys resources.nod", ["resources.nodes"]),
         ("hpc-hydra run +rendezvous=t", ["+rendezvous=tcp", "+rendezvous=torchft", "+rendezvous=torchrun"]),
         ("hpc-hydra run -cd conf system=mi", ["system=mine"]),
         ("hpc-hydra run -- --", []),
