@@ -183,7 +183,7 @@ def _ends_of_logs(sweep: SweepRecords, views: Sequence[RunView], options: argpar
     """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
     from hpc_hydra.records.collect import last_lines
     from hpc_hydra.sweep import logs as output
-    from hpc_hydra.ui.progress import common_overrides, printable, shown_overrides
+    from hpc_hydra.ui.run_table import common_overrides, printable, shown_overrides
 
     common = common_overrides([view.run for view in views])
     for view in views:

@@ -13,7 +13,8 @@ from hydra.types import HydraContext, TaskFunction
 from hpc_hydra.launcher.prepare import Preparer
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import fix_run
-from hpc_hydra.ui.progress import complain, say, shown_overrides
+from hpc_hydra.ui.progress import complain, say
+from hpc_hydra.ui.run_table import shown_overrides
 
 
 def note_on_ranks(processes: int) -> None:

@@ -24,7 +24,7 @@ from hpc_hydra.schedulers.capabilities import JobSteps, Packing
 from hpc_hydra.schedulers.job_script import command
 from hpc_hydra.ui import columns, dry_run_hosts, origins
 from hpc_hydra.ui.origins import Origins, Row
-from hpc_hydra.ui.progress import common_overrides, shown_overrides
+from hpc_hydra.ui.run_table import common_overrides, shown_overrides
 from hpc_hydra.ui.script_text import differences, without_environment
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")

@@ -21,10 +21,7 @@ from hpc_hydra.records.types import queue_id
 from hpc_hydra.sweep.logs import RecentOutput
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import run_table, streams
-from hpc_hydra.ui.run_table import Row
-from hpc_hydra.ui.run_table import common_overrides as common_overrides
-from hpc_hydra.ui.run_table import printable as printable
-from hpc_hydra.ui.run_table import shown_overrides as shown_overrides
+from hpc_hydra.ui.run_table import Row, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn

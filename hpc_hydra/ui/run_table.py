@@ -42,7 +42,8 @@ _GAP = 2  # spaces between columns
 _INDENT = 6  # spaces before a note below its run
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _PARTS = re.compile(r"[^=/.,:;_&?-]*[=/.,:;_&?-]?")  # of a word that is longer than its column
-_URGENT = ("failed", "timeout", "lost", "unreadable", "unknown", "cancelled", "unsubmitted", "running", "ending")
+_BAD = ("failed", "timeout", "lost", "unreadable", "unknown", "cancelled")
+_URGENT = (*_BAD, "unsubmitted", "running", "ending")
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,9 @@ def urgent(rows: Sequence[Row], most: int) -> list[Row]:
     """Return at most ``most`` rows, in order: those that failed or run rather than those that wait or are completed."""
     rank = {word: at for at, word in enumerate(_URGENT)}
     first = sorted(rows, key=lambda row: (rank.get(row.word, len(_URGENT)), row.run.num))
-    others = sum(row.word == "running" for row in rows)
-    ended = min(sum(row.word in _URGENT[:6] for row in rows), max(most // 2, most - others))
-    chosen = [*first[:ended], *(row for row in first[ended:] if row.word not in _URGENT[:6])]
+    running = sum(row.word == "running" for row in rows)
+    bad = min(sum(row.word in _BAD for row in rows), max(most // 2, most - running))
+    chosen = [*first[:bad], *(row for row in first[bad:] if row.word not in _BAD)]
     return sorted(chosen[: max(0, most)], key=lambda row: row.run.num)
 
 

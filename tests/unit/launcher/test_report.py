@@ -20,12 +20,11 @@ from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui.progress import (
     MANY,
     Reporter,
-    common_overrides,
     live_table,
     log_hint,
     reported,
-    shown_overrides,
 )
+from hpc_hydra.ui.run_table import common_overrides, shown_overrides
 from hpc_hydra.ui.summary_table import summary
 
 from .conftest import ROOT, App
