@@ -148,7 +148,6 @@ class _Resumed(Session):
             for view in views:
                 self.watchers[scheduler].add(view.job, [view.run], [view.id])
                 self.runs.append(view.run)
-            self.reporter.total += len(views)
 
     def _submit_all(self) -> None:
         try:

@@ -112,7 +112,7 @@ class _OneRun(Launch):
             return super()._session(*arguments)
         from hpc_hydra.launcher.attached import AttachedSession
 
-        return AttachedSession(*arguments, output=self._output, reporter=_Lines(1, stream=sys.stdout))
+        return AttachedSession(*arguments, output=self._output, reporter=_Lines(stream=sys.stdout))
 
 
 def _aside(launch: LaunchConfig) -> AbstractContextManager[Any]:

@@ -66,7 +66,7 @@ class Session:
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.runs = [run for group, _, _ in jobs for run in group.runs]
-        self.reporter = Reporter(len(self.runs), common_overrides(self.runs), recent=RecentOutput())
+        self.reporter = Reporter(common_overrides(self.runs), recent=RecentOutput())
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_QueuedJob(*job) for job in jobs]
@@ -281,7 +281,8 @@ class Session:
                     if watched.outcome.status != "completed" and self.launch.on_failure == "stop":
                         self._stop(watched)
         self._report_hopeless()
-        self.reporter.show(self._watched, next((w.message for w in self.watchers.values() if w.message), None))
+        message = next((w.message for w in self.watchers.values() if w.message), None)
+        self.reporter.show(self._watched, message, self.runs, self.outcomes)
 
     def _changed(self, watcher: Watcher) -> list[Watched]:
         """Report the runs whose state changed, with who cancelled them if one of our commands did, and return them."""
@@ -306,8 +307,7 @@ class Session:
                     hopeless.setdefault((watched.job, watched.status.reason), []).append(watched)
         for (_, reason), several in hopeless.items():
             self._hopeless |= {queue_id(watched.id) for watched in several}
-            runs = numbers(watched.run for watched in several)
-            what = f"job {shown_ids(several)} ({runs}), {reason}"
+            what = f"job {shown_ids(several)} ({numbers(watched.run for watched in several)}), {reason}"
             complain(f"hpc_hydra: this will never start as it is: {what}\n  Try: {command('cancel', self.root)}")
 
     def _stop(self, failed: Watched) -> None:
@@ -411,7 +411,7 @@ class Session:
             for watcher in watchers:
                 watcher.hurry()
                 self._changed(watcher)
-            self.reporter.show(self._watched)
+            self.reporter.show(self._watched, None, self.runs, self.outcomes)
             self._interrupts.pause(0.5 if any(w.active for w in watchers) else 0)
         self.reporter.stop()
         remaining = [w for watcher in watchers for w in watcher.active if w.status.state is not State.UNKNOWN]

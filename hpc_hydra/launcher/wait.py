@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ def configured(root: Path, overrides: Sequence[str] = ()) -> LaunchConfig:
     return config
 
 
+def _with_reason(view: RunView, outcome: Outcome) -> Outcome:
+    """Return the outcome of a cancelled run with who cancelled it."""
+    return replace(outcome, reason=view.reason) if view.word == "cancelled" and view.reason else outcome
+
+
 class _Nothing(Manifest):
     """A manifest that is not written: waiting is not recorded."""
 
@@ -83,7 +89,6 @@ class _WaitSession(Session):
         super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
         self.sweep = sweep
         self.runs = [view.run for view in views]
-        self.reporter.total = len(views)
         self.reporter.common = common_overrides(self.runs)
         self._open: set[int] = set()  # runs that are not submitted yet
         self._looked = 0.0
@@ -94,7 +99,7 @@ class _WaitSession(Session):
         for view in views:
             num = view.run.num
             if view.written and view.outcome is not None:
-                self.outcomes[num] = view.outcome
+                self.outcomes[num] = _with_reason(view, view.outcome)
             elif view.word == UNREADABLE:
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=f"unreadable: {view.reason}")
             elif view.id and view.scheduler:

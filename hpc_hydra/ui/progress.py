@@ -118,13 +118,12 @@ class Reporter:
 
     def __init__(
         self,
-        total: int,
         common: Collection[str] = (),
         stream: TextIO | None = None,
         recent: RecentOutput | None = None,
     ) -> None:
         self.recent = recent or RecentOutput()
-        self.total, self.common, self.stream = total, common, stream or sys.stdout
+        self.common, self.stream = common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
         self._reasons: set[str] = set()  # already printed
@@ -156,13 +155,26 @@ class Reporter:
         for watched in changed if self._live is None else ():
             say(_line(watched, self.common), to=self.stream)
 
-    def show(self, watched: Sequence[Watched], message: str | None = None) -> None:
-        """Redraw the table; without a table print why runs are pending, once per reason."""
+    def show(
+        self,
+        watched: Sequence[Watched],
+        message: str | None = None,
+        runs: Sequence[Run] = (),
+        outcomes: Mapping[int, Outcome] | None = None,
+    ) -> None:
+        """Redraw the table; without a table print why runs are pending, once per reason.
+
+        Args:
+            message: why the scheduler cannot be queried.
+            runs: all runs, also those that are not submitted yet or had ended before; by default ``watched``.
+            outcomes: of runs that have ended, by number.
+        """
         seconds = time.monotonic() - self._begun
         if self._live is not None:
             with streams.spoken():
                 size = self._live.console.size
-                table = live_table(watched, self.total, seconds, message, self.recent.newest, size, self.recent.lines)
+                rows, _ = rows_of(runs or [one.run for one in watched], watched, outcomes or {})
+                table = live_table(rows, seconds, message, self.recent.newest, size, self.recent.lines)
                 self._live.update(table, refresh=True)
         elif seconds > SOON:
             waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)
@@ -183,8 +195,7 @@ def _line(watched: Watched, common: Collection[str]) -> str:
 
 
 def live_table(
-    watched: Sequence[Watched],
-    total: int,
+    rows: Sequence[Row],
     seconds: float,
     message: str | None,
     newest: Callable[[Run], str],
@@ -201,11 +212,8 @@ def live_table(
     from rich.text import Text
 
     width, height = size
-    rows = [row_of(one) for one in watched]
-    waiting = max(0, total - len(rows))  # not submitted yet
-    words = [row.word for row in rows] + ["unsubmitted"] * waiting
-    head: list[Any] = [run_table.counts(words, f", {run_table.clock(seconds)}", width)]
-    every, line = run_table.heading([one.run for one in watched]) if watched else ((), "")
+    head: list[Any] = [run_table.counts((row.word for row in rows), f", {run_table.clock(seconds)}", width)]
+    every, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
     if line:
         head.append(Text(run_table.cut(line, width), style="dim"))
     tail = [Text(f"the scheduler does not answer: {message}", style="yellow")] if message else []
@@ -217,7 +225,7 @@ def live_table(
     room = height - above - len(tail) - 1  # the cursor is below the table
     table, more = run_table.fitted(rows, (width, room), every, note, MANY)
     tail[:0] = more
-    if total == 1 and rows and rows[0].word == "running":
+    if len(rows) == 1 and rows[0].word == "running":
         lines = output(rows[0].run, max(1, min(_LINES, height - len(head) - len(table) - 2)))
         tail += [Text(run_table.cut(printable(line), width), style="dim") for line in lines]
     return run_table.show(head, table, tail)

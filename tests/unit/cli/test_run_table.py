@@ -17,7 +17,7 @@ from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep.status import RunView, concluded
 from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui import sweep_tables
-from hpc_hydra.ui.progress import live_table, rows_of
+from hpc_hydra.ui.progress import live_table, row_of, rows_of
 from hpc_hydra.ui.summary_table import drawn, summary
 
 WIDTHS = (60, 80, 100, 130, 200)
@@ -64,7 +64,7 @@ def views(count: int) -> list[RunView]:
 def text(kind: str, count: int, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     if kind == "live":
-        table = live_table(watched(count), count, 61, None, lambda run: NEWEST, (width, HEIGHT))
+        table = live_table([row_of(one) for one in watched(count)], 61, None, lambda run: NEWEST, (width, HEIGHT))
     elif kind == "status":
         table = sweep_tables.status(views(count), head="", width=width)
     else:
@@ -125,7 +125,7 @@ def test_a_table_of_many_runs_reads_the_newest_output_of_those_that_are_shown() 
         asked.append(run.num)
         return NEWEST
 
-    live_table(watched(300), 300, 61, None, newest, (100, HEIGHT))
+    live_table([row_of(one) for one in watched(300)], 61, None, newest, (100, HEIGHT))
     assert len(set(asked)) < HEIGHT and set(asked) <= set(range(1, 300, 4))
 
 
@@ -173,12 +173,12 @@ def test_cancelled_runs_are_not_failed() -> None:
 
 def test_the_last_lines_of_a_lone_run_are_below_the_table() -> None:
     console = Console(file=io.StringIO(), width=100, highlight=False)
-    lone = [one for one in watched(8) if one.run.num == 1]
+    lone = [row_of(one) for one in watched(8) if one.run.num == 1]
 
     def output(run: Run, count: int) -> list[str]:
         return [f"line {number}" for number in range(99)][-count:]
 
-    console.print(live_table(lone, 1, 61, None, lambda run: "", (100, 12), output))
+    console.print(live_table(lone, 61, None, lambda run: "", (100, 12), output))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) < 12 and lines[-3:] == ["line 96", "line 97", "line 98"]
 

@@ -23,6 +23,7 @@ from hpc_hydra.ui.progress import (
     live_table,
     log_hint,
     reported,
+    row_of,
 )
 from hpc_hydra.ui.run_table import common_overrides, shown_overrides
 from hpc_hydra.ui.summary_table import summary
@@ -37,7 +38,7 @@ def watched(count: int) -> list[Watched]:
 
 def test_a_change_is_one_line_with_run_state_and_id() -> None:
     stream = io.StringIO()
-    reporter = Reporter(3, stream=stream)
+    reporter = Reporter(stream=stream)
     reporter.start()
     one, two, _ = watched(3)
     one.status = JobStatus(State.RUNNING)
@@ -56,7 +57,7 @@ def test_a_line_says_no_word_twice(status: str) -> None:
     stream = io.StringIO()
     (one,) = watched(1)
     one.outcome = Outcome(0, status, 1, reason=status.upper())
-    Reporter(1, stream=stream).changed([one])
+    Reporter(stream=stream).changed([one])
     assert stream.getvalue().lower().count(status) == 1
 
 
@@ -67,7 +68,7 @@ def test_an_override_of_many_characters_is_shown_in_part() -> None:
 
 def test_why_runs_wait_is_said_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    reporter = Reporter(3, stream=stream)
+    reporter = Reporter(stream=stream)
     first, *rest = several = watched(3)
     for one, reason in zip(several, ("", "Priority: others come first", "Priority: others come first"), strict=True):
         one.status = JobStatus(State.PENDING, reason=reason)
@@ -90,7 +91,7 @@ def test_the_table_says_when_a_run_starts_and_why_it_waits() -> None:
     (one,) = watched(1)
     one.status = JobStatus(State.PENDING, reason="Resources: not free", start=1800000000.0)
     console = Console(file=io.StringIO(), width=120)
-    console.print(live_table([one], 1, 1, None, lambda run: "", (120, 24)))
+    console.print(live_table([row_of(one)], 1, None, lambda run: "", (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "starts about " in text and ", Resources: not free" in text
 
@@ -108,7 +109,7 @@ def test_the_table_of_many_runs_stays_small() -> None:
     many = watched(1000)
     many[700].outcome = Outcome(700, "failed", 1, reason="[red]boom[/red]")
     console = Console(file=io.StringIO(), width=120)
-    console.print(live_table(many, 1000, 61, "socket timed out", lambda run: "", (120, 24)))
+    console.print(live_table([row_of(one) for one in many], 61, "socket timed out", lambda run: "", (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(text.splitlines()) < MANY + 6
     assert "1000 runs, 1:01" in text and "999 pending" in text and "1 failed" in text
@@ -161,7 +162,7 @@ def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
     run = Run(0, (f"x={bad}",), plan(), Path("/s"), 0)
     outcome = Outcome(0, "failed", 1, reason=f"ValueError: {bad}", last_lines=(bad,), log="/l")
     stream = io.StringIO()
-    Reporter(1, stream=stream).changed([Watched(run, "job0", "7", outcome=outcome)])
+    Reporter(stream=stream).changed([Watched(run, "job0", "7", outcome=outcome)])
     told = [shown_overrides(run.overrides), stream.getvalue(), summary([(run, outcome)], 1)]
     for text in told:
         assert "a\\x1b[2J\\x00b\\r\\x9b\\u202e\\udcffé 東\\n" in text
