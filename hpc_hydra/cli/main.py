@@ -28,7 +28,7 @@ COMMANDS = {
     "results": ("hpc_hydra.cli.sweep_commands:results", "show returned values as a table, CSV or JSON"),
     "log": ("hpc_hydra.cli.log", "record metrics of a run, from a script that it has started"),
     "doctor": ("hpc_hydra.cli.doctor", "check ranks, network, GPUs, files and all-reduce with a small job"),
-    "report": ("hpc_hydra.cli.html_report:report", "write a sweep as one HTML file: table, plots, timeline, failures"),
+    "report": ("hpc_hydra.cli.html_report:report", "write a sweep as one HTML file, or serve it while it runs"),
     "shell": ("hpc_hydra.cli.shell", "open a shell in an allocation, with the environment of the ranks"),
     "systems": ("hpc_hydra.cli.systems", "list the known machines, and which one this is"),
     "completion": ("hpc_hydra.cli.completion", "print the script that completes hpc-hydra in bash, zsh or fish"),

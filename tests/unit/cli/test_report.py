@@ -40,14 +40,18 @@ OPT = ("a", "'<b>b</b>'")
 EVIL = "</script><script>console.error('run')</script> <b>x"
 
 
-def sweep(root: Path, runs: int, *, samples: int = 30, ended: int | None = None) -> Path:
+def sweep(root: Path, runs: int, *, samples: int = 30, ended: int | None = None, nodes: int = 1) -> Path:
     """A sweep whose first runs have ended, by default all: every seventh run failed, every fifth was requeued; two GPUs
     of two nodes were measured in each, and its loss was logged. The others wait for this process to start them."""
     from omegaconf import OmegaConf
 
     freezer = Freezer(root, Program("script", "/w/train.py", cwd="/w"))
     base = freezer.add_base(OmegaConf.create({"hydra": {}}), ())
-    plan = Plan("local", Request("local", 1, 1), env=(EnvVar("A_TOKEN", SECRET, "force"),))
+    plan = Plan(
+        "s",
+        Request("local" if nodes == 1 else "ssh", nodes, 1, time_limit=3600),
+        env=(EnvVar("A_TOKEN", SECRET, "force"),),
+    )
     for num in range(runs):
         freezer.add_run(
             num, [f"lr={10 ** -(num % 4 + 1)}", f"opt={OPT[num % 2]}"], plan="plan0", base=base, seed=1,
@@ -150,6 +154,12 @@ def test_the_page_says_what_happened(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["launched"]["launches"][0]["command"] == "train.py -m"
     assert found["plans"]["plan0"]["request"]["nodes"] == 1 and "#!/bin/bash" in found["scripts"]["job0"]
     assert SECRET not in json.dumps(found)
+
+
+def test_node_hours_are_those_of_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hours = shown(made(sweep(tmp_path / "s", 3, nodes=4), capsys))["hours"]
+    used = 4 * (2 * 500 + 200)  # node-seconds
+    assert hours["asked"] == 3 * 4 and used <= hours["used"] * 3600 < used + 4 * 4
 
 
 def test_a_run_that_never_started_shows_the_log_of_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
