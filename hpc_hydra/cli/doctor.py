@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     if "help" in given:
         sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
         return 0
-    dry = "launch.dry_run=true" in overrides
+    dry = bool({"launch.dry_run=true", "launch.dry_run=script"} & set(overrides))
     folder = Path("DIRECTORY") if dry else shared_directory("")
     try:
         command = ("-m", "hpc_hydra.node", "doctor", str(folder), str(given.get("max_size") or 0))

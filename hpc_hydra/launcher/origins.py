@@ -27,6 +27,7 @@ from hpc_hydra.system.probe import here
 from hpc_hydra.ui.origins import Origins, Row, about
 
 DEFAULT, COMMAND_LINE = "default", "command line"
+_DIRECTIVE = re.compile(r"# ?\S+ +(--?[\w-]+)(?:[= ](.*))?")
 _KEY = re.compile(rf"({'|'.join(GROUPS)})\.\w+")
 _FACTS = {  # key → fact from which planning derives its value
     "resources.procs_per_node": "system.gpus_per_node",
@@ -119,8 +120,11 @@ def origins(sources: Sources, plan: Plan, script: str) -> Origins:
 
 
 def _directives(script: str) -> Iterator[tuple[str, str]]:
-    marks = "|".join(map(re.escape, registry.constants("DIRECTIVE")))
-    for found in re.finditer(rf"^# ?(?:{marks}) +(--?[\w-]+)(?:[= ](.*))?$", script, re.MULTILINE):
+    """Yield name and value of the directives, which follow the first line of a script."""
+    for line in script.splitlines()[1:]:
+        found = _DIRECTIVE.fullmatch(line)
+        if found is None:
+            return
         yield found[1], found[2] or ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,6 +111,11 @@ def test_a_sweep_runs(site: Site) -> None:
     found = [json.loads((site.folder / f"sweep/{num}/outcome.json").read_text()) for num in (0, 1)]
     assert [one["result"] for one in found] == ["0 of 2, x is 1", "0 of 2, x is 2"]
     assert "#SPOOL --comment=mine\n" in (site.folder / "sweep/.hpc_hydra/jobs/job0.sh").read_text()
+
+
+def test_a_dry_run_tells_where_its_lines_come_from(site: Site) -> None:
+    done = site.sweep("scheduler.comment=mine", "launch.dry_run=true")
+    assert re.search(r"^--comment +mine +scheduler\.comment +command line$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_what_it_does_not_support_is_refused(site: Site) -> None:
