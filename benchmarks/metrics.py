@@ -28,7 +28,7 @@ def calls(folder: Path, rank: int) -> float:
 
     with hpc_hydra.distributed() as dist:
         if rank:
-            dist = dataclasses.replace(dist, rank=rank, _metrics=None)
+            dist = dataclasses.replace(dist, rank=rank)
         loss = 0.123456789
         started = time.perf_counter()
         for step in range(CALLS):

@@ -151,18 +151,15 @@ def number(name: str, value: Any) -> int | float:
 class MetricLog:
     """Appends to the metrics of a run. Opens the file at the first line, and writes each line by one system call.
 
-    An error of the disk is reported once on standard error and never raised. Can be pickled.
+    An error of the disk is reported once on standard error and never raised.
     """
 
     def __init__(self, directory: Path, attempt: str = "") -> None:
-        self.directory, self.attempt = directory, attempt
+        self.directory = directory
         self._end = f', "attempt": {json.dumps(attempt)}}}\n' if attempt else "}\n"
         self._descriptor: int | None = None
         self._torn = False  # the last line of the file is unfinished
         self._warned = False
-
-    def __reduce__(self) -> Any:
-        return MetricLog, (self.directory, self.attempt)
 
     def write(self, values: Mapping[str, int | float], step: int | None = None) -> None:
         """Append one line."""

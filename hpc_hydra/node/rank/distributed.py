@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.rank import gc_tuning, rendezvous, warning_signal
+from hpc_hydra.node.rank import gc_tuning, rendezvous, trackers, warning_signal
 from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
-from hpc_hydra.node.rank.trackers import Metrics
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.records.metrics import number
@@ -69,7 +68,6 @@ class Dist:
     output_dir: Path | None = None
     replica: int = 0
     num_replicas: int = 1
-    _metrics: Metrics | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -98,26 +96,20 @@ class Dist:
         MLflow in this process and to writers of `log_to`. On other ranks, and in replica groups after the first, this
         does nothing. A line survives a crash of the process. Errors of the disk and of trackers are warnings.
 
-        Args:
-            values: metrics by name, for names that are not identifiers.
-            step: number of the training step.
-            more: metrics by name; a value is a number, or an array or tensor with one element. Reading a tensor of a
-                GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are read anyway.
-
-        Raises:
-            TypeError: a value is not a number.
+        A value is a number, or an array or tensor with one element, else `TypeError` is raised. Reading a tensor of a
+        GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are read anyway.
         """
-        if self._metrics is not None:
+        if self.rank == 0 and not self.replica:
             found = {**values, **more} if values else more
-            self._metrics.log({name: number(name, value) for name, value in found.items()}, step)
+            trackers.metrics_of(self.output_dir).log({name: number(name, value) for name, value in found.items()}, step)
 
     def log_to(self, writer: Any) -> None:
         """Pass later metrics on to ``writer``: a ``SummaryWriter`` of TensorBoard, or a function of values and step.
 
         Does nothing on ranks that do not `log`. Raises `TypeError` for anything else.
         """
-        if self._metrics is not None:
-            self._metrics.add(writer)
+        if self.rank == 0 and not self.replica:
+            trackers.metrics_of(self.output_dir).add(writer)
 
 
 @contextlib.contextmanager
@@ -182,11 +174,10 @@ def distributed(
 
 def _dist(identity: Identity, device: torch.device, backend: str, rank: int, world_size: int) -> Dist:
     info = identity.info
-    metrics = Metrics.of_run(os.environ, _run_directory()) if rank == 0 and not identity.replica else None
     return Dist(
         rank, world_size, info.local_rank, info.local_world_size, info.node_rank, info.num_nodes, device, backend,
         identity.request.seed, identity.master_host or info.master_host, _run_directory(), identity.replica,
-        identity.num_replicas, metrics,
+        identity.num_replicas,
     )  # fmt: skip
 
 

@@ -65,19 +65,12 @@ class Metrics:
     The error of a tracker is a warning, and the tracker gets no more metrics.
     """
 
-    def __init__(self, file: MetricLog | None) -> None:
-        self._file = file
-        self._trackers: dict[str, Tracker] = {"wandb": _to_wandb, "mlflow": _to_mlflow}
-
-    @classmethod
-    def of_run(cls, env: Mapping[str, str], output_dir: Path | None) -> Metrics:
-        """Return those of this process; without an output directory they go to trackers alone."""
+    def __init__(self, env: Mapping[str, str], output_dir: Path | None) -> None:
+        self.output_dir = output_dir
         folder = env.get(envvars.OUTPUT_DIR) or output_dir
         attempt = env.get(envvars.ATTEMPT) or attempt_name(str(os.getpid()), time.time())
-        return cls(MetricLog(Path(folder), attempt) if folder else None)
-
-    def __reduce__(self) -> Any:
-        return Metrics, (self._file,)  # other processes have no trackers
+        self._file = MetricLog(Path(folder), attempt) if folder else None  # None: to trackers alone
+        self._trackers: dict[str, Tracker] = {"wandb": _to_wandb, "mlflow": _to_mlflow}
 
     def add(self, writer: Any) -> None:
         """Add a tracker: an object with the method ``add_scalar`` of TensorBoard's writer, or a function."""
@@ -86,6 +79,11 @@ class Metrics:
         self._trackers[f"{type(writer).__name__} {id(writer):x}"] = (
             _to_writer(writer) if hasattr(writer, "add_scalar") else writer
         )
+
+    def close(self) -> None:
+        """Close the file. It is opened again if there are further metrics."""
+        if self._file is not None:
+            self._file.close()
 
     def log(self, values: Values, step: int | None) -> None:
         if self._file is not None:
@@ -97,6 +95,23 @@ class Metrics:
                 del self._trackers[name]
                 why = f"{type(error).__name__}: {error}"
                 print(f"hpc_hydra: warning: {name.partition(' ')[0]} gets no more metrics: {why}", file=sys.stderr)
+
+
+def metrics_of(output_dir: Path | None) -> Metrics:
+    """Return the metrics of the run of this process. A process that makes several runs has one after the other.
+
+    Args:
+        output_dir: that of Hydra, used in processes that no job of ours has started.
+    """
+    global _metrics
+    if _metrics is None or (_metrics.output_dir is not output_dir and _metrics.output_dir != output_dir):
+        if _metrics is not None:
+            _metrics.close()
+        _metrics = Metrics(os.environ, output_dir)
+    return _metrics
+
+
+_metrics: Metrics | None = None
 
 
 def _to_wandb(values: Values, step: int | None) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpc_hydra.node.rank.trackers import Metrics, variables
+from hpc_hydra.node.rank.trackers import Metrics, metrics_of, variables
 from hpc_hydra.records import metrics
 
 from .conftest import Frozen
@@ -69,7 +69,7 @@ def test_metrics_go_to_active_runs_and_added_writers(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    found, writer = Metrics.of_run({"HPC_HYDRA_OUTPUT_DIR": str(tmp_path)}, None), Writer()
+    found, writer = Metrics({}, tmp_path), Writer()
     found.add(writer)
     found.add(lambda values, step: seen.append(("mine", values, step)))
     found.log({"loss": 0.5}, 3)
@@ -82,7 +82,7 @@ def test_metrics_go_to_active_runs_and_added_writers(monkeypatch: pytest.MonkeyP
 def test_runs_that_are_not_active_get_nothing_and_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(run=None))
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
-    Metrics.of_run({}, None).log({"loss": 0.5}, None)
+    Metrics({}, None).log({"loss": 0.5}, None)
     assert "mlflow" not in sys.modules
 
 
@@ -90,10 +90,24 @@ def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(capsys: pytest.C
     def fails(values: object, step: object) -> None:
         raise ConnectionError("no server")
 
-    found, writer = Metrics(None), Writer()
+    found, writer = Metrics({}, None), Writer()
     found.add(fails)
     found.add(writer)
     for step in (1, 2):
         found.log({"loss": 0.5}, step)
     assert capsys.readouterr().err == "hpc_hydra: warning: function gets no more metrics: ConnectionError: no server\n"
+    assert len(writer.scalars) == 2
+
+
+def test_runs_of_one_process_have_metrics_and_writers_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HPC_HYDRA_OUTPUT_DIR", "HPC_HYDRA_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+    writer = Writer()
+    metrics_of(tmp_path / "0").add(writer)
+    for run, step in (("0", 1), ("0", 2), ("1", 1)):
+        metrics_of(Path(str(tmp_path), run)).log({"loss": 0.5}, step)
+    assert [metric.step for metric in metrics.read(tmp_path / "0")] == [1, 2]
+    assert [metric.step for metric in metrics.read(tmp_path / "1")] == [1]
     assert len(writer.scalars) == 2

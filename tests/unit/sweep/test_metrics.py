@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import signal
 from pathlib import Path
 
@@ -92,13 +91,6 @@ def test_an_error_of_the_disk_is_told_once_and_not_raised(tmp_path: Path, capfd:
     log.write({"a": 2})
     assert capfd.readouterr().err.count("metrics are not saved") == 1
     assert metrics.last(tmp_path) is None
-
-
-def test_a_log_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    log = MetricLog(tmp_path, "now")
-    log.write({"a": 1}, 1)
-    pickle.loads(pickle.dumps(log)).write({"a": 2}, 2)
-    assert [(m.step, m.attempt) for m in metrics.read(tmp_path)] == [(1, "now"), (2, "now")]
 
 
 def test_lines_survive_the_death_of_the_process(tmp_path: Path) -> None:
