@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from hpc_hydra.node.rank.rendezvous import hold
+from hpc_hydra.node.rank.rendezvous import reserve_port
 from hpc_hydra.planning.types import Rendezvous
 from hpc_hydra.records import metrics
 from tests import forking
@@ -141,7 +141,7 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     [({"WORLD_SIZE": "3"}, "is of a world of 3"), ({"TORCHELASTIC_RUN_ID": "other"}, "(other), rank 0 on")],
 )
 def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str], text: str) -> None:
-    held = hold(Rendezvous())  # nobody else is given it meanwhile
+    held = reserve_port(Rendezvous())  # nobody else is given it meanwhile
     port = str(held.getsockname()[1])
     env = {
         "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2",
