@@ -58,7 +58,8 @@ def test_input_reaches_rank_0_and_its_exit_code_comes_back(words: list[str], tmp
         words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, input="7\n", capture_output=True, text=True,
         timeout=180,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (7, "rank 0 of 4\ngot 7\n"), done.stdout + done.stderr
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert done.stdout.endswith("rank 0 of 4\ngot 7\n")  # after warnings of Hydra
 
 
 @on("local", "flux")
