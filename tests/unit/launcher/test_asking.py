@@ -73,15 +73,16 @@ def test_the_answer_is_obeyed(app: App, answer: bytes, code: int) -> None:
     terminal.await_text(b"running")
     terminal.process.send_signal(signal.SIGINT)
     terminal.await_text(b"[w]ait on?")
-    for no_answer in (b"what\n", b"d\n"):  # nothing on this machine can be left running
-        os.write(terminal.master, no_answer)
+    for no_answer in (b"what", b"d"):  # nothing on this machine can be left running
+        os.write(terminal.master, no_answer + b"\n")
         terminal.await_text(b"[w]ait on?")
+        assert b"'%b' is none of cancel, wait" % no_answer in terminal.text
     os.write(terminal.master, answer)
     if code == 0:
         terminal.await_text(b"running")
         (app.folder / "go").touch()
     assert terminal.end() == code, terminal.text
-    assert b"job0.0" in terminal.text
+    assert b"job0.0" in terminal.text and b"1 run: " in terminal.text
     [root] = (app.folder / "multirun").glob("*/*")
     [view] = look(open_sweep(root))
     assert view.word == ("cancelled" if code else "completed"), view

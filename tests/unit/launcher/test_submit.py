@@ -284,7 +284,8 @@ def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pyt
         bench.session.run()
     assert signal.getsignal(number) is before
     assert bench.submitter.cancelled == [["1_0", "1_1", "1_2", "2_0", "2_1"]]
-    assert "1_0" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "1_0" in told.err and "5 runs: 5 cancelled" in told.out and "5 were cancelled\n  runs 0-4" in told.err
     why = f"{signal.Signals(number).name} to the launcher"
     assert bench.manifest.cancelled == dict.fromkeys(["1_0", "1_1", "1_2", "2_0", "2_1"], why)
 
