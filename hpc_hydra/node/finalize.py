@@ -59,10 +59,10 @@ def finish(code: str) -> int:
             from hpc_hydra.node.requeue import requeued
 
             by_exit = requeue_exit_code(adapter_for(attempt.scheduler))
-            told = requeued(attempt, record, plan.request.max_requeues, outcome, early=early)
-            if told is None:
+            final = requeued(attempt, record, plan.request.max_requeues, outcome, early=early)
+            if final is None:
                 return by_exit or outcome.exit_code
-            outcome = told
+            outcome = final
         outcome = write(attempt.sweep, attempt.paths(record), record, outcome)
         if not attempt.attached:
             note_end(attempt.sweep, attempt.job, outcome)
@@ -132,11 +132,11 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
     except OSError as error:
         if not is_disk_error(error):
             raise
-        said = disk_error(error, paths.root)
-        leave(paths.last_words(outcome.attempt), said)
-        print(f"hpc_hydra: the outcome of run {record.num}: {said}", file=sys.stderr, flush=True)
+        why = disk_error(error, paths.root)
+        leave(paths.last_words(outcome.attempt), why)
+        print(f"hpc_hydra: the outcome of run {record.num}: {why}", file=sys.stderr, flush=True)
         if outcome.status != "completed":
-            return replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
+            return replace(outcome, reason="; ".join(filter(None, (outcome.reason, why))))
     return outcome
 
 

@@ -46,7 +46,7 @@ def read(lines: Iterable[str], where: str) -> tuple[ListedHost, ...]:
     return tuple(found.values())
 
 
-def given(scheduler: SchedulerConfig) -> str | None:
+def hosts_key(scheduler: SchedulerConfig) -> str | None:
     """Return the key that lists hosts, or None."""
     if scheduler.hosts:
         return "scheduler.hosts"
@@ -55,7 +55,7 @@ def given(scheduler: SchedulerConfig) -> str | None:
 
 def hosts(scheduler: SchedulerConfig) -> tuple[ListedHost, ...]:
     """Return the hosts of a configuration whose host file has been read. Raises `ConfigError`."""
-    key = given(scheduler)
+    key = hosts_key(scheduler)
     if key is None:
         return ()
     found = read(scheduler.hosts, key)

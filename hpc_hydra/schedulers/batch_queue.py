@@ -112,11 +112,11 @@ class BatchQueue:
             return
         queued = self.watcher.of_queue(ids)
         if queued and (lost := self.adapter.lost_elements(ids, queued)):
-            what = f"an array of {len(ids)} runs was submitted, and {len(lost)} of them are not there ({lost[0]} …)"
-            there = " ".join(sorted(queued))
+            what = f"an array of {len(ids)} runs was submitted, but {len(lost)} of them are missing ({lost[0]} …)"
+            listed = " ".join(sorted(queued))
             cancel = " ".join(self.adapter.cancel_command(sorted(queued)))
             raise SubmitError(
-                f"{what}; in the queue: {there}", where=self.adapter.executable, fix=f"{cancel} ends that"
+                f"{what}; in the queue: {listed}", where=self.adapter.executable, fix=f"{cancel} ends that"
             )
 
     def _in_order(self, ids: tuple[str, ...], spec: JobSpec) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ class Answer:
     @property
     def message(self) -> str:
         """The error output, or the standard output if it is empty."""
-        said = self.err.strip() or self.out.strip()
-        return said or ("no answer in time" if self.code is None else f"exit code {self.code}, and no word")
+        output = self.err.strip() or self.out.strip()
+        return output or ("no answer in time" if self.code is None else f"exit code {self.code}, without a message")
 
 
 def run(

@@ -77,8 +77,8 @@ class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
 
     def ask(self, ids: Iterable[str]) -> dict[str, JobStatus]:
         current = {job: self.succession(job).current() if job in self.functions else job for job in ids}
-        said = super().ask(current.values())
-        found = {job: said[now] for job, now in current.items()}
+        statuses = super().ask(current.values())
+        found = {job: statuses[now] for job, now in current.items()}
         for job, now in current.items():
             if job in self.functions and found[job].state.is_finished:
                 found[job] = self._of_successor(job, now, found[job])
@@ -113,8 +113,8 @@ class InfoWatcher(StatusPoller, core.InfoWatcher):  # type: ignore[misc]
 
     def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
         text = string.decode(errors="replace") if isinstance(string, bytes) else string
-        said = self.adapter.parse_status(self._make_command() or [], text)
-        return {job: _info(job, status) for job, status in said.items()}
+        statuses = self.adapter.parse_status(self._make_command() or [], text)
+        return {job: _info(job, status) for job, status in statuses.items()}
 
 
 def _info(job: str, status: JobStatus) -> dict[str, str]:
@@ -291,8 +291,8 @@ class JobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]
 
     def goes_on(self) -> bool:
         """Whether the function runs in this job: another successor may have been chosen, or none."""
-        number, mine = os.environ.get(envvars.FUNCTION_SUCCESSOR), self.info.job_id
-        return number is None or self.succession.decide(int(number), mine) == mine
+        number, own_id = os.environ.get(envvars.FUNCTION_SUCCESSOR), self.info.job_id
+        return number is None or self.succession.decide(int(number), own_id) == own_id
 
     def handle_signals(self, submission: Any) -> None:
         """On the signal, checkpoint ``submission`` and submit a job that continues it."""
@@ -349,15 +349,15 @@ class BatchSubmitter(Submitter):
         argv = self.adapter.successor_command()
         answer = commands.run(argv, env=environment(self.adapter), timeout=ASK_TIMEOUT)
         if not answer.ok:
-            raise SchedulerError(f"it does not say whether a job {name} is there: {answer.message}", where=argv[0])
+            raise SchedulerError(f"it does not answer whether job {name} exists: {answer.message}", where=argv[0])
         return self.adapter.parse_successor(answer.out, name)
 
     def array_limit(self) -> int | None:
         return self.executor.queue.array_limit()
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
-        said = self.executor.watcher.ask(map(queue_id, ids))
-        return {id_: said[queue_id(id_)] for id_ in ids}
+        statuses = self.executor.watcher.ask(map(queue_id, ids))
+        return {id_: statuses[queue_id(id_)] for id_ in ids}
 
     def unanswered(self) -> str | None:
         return self.executor.watcher.silent

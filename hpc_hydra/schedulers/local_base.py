@@ -29,8 +29,8 @@ class Unqueued(Attach):
             raise PlanError(f"{request.array_parallelism} runs at a time", where="scheduler.array_parallelism", fix="1")
 
     def notes(self, request: Request) -> tuple[str, ...]:
-        given = [key for name, key in self.without_meaning.items() if getattr(request, name)]
-        return (f"without meaning on {self.place}: {', '.join(given)}",) if given else ()
+        ignored = [key for name, key in self.without_meaning.items() if getattr(request, name)]
+        return (f"without meaning on {self.place}: {', '.join(ignored)}",) if ignored else ()
 
     def directives(self, request: Request) -> list[tuple[str, str | None]]:
         return []

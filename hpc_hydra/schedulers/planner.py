@@ -11,7 +11,7 @@ from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import plan as planning
 from hpc_hydra.planning.container import ABILITIES
-from hpc_hydra.planning.hosts import given as hosts_key
+from hpc_hydra.planning.hosts import hosts_key
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import Scheduler
@@ -25,11 +25,11 @@ def plan(settings: Settings, name: str = Request.job_name) -> Plan:
     Args:
         name: of the job, without `scheduler.job_name`.
     """
-    asked = settings.scheduler
-    if asked.kind == "auto":
+    scheduler = settings.scheduler
+    if scheduler.kind == "auto":
         return planning.plan(settings, planning.SchedulerFacts())  # which refuses it
-    adapter = registry.adapter_for(asked.name)
-    key = hosts_key(asked)
+    adapter = registry.adapter_for(scheduler.name)
+    key = hosts_key(scheduler)
     if key is not None and not isinstance(adapter, HostList):
         able = " or ".join(f"scheduler={one.name}" for one in _all() if isinstance(one, HostList))
         raise ConfigError(

@@ -38,12 +38,12 @@ def typed_options(scheduler: BatchScripts, request: Request, typed: Collection[s
     Raises:
         PlanError: the value of an option depends on a key that was not typed.
     """
-    given, table = {name for name, _ in request.submit_args}, scheduler.options
+    theirs, table = {name for name, _ in request.submit_args}, scheduler.options
     kept = []
     for option in scheduler.directives(request):
-        if option[0] in table.always_ours and option[0] not in given:
+        if option[0] in table.always_ours and option[0] not in theirs:
             continue
-        if option[0] in table.sizes and option[0] not in given:
+        if option[0] in table.sizes and option[0] not in theirs:
             asks, needs = table.sizes[option[0]]
             if not set(asks) & set(typed):
                 continue

@@ -84,8 +84,8 @@ class _Conversation:
                     fix="rendezvous.timeout=30m waits longer; rendezvous.launcher=mpiexec starts the ranks by the MPI "
                     "of mpi4py itself; of torchrun: -x mpi=pmi2, or -r tcp",
                 )
-        said = self.channel.receive()
-        if said is None:
+        message = self.channel.receive()
+        if message is None:
             _, status = os.waitpid(self._child, 0)
             self._gone = True
             code, signum = exit_code(status)
@@ -95,9 +95,9 @@ class _Conversation:
                 where="rendezvous=mpi",
                 fix=mpi_identity.INSTALL,
             )
-        if "error" in said:
-            raise RendezvousError(said["error"], where=said["where"], fix=said["fix"])
-        return said[name]
+        if "error" in message:
+            raise RendezvousError(message["error"], where=message["where"], fix=message["fix"])
+        return message[name]
 
     def end(self) -> None:
         """Kill the program."""

@@ -31,9 +31,9 @@ def keep(value: Any, note: Path, pickled: Path) -> str | None:
     if value is None:
         write_json(note, {"kind": "none"})
         return None
-    told = _json(value, LARGEST_JSON, json_view.exact)
-    if told is not None:
-        write_json(note, {"kind": "json", "value": told})
+    encoded = _json(value, LARGEST_JSON, json_view.exact)
+    if encoded is not None:
+        write_json(note, {"kind": "json", "value": encoded})
         return None
     if type(value) is dict and value and all(type(key) is str and json_view.is_text(key) for key in value):
         return _keep_parts(value, note, pickled)
@@ -50,11 +50,11 @@ def _keep_parts(value: dict[str, Any], note: Path, pickled: Path) -> str | None:
     shown: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for key, part in value.items():
-        told = _json([part], LARGEST_PART, json_view.exact)
-        if told is None:
+        encoded = _json([part], LARGEST_PART, json_view.exact)
+        if encoded is None:
             others[key] = part
-            told = _json([part], LARGEST_PART, json_view.view) or [None]
-        shown[key] = told[0]
+            encoded = _json([part], LARGEST_PART, json_view.view) or [None]
+        shown[key] = encoded[0]
     lost: dict[str, str] = {}
     why = _try(others, pickled)
     if why is not None:  # one of them: each by itself

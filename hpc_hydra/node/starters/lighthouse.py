@@ -88,12 +88,12 @@ def _keep(
     while True:
         begun = time.monotonic()
         child, reader = _start(endpoint, settings, reserved, signals)
-        said = LogFilter(reader, log, folder / "quorum.json")
-        said.start()
+        log_filter = LogFilter(reader, log, folder / "quorum.json")
+        log_filter.start()
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if signals.wait(None) in STOP or os.getppid() != parent:
                 return 0
-        said.join()
+        log_filter.join()
         code, killed = exit_code(ended[1])
         short = short + 1 if time.monotonic() - begun < 10 * _PAUSE else 0
         how = f"killed by {name_of(killed)}" if killed else f"exit code {code}"

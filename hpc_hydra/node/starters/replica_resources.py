@@ -36,9 +36,9 @@ def show_part(env: MutableMapping[str, str], vendor: str | None, part: int, part
         gpus: GPUs per part. With fewer than all parts need (``oversubscribe``), parts share GPUs.
     """
     if gpus:
-        told = visible(env, vendor)
-        ids = told.ids or [str(index) for index in range(parts * gpus)]
-        show(env, _slice(ids, part, gpus), vendor, by_rocr=told.variable == ROCR)
+        listed = visible(env, vendor)
+        ids = listed.ids or [str(index) for index in range(parts * gpus)]
+        show(env, _slice(ids, part, gpus), vendor, by_rocr=listed.variable == ROCR)
 
 
 def _slice(entries: Sequence[str], part: int, size: int) -> list[str]:

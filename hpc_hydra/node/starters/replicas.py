@@ -76,15 +76,15 @@ def replicas(argv: Sequence[str]) -> int:
 
 
 def _hosts(context: RankContext) -> tuple[str, ...]:
-    asked = context.plan.request.nodes
+    needed = context.plan.request.nodes
     found = capability_defaults.hosts(adapter_for(context.attempt.scheduler), os.environ)
-    if len(found) < asked:
+    if len(found) < needed:
         raise RendezvousError(
-            f"the job has {len(found)} nodes ({', '.join(found) or 'nobody names them'}), and asks for {asked}",
+            f"the job has {len(found)} nodes ({', '.join(found) or 'unknown'}), but needs {needed}",
             where=context.attempt.scheduler,
             fix="start the job script as it was written: its options belong to this sweep",
         )
-    return found[:asked]
+    return found[:needed]
 
 
 def group_nodes(plan: Plan, hosts: Sequence[str]) -> list[tuple[str, ...]]:
@@ -204,7 +204,7 @@ class ReplicaJob:
         state = group.state
         number, again = state.replica, state.restarts + (state.exit_code is not None)
         place = self.context.paths.attempt(self.context.paths.replica(self.attempt, number))
-        if again:  # how its ranks ended the last time is in `replicas.json`
+        if again:  # their previous ends are recorded in `replicas.json`
             for path in [*place.glob("*.end.json"), place / "store.json"]:
                 path.unlink(missing_ok=True)
         env = group_environment(
@@ -227,16 +227,16 @@ class ReplicaJob:
         if self.lighthouse is not None and os.waitpid(self.lighthouse, os.WNOHANG)[0]:
             self.lighthouse = None
             if self.signals.stop is None and self.lighthouse_starts <= _LIGHTHOUSES:
-                self._say("what keeps the lighthouse has gone: it is started again on its port")
+                self._say("the lighthouse's keeper died; restarting it on its port")
                 self._start_lighthouse()
 
     def _ended(self, group: ReplicaGroup, code: int) -> None:
         number = group.state.replica
         ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
         cause = first_cause(ends)
-        told = cause is None and any(end.told_to_stop for end in ends)
+        stopped = cause is None and any(end.told_to_stop for end in ends)
         missing = code == 0 and len(ends) < self._size(group)
-        if missing:  # srun says 0 for a step whose node was lost
+        if missing:  # srun exits with 0 when a node of the step is lost
             code = 1
         if code == 0:
             group.state = replace(group.state, state="completed", exit_code=0, cause=None, why=None)
@@ -246,7 +246,7 @@ class ReplicaJob:
             return
         if cause is not None:
             code = cause.exit_code
-        why = describe_end(cause, told, code)
+        why = describe_end(cause, stopped, code)
         if missing and cause is None:
             why = f"{self._size(group) - len(ends)} of its ranks left no record of their end: was a node lost?"
         if group.dropped:
@@ -258,12 +258,12 @@ class ReplicaJob:
         limit, done = self.plan.rendezvous.max_restarts, group.state.restarts
         text = f"replica {number} ended: {why}"
         if over or any(each.state.state == "completed" for each in self.groups):
-            pass  # the others are at their ends: it would train alone, from the beginning
+            pass  # the others have nearly finished; it would train alone, from the beginning
         elif done < limit:
             pause = min(2.0 ** (done - 1), _LONGEST_PAUSE) if done else 0.0
             group.state = replace(group.state, state="waiting")
-            group.start_at = time.monotonic() + max(pause, _STOP_COMES if told else 0.0)
-            text += f"; it is started again ({done + 1} of {limit})"
+            group.start_at = time.monotonic() + max(pause, _STOP_COMES if stopped else 0.0)
+            text += f"; restarting it ({done + 1} of {limit})"
         self._say(text)
         self._write("running")
 
@@ -292,7 +292,7 @@ class ReplicaJob:
                 place = self.context.paths.attempt(self.context.paths.replica(self.attempt, group.state.replica))
                 store = read_json(place / "store.json")
                 if store is None or store["address"] not in members:
-                    group.dropped = "the others ended before it was with them again"
+                    group.dropped = "the others ended before it had rejoined them"
                     signal_process(group.pid, signal.SIGTERM)
 
     def _too_few(self) -> bool:
@@ -317,7 +317,7 @@ class ReplicaJob:
     # the lighthouse
 
     def _start_lighthouse(self) -> None:
-        """Start what keeps the lighthouse, on the first node, and wait until it says where it is."""
+        """Start the lighthouse's keeper on the first node, and wait until it publishes the address."""
         published = self.context.paths.rendezvous(self.attempt)
         port = [] if self.endpoint is None else ["--port", str(self.endpoint.port)]
         first = self.hosts[0]
@@ -343,11 +343,11 @@ class ReplicaJob:
                 raise RendezvousError(
                     f"no lighthouse came up on {first}",
                     where=str(published.with_name("lighthouse.log")),
-                    fix="the lines above say why",
+                    fix="see the lines above",
                 )
             self.signals.pause(0.02)
 
-    # what is told
+    # reports
 
     def _say(self, text: str) -> None:
         print(f"hpc_hydra: {text}", file=sys.stderr, flush=True)
@@ -372,11 +372,11 @@ class ReplicaJob:
         return code
 
 
-def describe_end(cause: RankEnd | None, told: bool, code: int) -> str:
+def describe_end(cause: RankEnd | None, stopped: bool, code: int) -> str:
     """Return why a group ended."""
     if cause is not None:
         text = how(cause)
         return f"rank {cause.rank} on {cause.host}: {text}" if cause.rank >= 0 else text
-    if told:
+    if stopped:
         return "it was told to stop"
     return f"its launch command ended with exit code {code}"

@@ -127,7 +127,7 @@ def test_a_group_that_fails_is_started_again_while_the_other_goes_on(groups: Any
     )
     code, outcome, out = groups(max_restarts=2).run(line)
     assert (code, outcome["status"], outcome["restarts"]) == (0, "completed", 2), out
-    assert "replica 1 ended: its launch command ended with exit code 3; it is started again (2 of 2)" in out
+    assert "replica 1 ended: its launch command ended with exit code 3; restarting it (2 of 2)" in out
 
 
 def test_a_group_that_is_lost_is_told_with_the_outcome(groups: Any) -> None:

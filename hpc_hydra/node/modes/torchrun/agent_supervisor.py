@@ -162,7 +162,7 @@ def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Chi
 def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
     """Wait for the agent. Returns the exit code of the first failed rank, else the agent's."""
     guardian = os.getppid()
-    told = False
+    is_stopping = False
     warned: set[tuple[int, int]] = set()  # (worker, warning signal) pairs that were forwarded
     while True:
         pid, status = os.waitpid(agent, os.WNOHANG)
@@ -173,24 +173,24 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
             forward_warnings(signals, _workers(agent), warned)
         waits = is_warned and len(warned) < context.plan.procs_per_agent
         signum = signals.wait(_LOOK if context.plan.is_elastic or waits else None)
-        if context.plan.is_elastic and not told and cannot_succeed(context):
+        if context.plan.is_elastic and not is_stopping and cannot_succeed(context):
             os.kill(agent, STOP_BY + signal.SIGTERM)
-            told = True
+            is_stopping = True
         if os.getppid() != guardian:  # the parent has died; the workers end with the agent
             os.kill(agent, signal.SIGKILL)
-        elif signum in STOP and not told:
+        elif signum in STOP and not is_stopping:
             os.kill(agent, STOP_BY + signum)
-            told = True
+            is_stopping = True
         elif signum in WARN:
             time.sleep(_MEANWHILE)
-            warned = {(worker, given) for worker, given in warned if given != signum}
+            warned = {(worker, number) for worker, number in warned if number != signum}
     code, killed = exit_code(status)
     if code == 0:
         return 0
     cause = first_cause(read_ends(context.paths, context.attempt.place))
     if cause is not None and not context.plan.is_elastic:
         return cause.exit_code
-    if told:
+    if is_stopping:
         return 128 + (signals.stop or signal.SIGTERM)
     how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
     error = f"the torchrun agent of node {context.info.rank} {how}"
@@ -199,12 +199,12 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
     return code
 
 
-def forward_warnings(signals: Signals, workers: Sequence[int], given: set[tuple[int, int]]) -> None:
+def forward_warnings(signals: Signals, workers: Sequence[int], forwarded: set[tuple[int, int]]) -> None:
     """Forward each received warning once to each worker, also to workers that started later."""
     for signum in dict.fromkeys(signals.seen):
         for worker in workers if signum in WARN else ():
-            if (worker, signum) not in given:
-                given.add((worker, signum))
+            if (worker, signum) not in forwarded:
+                forwarded.add((worker, signum))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signum)
 

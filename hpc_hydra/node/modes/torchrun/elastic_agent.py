@@ -58,7 +58,7 @@ def run_agent(node: Node) -> int:
 
     def stop(number: int, _: Any) -> None:
         signum = number - STOP_BY
-        raise SignalException(f"told to stop by {name_of(signum)}", sigval=signal.Signals(signum))
+        raise SignalException(f"stopped by {name_of(signum)}", sigval=signal.Signals(signum))
 
     for signum in STOP:
         signal.signal(STOP_BY + signum, stop)
@@ -95,8 +95,8 @@ class _Rounds:
             store.set("hpc_hydra/round", str(number))
         self._last = int(store.get("hpc_hydra/round"))
         if self._node.own_round is not None:
-            told = NodeRound(self._node.node_rank, self._node.host, self._last, nodes * self._node.procs)
-            write_json(self._node.own_round, to_json(told))
+            node_round = NodeRound(self._node.node_rank, self._node.host, self._last, nodes * self._node.procs)
+            write_json(self._node.own_round, to_json(node_round))
         return self._last
 
     def watch(self, handler: Any) -> Any:
