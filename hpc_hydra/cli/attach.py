@@ -179,7 +179,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     )
     script = SweepPaths(root).script(JOB)
     held = allocation.current(adapter, prepared.settings.launch.inside)
-    spec = replace(spec, held=held)
+    spec = replace(spec, allocation=held)
     env = cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
     if held is not None and isinstance(adapter, JobSteps):
         from hpc_hydra.schedulers.allocation_queue import StepSubmitter
@@ -273,7 +273,7 @@ def _execute(attached: Attached) -> int:
 def _warn_if_stuck(attached: Attached) -> Iterator[None]:
     """Meanwhile, warn once if the scheduler has accepted a request that can never start."""
     adapter = attached.adapter
-    command = adapter.pending_command() if isinstance(adapter, Attach) and attached.spec.held is None else None
+    command = adapter.pending_command() if isinstance(adapter, Attach) and attached.spec.allocation is None else None
     if command is None or not isinstance(adapter, Attach):
         yield
         return

@@ -112,7 +112,7 @@ def applied(spec: JobSpec, adapter: Scheduler) -> JobSpec:
     """
     jobs: list[tuple[str, ...]] = []
     for text in spec.plan.after:
-        if adapter.has_queue and spec.held is None:
+        if adapter.has_queue and spec.allocation is None:
             jobs += read(text, spec.workdir).jobs_of(adapter.name)
     if not jobs:
         return spec

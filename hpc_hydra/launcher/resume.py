@@ -286,7 +286,7 @@ def _jobs(
 
 def _print_notes(jobs: scripts.Jobs, sweep: SweepRecords) -> None:
     """Print notes about a held allocation and about new plans."""
-    notes = [note for _, spec, _ in jobs for note in allocation.resumed(spec.held)]
+    notes = [note for _, spec, _ in jobs for note in allocation.resumed(spec.allocation)]
     for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
         notes += [*plan.notes, *registry.adapter_for(plan.request.scheduler).notes(plan.request)]
     for note in dict.fromkeys(notes):

@@ -116,7 +116,7 @@ def inside(spec: JobSpec, held: Allocation | None) -> JobSpec:
             where="launch.pack",
             fix="launch.pack=null, or launch.inside=submit",
         )
-    return replace(spec, attached=True, held=held)
+    return replace(spec, attached=True, allocation=held)
 
 
 def tag(key: str) -> str:
@@ -138,7 +138,7 @@ def sharing(jobs: Jobs, there: Mapping[str, Sequence[str]] | None = None) -> lis
             they exhaust it, the new jobs start after their end.
     """
     limited = list(jobs)
-    for name in {spec.plan.request.scheduler for _, spec, _ in jobs if spec.held is None}:
+    for name in {spec.plan.request.scheduler for _, spec, _ in jobs if spec.allocation is None}:
         indices = [
             i
             for i, (_, spec, _) in enumerate(jobs)

@@ -108,7 +108,7 @@ class JobSpec:
     pythonpath: tuple[str, ...] = ()  # prepended to PYTHONPATH, so that nodes find this package
     comment: str = ""
     name: str = ""  # of the job in the queue, instead of the request's, where the job is not found by it
-    held: Allocation | None = None  # the runs are steps of this allocation
+    allocation: Allocation | None = None  # the runs are steps of this allocation
     attached: bool = False  # the script runs at the user's console, not on a node
     needs: tuple[str, ...] = ()  # further directories that the program needs, also in a container
     home: str = ""  # the user's home directory

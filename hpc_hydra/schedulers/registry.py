@@ -115,9 +115,9 @@ def has_queue(name: str) -> bool:
     return not name.endswith(STEP) and adapter_for(name).has_queue
 
 
-def submitter(name: str, held: Allocation | None = None) -> Submitter:
-    """Return a new submitter. With ``held``, runs are steps of that allocation."""
-    if held is None:
+def submitter(name: str, allocation: Allocation | None = None) -> Submitter:
+    """Return a new submitter. With an allocation, runs are its steps."""
+    if allocation is None:
         return adapter_for(name).submitter()
     from hpc_hydra.schedulers.allocation_queue import StepSubmitter
     from hpc_hydra.schedulers.capabilities import JobSteps
@@ -127,7 +127,7 @@ def submitter(name: str, held: Allocation | None = None) -> Submitter:
         raise ConfigError(
             f"scheduler={name} cannot run steps in an allocation", where="launch.inside", fix="launch.inside=submit"
         )
-    return StepSubmitter(scheduler, held)
+    return StepSubmitter(scheduler, allocation)
 
 
 def _module(name: str, module: str) -> str:

@@ -182,7 +182,7 @@ def _submitted(adapters: Mapping[str, Scheduler], jobs: Sequence[Job], facts: Fa
         return f"run by:\n  {shlex.join(facts.by)}"
     ways: dict[str, list[str]] = {}
     for group, spec, path in jobs:
-        how = "submitted" if spec.held is None else f"run as steps of the allocation {spec.held.job_id}"
+        how = "submitted" if spec.allocation is None else f"run as steps of the allocation {spec.allocation.job_id}"
         commands = by_hand(adapters[group.plan.request.scheduler], spec, path)
         shown = commands[:3] + ([f"… and {len(commands) - 3} more"] if len(commands) > 3 else [])
         ways.setdefault(how, []).extend(shown)
@@ -209,8 +209,8 @@ def executed(jobs: Sequence[Job], facts: Facts) -> str:
 
 def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:
     """Return the commands that submit or start each run of a script by hand."""
-    if spec.held is not None and isinstance(adapter, JobSteps):
-        new = adapter.step_environment({}, task_request(spec.plan), spec.held)
+    if spec.allocation is not None and isinstance(adapter, JobSteps):
+        new = adapter.step_environment({}, task_request(spec.plan), spec.allocation)
         words = ["env", *(f"{name}={value}" for name, value in new.items())] if new else []
         return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
     stdin = f" < {shlex.quote(str(script))}" if adapter.reads_stdin else ""

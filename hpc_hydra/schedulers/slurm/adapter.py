@@ -135,7 +135,7 @@ class Slurm(
     def script(self, spec: JobSpec) -> str:
         request = task_request(spec.plan)
         request = replace(request, job_name=spec.name or request.job_name)
-        nodes = len(spec.held.hosts) if spec.held else request.nodes
+        nodes = len(spec.allocation.hosts) if spec.allocation else request.nodes
         other_nodes = range(0 if spec.attached else 1, nodes)  # those that the script does not run on
         options = override(self._for_this_job(spec), self.directives(request), request, one_of=())
         own = SchedulerLines(

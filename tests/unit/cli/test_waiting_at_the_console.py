@@ -15,7 +15,7 @@ from hpc_hydra.schedulers import registry
 
 
 def todo(scheduler: str, held: object = None) -> Any:
-    return SimpleNamespace(spec=SimpleNamespace(held=held), adapter=registry.adapter_for(scheduler))
+    return SimpleNamespace(spec=SimpleNamespace(allocation=held), adapter=registry.adapter_for(scheduler))
 
 
 @pytest.mark.parametrize(
