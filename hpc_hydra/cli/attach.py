@@ -225,7 +225,7 @@ def _show(attached: Attached, task: Program, preparer: Preparer, *, plain: bool)
         return
     facts = dry_run.Facts(
         program=task,
-        origins=lambda group, spec, script: preparer.origins(group.plan, group.plan, script),
+        origins=lambda run, spec, script: preparer.origins(run.plan, spec.plan, script),
         filled=preparer.filled if task.fill else lambda run, words: words,
         by=attached.command,
     )

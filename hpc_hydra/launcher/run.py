@@ -113,7 +113,7 @@ class Launch:
                 program=sweep.program,
                 hydra=raw_list(self.master.hydra.overrides.hydra),
                 steps=partial(scripts.steps, plan_key=sweep.plan_key),
-                origins=lambda group, spec, script: preparer.origins(group.runs[0].plan, group.plan, script),
+                origins=lambda run, spec, script: preparer.origins(run.plan, spec.plan, script),
                 filled=preparer.filled if sweep.program.fill else lambda run, words: words,
             )
             say(dry_run.show(used, jobs, notes, facts))

@@ -39,7 +39,7 @@ class Facts:
     Attributes:
         hydra: overrides of Hydra's own keys on the command line.
         steps: returns the specs of packed runs.
-        origins: returns the origins of a job's directives and variables, given its script.
+        origins: returns the origins of the directives and variables of a run's job or step, given its script.
         filled: returns the arguments of a command with the values of a run.
         by: the command that runs a job, if it is not submitted.
     """
@@ -47,7 +47,7 @@ class Facts:
     program: Program | None = None
     hydra: Sequence[str] = ()
     steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: ()
-    origins: Callable[[Group, JobSpec, str], Origins] = lambda group, spec, script: Origins()
+    origins: Callable[[Run, JobSpec, str], Origins] = lambda run, spec, script: Origins()
     filled: Callable[[Run, Sequence[str]], Sequence[str]] = lambda run, words: words
     by: Sequence[str] = ()
 
@@ -85,7 +85,7 @@ class _First:
         yield _title(adapter, group, spec)
         yield "\n".join(replica_groups(group.plan))
         script = adapter.script(spec)
-        yield from self._tables(adapter.name, spec.key, self.facts.origins(group, spec, script))
+        yield from self._tables(adapter.name, spec.key, self.facts.origins(group.runs[0], spec, script))
         yield self._script(adapter.name, spec, path, script)
         yield from self._beside(spec)
         if self.facts.program is not None and group.pack is None:
@@ -93,7 +93,10 @@ class _First:
         for step in self.facts.steps(group, spec):
             assert isinstance(adapter, Packing)  # `check_packing` was called
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
-            yield self._script(f"{adapter.name} step", step, name, adapter.step_script(step))
+            kind, script = f"{adapter.name} step", adapter.step_script(step)
+            run = next(run for run in group.runs if run.num in step.runs)
+            yield from self._tables(kind, name.stem, self.facts.origins(run, step, script))
+            yield self._script(kind, step, name, script)
             yield from self._beside(step)
 
     def _tables(self, adapter: str, job: str, found: Origins) -> Iterator[str]:

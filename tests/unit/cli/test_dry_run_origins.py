@@ -76,6 +76,14 @@ def test_an_account_is_found_on_every_scheduler(
     assert ("resources.time_limit", "conf/config.yaml:3") in found
 
 
+def test_packed_runs_show_the_variables_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("launch.pack=2", "resources.procs_per_node=2,4", "launch.env.C=1,2", "launch.dry_run=true", "--", "true")
+    assert main([*RUN, *words]) == 0
+    text = capsys.readouterr().out
+    assert re.findall(r"^C +(\d) +launch\.env\.\* +command line$", text, re.MULTILINE) == ["1", "2"]
+    assert text.count("#!/bin/bash") == 2  # of the allocation, and of a run
+
+
 def test_a_site_requires_an_account(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("conf/config.yaml").write_text("defaults: [hpc, _self_]\n")
     assert main([*RUN, "launch.dry_run=true", "scheduler.queue=bach", "--", "true"]) == 0
