@@ -18,7 +18,6 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.hydra_compat.command_line import at_command_line
 from hpc_hydra.records import ending
 from hpc_hydra.records.types import queue_id
-from hpc_hydra.sweep.logs import RecentOutput
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import run_table, streams
 from hpc_hydra.ui.run_table import Row, printable, shown_overrides
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from hpc_hydra.records.batching import Run
     from hpc_hydra.records.types import Outcome
+    from hpc_hydra.sweep.logs import RecentOutput
     from hpc_hydra.sweep.watch import Watched
 
 SOON = 10.0  # seconds until reasons of pending runs are printed
@@ -122,7 +122,7 @@ class Reporter:
         stream: TextIO | None = None,
         recent: RecentOutput | None = None,
     ) -> None:
-        self.recent = recent or RecentOutput()
+        self.recent = recent
         self.common, self.stream = common, stream or sys.stdout
         self._live: Any = None
         self._begun = time.monotonic()
@@ -174,7 +174,9 @@ class Reporter:
             with streams.spoken():
                 size = self._live.console.size
                 rows, _ = rows_of(runs or [one.run for one in watched], watched, outcomes or {})
-                table = live_table(rows, seconds, message, self.recent.newest, size, self.recent.lines)
+                recent = self.recent
+                output = () if recent is None else (recent.newest, recent.lines)
+                table = live_table(rows, seconds, message, size, *output)
                 self._live.update(table, refresh=True)
         elif seconds > SOON:
             waiting = Counter(w.status.reason for w in watched if w.word == "pending" and w.status.reason)
@@ -198,8 +200,8 @@ def live_table(
     rows: Sequence[Row],
     seconds: float,
     message: str | None,
-    newest: Callable[[Run], str],
     size: tuple[int, int],
+    newest: Callable[[Run], str] = lambda run: "",
     output: Callable[[Run, int], Sequence[str]] = lambda run, count: (),
 ) -> Any:
     """Return the live table, for rich.
@@ -208,6 +210,8 @@ def live_table(
         seconds: since the launcher has begun to wait.
         message: why the scheduler cannot be queried.
         size: columns and lines of the terminal.
+        newest: returns the newest output of a running run; called for the runs that are shown.
+        output: returns the last lines of a lone run's output.
     """
     from rich.text import Text
 

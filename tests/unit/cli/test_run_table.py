@@ -64,7 +64,7 @@ def views(count: int) -> list[RunView]:
 def text(kind: str, count: int, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, highlight=False)
     if kind == "live":
-        table = live_table([row_of(one) for one in watched(count)], 61, None, lambda run: NEWEST, (width, HEIGHT))
+        table = live_table([row_of(one) for one in watched(count)], 61, None, (width, HEIGHT), lambda run: NEWEST)
     elif kind == "status":
         table = sweep_tables.status(views(count), head="", width=width)
     else:
@@ -125,7 +125,7 @@ def test_a_table_of_many_runs_reads_the_newest_output_of_those_that_are_shown() 
         asked.append(run.num)
         return NEWEST
 
-    live_table([row_of(one) for one in watched(300)], 61, None, newest, (100, HEIGHT))
+    live_table([row_of(one) for one in watched(300)], 61, None, (100, HEIGHT), newest)
     assert len(set(asked)) < HEIGHT and set(asked) <= set(range(1, 300, 4))
 
 
@@ -178,7 +178,7 @@ def test_the_last_lines_of_a_lone_run_are_below_the_table() -> None:
     def output(run: Run, count: int) -> list[str]:
         return [f"line {number}" for number in range(99)][-count:]
 
-    console.print(live_table(lone, 61, None, lambda run: "", (100, 12), output))
+    console.print(live_table(lone, 61, None, (100, 12), output=output))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) < 12 and lines[-3:] == ["line 96", "line 97", "line 98"]
 

@@ -91,7 +91,7 @@ def test_the_table_says_when_a_run_starts_and_why_it_waits() -> None:
     (one,) = watched(1)
     one.status = JobStatus(State.PENDING, reason="Resources: not free", start=1800000000.0)
     console = Console(file=io.StringIO(), width=120)
-    console.print(live_table([row_of(one)], 1, None, lambda run: "", (120, 24)))
+    console.print(live_table([row_of(one)], 1, None, (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "starts about " in text and ", Resources: not free" in text
 
@@ -109,7 +109,7 @@ def test_the_table_of_many_runs_stays_small() -> None:
     many = watched(1000)
     many[700].outcome = Outcome(700, "failed", 1, reason="[red]boom[/red]")
     console = Console(file=io.StringIO(), width=120)
-    console.print(live_table([row_of(one) for one in many], 61, "socket timed out", lambda run: "", (120, 24)))
+    console.print(live_table([row_of(one) for one in many], 61, "socket timed out", (120, 24)))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(text.splitlines()) < MANY + 6
     assert "1000 runs, 1:01" in text and "999 pending" in text and "1 failed" in text
