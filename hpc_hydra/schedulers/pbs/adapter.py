@@ -47,8 +47,11 @@ from hpc_hydra.schedulers.pbs.timed import WARN_AT
 _TAG = f"{envvars.PREFIX}TAG"
 _AGAIN, _NAME = f"{envvars.PREFIX}PBS_AGAIN", f"{envvars.PREFIX}PBS_NAME"
 _OPTIONS = f"{envvars.PREFIX}PBS_OPTIONS"
-_LIST = (  # qstat's exit code is that of the last job that failed: 35 or 153 for one that has left meanwhile
-    'found=$(qselect -x -u "$(id -un)"{}) || exit; [ -z "$found" ] || qstat -x -f -w $found; '
+# Jobs in the queue and the last that left it: qstat takes long for many ids. Its exit code is that of the last job that
+# failed: 35 or 153 for one that has left meanwhile.
+_LIST = (
+    'me=$(id -un); found=$(qselect -u "$me"{0}) || exit; last=$(qselect -x -u "$me"{0} | tail -n 20); '
+    'found=$(printf "%s\\n" $found $last | sort -u); [ -z "$found" ] || qstat -x -f -w $found; '
     "case $? in 0 | 35 | 153) ;; *) exit 1 ;; esac"
 )
 _FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
