@@ -183,17 +183,14 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
 
 
 def _dry_run(value: Any) -> bool | str:
-    if value == "script" or isinstance(value, bool):
-        return cast("bool | str", value)
-    boolean = {"1": True, "yes": True, "on": True, "y": True, "0": False, "no": False, "off": False, "n": False}
+    if value == "script":
+        return "script"
+    words = {"1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}  # as OmegaConf reads a bool
     try:
-        return _bool(boolean.get(str(value).lower(), value), "launch.dry_run")
-    except ConfigError:
-        raise ConfigError(
-            f"{value!r} is not true, false or script",
-            where="launch.dry_run",
-            fix="launch.dry_run=true, or launch.dry_run=script for the scripts alone",
-        ) from None
+        return _bool(words.get(str(value).lower(), value), "launch.dry_run")
+    except ConfigError as error:
+        fix = "launch.dry_run=true, or launch.dry_run=script for the scripts alone"
+        raise ConfigError(f"{value!r} is not true, false or script", where=error.where, fix=fix) from None
 
 
 def check_value(key: str, value: Any) -> Any:

@@ -60,7 +60,9 @@ def directives(rows: Sequence[Row]) -> str:
 def variables(rows: Sequence[Row], title: str = TITLE) -> str:
     """Return the table of variables, with the reason below each, and the sources at the end."""
     sources = list(dict.fromkeys(row.source for row in rows if row.source))
-    lines = [("variable", "value", "key", "from"), *((row.name, row.value, row.key, row.place) for row in rows)]
+    lines = [["variable", "value", "key", "from"], *([row.name, row.value, row.key, row.place] for row in rows)]
+    if not any(row.place for row in rows):
+        lines = [line[:-1] for line in lines]
     notes = [f"[{sources.index(row.source) + 1}]" if row.source else "" for row in rows]
     below = ["", *(f"{row.about} {note}".strip() for row, note in zip(rows, notes, strict=True))]
     text = [*wrapped(f"{title} (a value set in your shell wins, unless noted):"), table(lines, below)]
