@@ -183,11 +183,9 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
 
 
 def _dry_run(value: Any) -> bool | str:
-    if value == "script":
-        return "script"
     words = {"1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}  # as OmegaConf reads a bool
     try:
-        return _bool(words.get(str(value).lower(), value), "launch.dry_run")
+        return "script" if value == "script" else _bool(words.get(str(value).lower(), value), "launch.dry_run")
     except ConfigError as error:
         fix = "launch.dry_run=true, or launch.dry_run=script for the scripts alone"
         raise ConfigError(f"{value!r} is not true, false or script", where=error.where, fix=fix) from None
