@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     import torch
     from omegaconf import DictConfig
 
-PATIENCE = 5.0  # seconds that a failing rank gives to taking leave
-_count = 0  # groups of this process: each has its own keys in the store
+PATIENCE = 5.0  # seconds in which a failing rank must destroy its group
+_count = 0  # groups of this process; each has keys of its own in the store
 _served: list[Any] = []  # stores of rank 0, which others may still use while it forms its next group
 
 
 @dataclass(frozen=True)
 class Dist:
-    """Who this process is among the ranks of a run, and the device it trains on.
+    """The rank of this process, and its device.
 
     Attributes:
         world_size: number of ranks of the run, or of the replica group.
@@ -71,19 +71,19 @@ class Dist:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone writes checkpoints and prints; each replica group has one."""
+        """Whether this is rank 0 of its replica group: the rank that writes checkpoints and prints."""
         return self.rank == 0
 
     @property
     def warned(self) -> bool:
-        """Whether this rank was told that its time is up soon (`launch.signal_before_end`): save, and end with code 75.
+        """Whether the time limit is near (`launch.signal_before_end`): save, and exit with code 75.
 
-        Ranks hear of it at times of their own: agree on it, as by the sum of their flags, before all leave a loop.
+        Ranks are warned at different times: agree, such as by the sum of their flags, before leaving a loop.
         """
         return warning_signal.warned()
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait for all ranks."""
         import torch.distributed as group
 
         if group.is_initialized():
@@ -116,7 +116,7 @@ class Dist:
 def distributed(
     cfg: DictConfig | None = None, *, backend: str | None = None, timeout: float | None = None
 ) -> Iterator[Dist]:
-    """Join the ranks of this run, choose the device, and take leave at the end, also after an exception.
+    """Join the process group of this run and select the device; leave the group at the end, also after an exception.
 
     Args:
         cfg: the configuration; its `rendezvous`, `resources` and `launch` groups are read where it has them.
@@ -158,7 +158,7 @@ def distributed(
         except HpcHydraError:
             raise
         except Exception as error:
-            if time.monotonic() - begun < seconds:  # not a matter of waiting
+            if time.monotonic() - begun < seconds:  # it did not time out
                 raise _broken(identity, chosen, error) from error
             raise _unreachable(identity, seconds, error) from error
         try:
@@ -192,7 +192,7 @@ def _run_directory() -> Path | None:
 
 
 def _meeting_file(identity: Identity, count: int) -> Path:
-    """Where tasks that were started without our node entry publish rank 0: below their launch directory."""
+    """Directory below the working directory in which tasks of a scheduler publish the endpoint of rank 0."""
     module: Any = sys.modules.get("hydra.core.hydra_config")
     cwd = Path.cwd()
     if module is not None and module.HydraConfig.initialized():
@@ -216,7 +216,7 @@ def _backend(device: torch.device) -> str:
 
 
 def _check_backend(identity: Identity, chosen: str) -> None:
-    """Refuse at once, on every rank, what torch does not know: others would wait for this one until the time-out."""
+    """Refuse unknown backends on every rank at once, so that no rank waits for another until the timeout."""
     import torch
     import torch.distributed as group
 
@@ -225,35 +225,34 @@ def _check_backend(identity: Identity, chosen: str) -> None:
         name = part.rpartition(":")[2].strip()
         if not known or (name in known and group.is_backend_available(name)):
             continue
-        there = [other for other in known if group.is_backend_available(other)]
+        available = [other for other in known if group.is_backend_available(other)]
         what = "was built without it" if name in known else "knows no such backend"
         raise RendezvousError(
-            f"{name!r}: torch {torch.__version__} on {socket.gethostname()} {what}; it has {', '.join(there)}",
+            f"{name!r}: torch {torch.__version__} on {socket.gethostname()} {what}; it has {', '.join(available)}",
             where="rendezvous.backend" if identity.request.rendezvous.backend else "backend",
             fix="rendezvous.backend=null chooses by device; a backend of its own package must be imported before",
         )
 
 
 def _check_device(identity: Identity, device: torch.device, backend: str | None) -> None:
-    """GPUs that were asked for and are not found are an error; GPUs that the job merely has are a warning."""
+    """Missing GPUs are an error if they were requested by the user, else a warning."""
     if device.type != "cpu" or not identity.request.gpus_per_proc or backend is not None:
         return
     import torch
 
-    who = f"rank {identity.info.rank} on {socket.gethostname()}"
     if identity.request.requires_gpus:
         raise RendezvousError(
-            f"{who} asked for {identity.request.gpus_per_proc} GPUs, and torch {torch.__version__} finds none",
+            f"rank {identity.info.rank} on {socket.gethostname()} asked for {identity.request.gpus_per_proc} GPUs, "
+            f"and torch {torch.__version__} finds none",
             where="resources.gpus_per_proc",
             fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",
         )
     if identity.info.rank == 0:
-        print(
-            f"hpc_hydra: warning: the job has {identity.request.gpus_per_proc} GPU(s) a rank, and torch "
-            f"{torch.__version__} finds none: training on CPUs (resources.gpus_per_proc=0 asks for no GPUs)",
-            file=sys.stderr,
-            flush=True,
+        warning = (
+            f"the job has {identity.request.gpus_per_proc} GPU(s) per rank, but torch {torch.__version__} finds none: "
+            "training on CPUs (resources.gpus_per_proc=0 requests no GPUs)"
         )
+        print(f"hpc_hydra: warning: {warning}", file=sys.stderr, flush=True)
 
 
 def _take(device: torch.device, fraction: float | None) -> None:
@@ -266,7 +265,7 @@ def _take(device: torch.device, fraction: float | None) -> None:
 
 
 def cap_memory() -> None:
-    """Keep a rank that makes its process group itself to its share of its GPU's memory; chooses no device for it."""
+    """Limit the GPU memory of a rank that creates its process group itself. Selects no device."""
     with gc_tuning.resting("torch"):
         import torch
 
@@ -277,7 +276,7 @@ def cap_memory() -> None:
 
 
 def _store(identity: Identity, seconds: float, count: int, stack: contextlib.ExitStack) -> tuple[Any, Identity]:
-    """The store in which all ranks meet, and the identity with the address that was found."""
+    """Return the store of all ranks, and the identity completed with its address."""
     from torch.distributed import HashStore
 
     if identity.how == "alone":
@@ -297,7 +296,7 @@ def _store(identity: Identity, seconds: float, count: int, stack: contextlib.Exi
 def _meet(
     identity: Identity, seconds: float, count: int, stack: contextlib.ExitStack
 ) -> tuple[Any, rendezvous.Endpoint]:
-    """Tasks of a scheduler without our node entry: rank 0 publishes its port in the directory they were started in."""
+    """For tasks started without our launcher: rank 0 publishes its port below the working directory."""
     info, path = identity.info, _meeting_file(identity, count)
     if info.rank != 0:
         meeting = rendezvous.join(path, info, identity.token, timeout=seconds, pause=time.sleep)
@@ -341,9 +340,9 @@ def _prefixed(name: str, store: Any) -> Any:
 
 
 def _agree(store: Any, identity: Identity, seconds: float) -> None:
-    """Wait until every rank is here, once, and make sure that all are of the same run and count the same world.
+    """Wait for every rank once, and check that all belong to the same run and agree on the world size.
 
-    What one rank finds wrong, all are told at once.
+    An error of one rank is raised on all.
     """
     info = identity.info
     if info.world_size == 1:
@@ -352,12 +351,12 @@ def _agree(store: Any, identity: Identity, seconds: float) -> None:
     wrong = None
     if store.add(f"here/{info.rank}", 1) != 1:
         wrong = f"two processes say that they are rank {info.rank}, one of them on {socket.gethostname()}"
-    mine = {"world_size": info.world_size, "token": identity.token}
+    own = {"world_size": info.world_size, "token": identity.token}
     if info.rank == 0:
-        store.set("world", json.dumps(mine))
+        store.set("world", json.dumps(own))
     else:
         theirs = json.loads(store.get("world"))
-        if theirs != mine:
+        if theirs != own:
             wrong = (
                 f"{me} is of a world of {info.world_size} ({identity.token or 'no attempt'}), rank 0 on "
                 f"{identity.master_host} of a world of {theirs['world_size']} ({theirs['token'] or 'no attempt'})"
@@ -403,7 +402,7 @@ def _broken(identity: Identity, backend: str, error: Exception) -> RendezvousErr
 
 
 def _leave(store: Any, identity: Identity, seconds: float, *, well: bool) -> None:
-    """Destroy the group. Rank 0, whose process holds the store, waits for the others; nobody waits after a failure."""
+    """Destroy the group. Rank 0, which serves the store, waits for the others unless this rank failed."""
     if well:
         _farewell(store, identity.info, seconds)
         _destroy()
@@ -414,7 +413,7 @@ def _leave(store: Any, identity: Identity, seconds: float, *, well: bool) -> Non
             _farewell(store, identity.info, 0)
             _destroy()
 
-    last = threading.Thread(target=hurry, daemon=True)  # a group whose ranks are gone may never answer
+    last = threading.Thread(target=hurry, daemon=True)  # a group with dead ranks may block forever
     last.start()
     last.join(PATIENCE)
 
@@ -422,7 +421,7 @@ def _leave(store: Any, identity: Identity, seconds: float, *, well: bool) -> Non
 def _farewell(store: Any, info: RankInfo, seconds: float) -> None:
     if info.world_size == 1:
         return
-    with contextlib.suppress(Exception):  # a rank that is gone ends the job by other means
+    with contextlib.suppress(Exception):  # the job ends anyway if a rank is gone
         if store.add("left", 1) == info.world_size:
             store.set("all left", "1")
         if info.rank == 0 and seconds:
@@ -438,7 +437,7 @@ def _destroy() -> None:
 
 @contextlib.contextmanager
 def _variables(values: dict[str, str]) -> Iterator[None]:
-    """Set variables for libraries that read them, and put back what was there."""
+    """Set variables for libraries that read them; restore them at the end."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
