@@ -58,7 +58,7 @@ def test_agents_may_be_fewer_or_more() -> None:
     ("ends", "least", "vain"),
     [([], 1, False), ([(1, 9)], 1, False), ([(1, 9)], 2, True), ([(1, None)], 1, True), ([(1, 9), (0, 9)], 1, True)],
 )
-def test_agents_go_on_as_long_as_enough_are_left(
+def test_agents_continue_as_long_as_enough_are_left(
     tmp_path: Path, ends: list[tuple[int, int | None]], least: int, vain: bool
 ) -> None:
     request = Request("slurm", 2, 2)
@@ -142,7 +142,7 @@ def test_each_rank_has_its_log_and_its_place(freeze: Any, name: str) -> None:
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by SIGSEGV"),
     ],
 )
-def test_a_worker_that_fails_is_told_with_its_own_code(freeze: Any, how: str, code: int, reason: str) -> None:
+def test_a_worker_that_fails_is_reported_with_its_own_code(freeze: Any, how: str, code: int, reason: str) -> None:
     frozen = freeze(f"if RANK == 1:\n    {how}\ntime.sleep(60)", procs=2, rendezvous=TORCHRUN)
     ended, outcome = frozen.run()
     assert (ended, outcome["exit_code"], outcome["rank"]) == (code, code, 1)
@@ -150,7 +150,7 @@ def test_a_worker_that_fails_is_told_with_its_own_code(freeze: Any, how: str, co
 
 
 @pytest.mark.torch
-def test_workers_are_started_again_and_the_restart_is_told(freeze: Any) -> None:
+def test_workers_are_restarted_and_the_restart_is_reported(freeze: Any) -> None:
     body = """
         again = int(os.environ["HPC_HYDRA_ROUND"])
         print("round", again, flush=True)

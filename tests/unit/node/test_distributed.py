@@ -154,7 +154,7 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str]
         assert exit_code == 1 and text in out
 
 
-def test_an_address_that_answers_nothing_is_told(tmp_path: Path) -> None:
+def test_an_address_that_answers_nothing_is_reported(tmp_path: Path) -> None:
     env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     ((code, out),) = outputs(start(tmp_path, "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass", **env))
     assert code == 1 and "RendezvousError: 127.0.0.1:9: rank 1 of 2" in out

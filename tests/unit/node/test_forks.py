@@ -91,7 +91,7 @@ def test_a_forked_rank_that_fails_ends_the_others(freeze: Any, how: str, code: i
 
 
 @pytest.mark.torch
-def test_signals_reach_each_forked_rank_once_and_nobody_outlives_the_server(freeze: Any) -> None:
+def test_signals_reach_each_forked_rank_once_and_none_outlives_the_server(freeze: Any) -> None:
     body = """
         got = []
         signal.signal(signal.SIGUSR1, lambda *_: (got.append(1), print("got", len(got), flush=True)))

@@ -193,7 +193,7 @@ def test_values_that_amds_library_lacks_are_empty_and_never_large_numbers(amd: l
     assert (reading.power_w, reading.sm_mhz) == (None, None) and reading.util_percent == 97
 
 
-def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_told(
+def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_reported(
     amd: list[dict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     amd.clear()
@@ -211,7 +211,7 @@ def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_told(
     assert read() == [] and "MI250X" in note and "libamd_smi.so" in note
 
 
-def test_gpus_that_cannot_be_read_are_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_cannot_be_read_are_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     monkeypatch.setattr(gpus, "models", lambda: "1 × NVIDIA H100")

@@ -65,7 +65,7 @@ def test_a_world_that_its_launcher_confirms_is_taken(size: int, env: dict[str, s
     check_size(size, env, "MPICH")
 
 
-def test_each_launcher_is_told_in_its_own_words() -> None:
+def test_each_launcher_is_reported_in_its_own_words() -> None:
     own = ["HYDRA_FULL_ERROR", "I_MPI_FABRICS", "NCCL_DEBUG", "OMPI_MCA_btl", "PATH", "PMIX_MCA_gds", "PRTE_MCA_ras"]
     of_node = ["SLURM_NODEID", "HOSTNAME", "TMPDIR", "OMPI_UNIVERSE_SIZE", "RANK", "BASH_FUNC_module%%", "_"]
     env = dict.fromkeys(["HPC_HYDRA_RUN", *own, *of_node], "1")

@@ -89,7 +89,7 @@ def closed(there: Allocation, num: int, attempt: int = 0) -> dict[str, object]:
     return found
 
 
-def test_a_warned_allocation_is_queued_again_and_repeats_only_what_is_not_done(tmp_path: Path, slurm: Fake) -> None:
+def test_a_warned_allocation_is_requeued_and_repeats_only_what_is_not_done(tmp_path: Path, slurm: Fake) -> None:
     there = begun(tmp_path, slurm, 6, at_a_time=2)
     (there.paths.root / "again.5").touch()  # ends well at once
     there.await_begun(5)  # 5 alone, then 0 and 1, which end, 2 and 3; 4 waits
@@ -139,7 +139,7 @@ def test_requeues_are_used_up_and_the_rest_is_left_to_resume(tmp_path: Path, slu
         ("COMPLETING", "None", "None", []),  # cancelled by a person: the scheduler says so
     ],
 )
-def test_what_gives_way_goes_on_and_what_is_cancelled_does_not(
+def test_what_gives_way_continues_and_what_is_cancelled_does_not(
     tmp_path: Path, slurm: Fake, state: str, why: str, preempted: str, asked: list[str]
 ) -> None:
     there = begun(tmp_path, slurm, 3, at_a_time=1)

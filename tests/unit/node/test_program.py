@@ -115,7 +115,7 @@ def test_the_run_ends_with_the_task_function(freeze: Freeze, after: str, said: s
     assert frozen.log().startswith("task\n") and said in frozen.log() and "never" not in frozen.log()
 
 
-def test_a_failed_run_stays_one_where_the_program_goes_on(freeze: Freeze) -> None:
+def test_a_failed_run_stays_one_where_the_program_continues(freeze: Freeze) -> None:
     code, outcome = freeze("raise ValueError('x')", main="exec('try:\\n main()\\nexcept SystemExit:\\n pass')").run()
     assert (code, outcome["status"], outcome["exit_code"]) == (1, "failed", 1)
 
@@ -125,7 +125,7 @@ def test_the_launched_function_is_named_where_it_is_not_reached(freeze: Freeze) 
     assert code == 2 and "__main__.other" in outcome["reason"] and "__main__.main" in outcome["reason"]
 
 
-def test_a_program_that_arrives_in_another_directory_than_at_launch_is_told(freeze: Freeze, tmp_path: Path) -> None:
+def test_a_program_that_arrives_in_another_directory_than_at_launch_is_reported(freeze: Freeze, tmp_path: Path) -> None:
     (tmp_path / "work" / "deep").mkdir(parents=True)
     start, outside = str(tmp_path / "work"), "os.chdir('..')\n"
     assert freeze("return 1", outside=outside, arrived=str(tmp_path), cwd=start).run()[1]["result"] == 1

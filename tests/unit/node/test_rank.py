@@ -73,7 +73,7 @@ def test_leaving_with_0_is_well(freeze: Freeze, body: str) -> None:
     assert (code, outcome["status"], outcome["result_kind"]) == (0, "completed", "none")
 
 
-def test_a_failure_is_told_with_rank_reason_and_last_lines(freeze: Freeze) -> None:
+def test_a_failure_is_reported_with_rank_reason_and_last_lines(freeze: Freeze) -> None:
     frozen = freeze(
         "print('step', RANK)\nif RANK == 1: raise ValueError('boom\\nsecond line')\ntime.sleep(600)", procs=3
     )
@@ -94,7 +94,7 @@ def test_a_traceback_is_the_users_own(freeze: Freeze) -> None:
     assert frozen.end(0)["traceback"].startswith("Traceback") and "KeyError: 'k'" in frozen.end(0)["traceback"]
 
 
-def test_an_error_outside_of_the_task_function_is_told_too(freeze: Freeze) -> None:
+def test_an_error_outside_of_the_task_function_is_reported_too(freeze: Freeze) -> None:
     frozen = freeze(outside="import nowhere_to_be_found\n")
     code, outcome = frozen.run()
     assert code == 1 and "ModuleNotFoundError" in outcome["reason"] and "Traceback" in frozen.log()

@@ -34,7 +34,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_held_port_is_nobody_elses(family: socket.AddressFamily) -> None:
+def test_a_reserved_port_cannot_be_bound_by_others(family: socket.AddressFamily) -> None:
     with reserve_port(Rendezvous()) as reserved, socket.socket(family) as other, pytest.raises(OSError):
         other.bind(("127.0.0.1" if family == socket.AF_INET else "::1", port_of(reserved)))
 

@@ -38,7 +38,7 @@ def test_groups_on_a_node_and_groups_over_nodes() -> None:
     assert group_nodes(plan(nodes_per_replica=2), HOSTS) == [("n1", "n2"), ("n3", "n4")]
 
 
-def test_a_launch_command_is_told_nodes_and_hosts() -> None:
+def test_a_launch_command_is_reported_nodes_and_hosts() -> None:
     words = ["srun", "--nodes={nodes}", "--nodelist={hosts}", "--comment={other}"]
     assert launch_command(words, ("n3", "n4")) == ["srun", "--nodes=2", "--nodelist=n3,n4", "--comment={other}"]
 
@@ -120,7 +120,7 @@ def groups(freeze: Any) -> Any:
     return make
 
 
-def test_a_group_that_fails_is_started_again_while_the_other_goes_on(groups: Any) -> None:
+def test_a_group_that_fails_is_restarted_while_the_other_continues(groups: Any) -> None:
     line = (
         "cd $HPC_HYDRA_SWEEP; [ $HPC_HYDRA_REPLICA = 1 ] || { while [ ! -e done ]; do sleep 0.05; done; "
         f"{WELL}; exit 0; }}; [ $HPC_HYDRA_REPLICA_RESTARTS = 2 ] || exit 3; touch done; {WELL}"
@@ -130,7 +130,7 @@ def test_a_group_that_fails_is_started_again_while_the_other_goes_on(groups: Any
     assert "replica 1 ended: its launch command ended with exit code 3; restarting it (2 of 2)" in out
 
 
-def test_a_group_that_is_lost_is_told_with_the_outcome(groups: Any) -> None:
+def test_a_group_that_is_lost_is_reported_with_the_outcome(groups: Any) -> None:
     wait = "while ! grep -q lost $HPC_HYDRA_SWEEP/0/logs/*/replicas.json; do sleep 0.05; done"
     line = f"[ $HPC_HYDRA_REPLICA = 0 ] || exit 3; {wait}; {WELL}"
     code, outcome, out = groups(max_restarts=0).run(line)
@@ -153,7 +153,7 @@ def test_too_few_groups_end_the_job_with_the_code_of_the_lost_one(groups: Any) -
     assert outcome["reason"] == "replica 1 lost: its launch command ended with exit code 3"
 
 
-def test_a_lighthouse_that_dies_is_started_again_on_its_port(groups: Any) -> None:
+def test_a_lighthouse_that_dies_is_restarted_on_its_port(groups: Any) -> None:
     made = groups()
     log = made.frozen.paths.attempt(ATTEMPT) / "lighthouse.log"
     wait = "while [ ! -e $HPC_HYDRA_SWEEP/done ]; do sleep 0.05; done"
@@ -191,7 +191,7 @@ def test_nothing_outlives_the_job(groups: Any, end: signal.Signals) -> None:
     assert code != 0 and made.frozen.outcome()["status"] == ("cancelled" if end == signal.SIGTERM else "failed")
 
 
-def test_without_torchft_the_cure_is_told(groups: Any, tmp_path: Path) -> None:
+def test_without_torchft_the_cure_is_reported(groups: Any, tmp_path: Path) -> None:
     made = groups()
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "sitecustomize.py").write_text(

@@ -72,7 +72,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_it_is_queued_again_with_the_reason_beside_its_logs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_requeued_with_the_reason_beside_its_logs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.ends() is None
     assert bench.asked == ["requeue 70_3"]
     assert bench.closed is not None and bench.closed["reason"] == "warned that its time is up; exit code 75"
@@ -104,7 +104,7 @@ def test_the_last_requeue_is_the_last(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert bench.asked == []
 
 
-def test_what_the_scheduler_refuses_is_told(bench: Bench) -> None:
+def test_what_the_scheduler_refuses_is_reported(bench: Bench) -> None:
     bench.says("JobState=RUNNING Reason=None PreemptTime=None", code=3)
     found = bench.ends()
     assert found is not None and "could not be queued again: exit code 3" in str(found.reason)
@@ -146,7 +146,7 @@ def test_lsf_requeues_by_the_exit_code_and_counts_by_the_attempts(bench: Bench) 
 
 
 @pytest.mark.parametrize("most", [0, 1])
-def test_a_warning_before_the_ranks_began_is_told_or_queues_the_run_again(
+def test_a_warning_before_the_ranks_began_is_reported_or_queues_the_run_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     (bench.attempt / "rank_0.end.json").unlink()
@@ -234,7 +234,7 @@ def test_one_job_at_most_takes_over_and_it_is_known(
     ("status", "exit_code", "by_exit", "code"),
     [("failed", 75, True, 75), ("failed", 75, False, 1), ("failed", 3, False, 3), ("completed", 0, False, 0)],
 )
-def test_only_a_run_that_is_to_go_on_ends_with_the_code_that_is_requeued(
+def test_only_a_run_that_is_to_continue_ends_with_the_code_that_is_requeued(
     status: Any, exit_code: int, by_exit: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = Plan("x", Request("lsf", 1, 1, max_requeues=1))

@@ -93,7 +93,7 @@ def open_file() -> Any:
 
 
 @pytest.mark.parametrize("make", [threading.Lock, Refuses, Rude, lambda: (i for i in ()), open_file])
-def test_what_cannot_be_kept_is_told_with_its_type(make: Callable[[], Any], tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_reported_with_its_type(make: Callable[[], Any], tmp_path: Path) -> None:
     value = make()
     note, why = kept(value, tmp_path)
     assert note["kind"] == "unserialisable" and type(value).__qualname__ in note["note"] == why

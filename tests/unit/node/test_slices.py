@@ -35,7 +35,7 @@ def test_a_slice_is_a_word(part: Slice) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "0/1", "a/1:0/1", "0/1:0/1:some", "-1/2:0/1", "0-/2:0/1", "0/2:,1/8"])
-def test_what_is_no_slice_is_refused(word: str) -> None:
+def test_an_invalid_slice_is_refused(word: str) -> None:
     with pytest.raises(RendezvousError, match=SLICE):
         Slice.read(word)
 

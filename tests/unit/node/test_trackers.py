@@ -86,7 +86,7 @@ def test_runs_that_are_not_active_get_nothing_and_nothing_is_imported(monkeypatc
     assert "mlflow" not in sys.modules
 
 
-def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tracker_that_fails_is_reported_once_and_the_others_continue(capsys: pytest.CaptureFixture[str]) -> None:
     def fails(values: object, step: object) -> None:
         raise ConnectionError("no server")
 

@@ -115,7 +115,7 @@ def test_what_a_job_left_is_hidden_from_sbatch_only(
     assert dict(os.environ) == before
 
 
-def test_what_sbatch_says_beside_the_id_is_told_once(
+def test_what_sbatch_says_beside_the_id_is_reported_once(
     submitter: BatchSubmitter, fakes: Fakes, job: JobSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     fakes.put("sbatch", "echo 'sbatch: your project ends on Friday' >&2; echo 12")
@@ -156,7 +156,7 @@ def test_a_refusal_for_good_is_shown_and_not_repeated(
         (None, None),
     ],
 )
-def test_a_partition_that_is_not_there_is_told_with_those_that_are(
+def test_a_partition_that_is_not_there_is_reported_with_those_that_are(
     submitter: BatchSubmitter,
     fakes: Fakes,
     job: JobSpec,
@@ -282,7 +282,7 @@ def test_what_has_left_the_queue_is_asked_of_accounting_once(submitter: BatchSub
     assert "--jobs=10" in fakes.calls("squeue")[-1]
 
 
-def test_a_job_that_nobody_knows_is_not_finished(submitter: BatchSubmitter, fakes: Fakes) -> None:
+def test_an_unknown_job_is_not_finished(submitter: BatchSubmitter, fakes: Fakes) -> None:
     fakes.put("squeue", NOT_FOUND)
     status = submitter.poll(["11"])["11"]
     assert status.state is State.UNKNOWN
@@ -305,7 +305,7 @@ def test_accounting_stands_in_for_a_queue_that_does_not_answer(submitter: BatchS
 @pytest.mark.parametrize(
     "sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", "exec sleep 60", None, "kill -9 $$"]
 )
-def test_without_accounting_it_goes_on_and_says_so_once(
+def test_without_accounting_it_continues_and_says_so_once(
     submitter: BatchSubmitter,
     fakes: Fakes,
     sacct: str | None,

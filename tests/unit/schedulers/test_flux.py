@@ -105,7 +105,7 @@ def test_no_field_of_a_request_is_dropped(field: str) -> None:
         ({"submit_args": (("taskmap", "cyclic"),)}, "scheduler.submit_extra.taskmap"),
     ],
 )
-def test_what_flux_cannot_be_told_is_refused_by_name(fields: dict[str, Any], key: str) -> None:
+def test_what_flux_does_not_support_is_refused_by_key(fields: dict[str, Any], key: str) -> None:
     with pytest.raises(PlanError) as error:
         capability_checks.check(FLUX, asked_for(**fields))
     assert error.value.where == key
@@ -290,7 +290,7 @@ def test_states(job: dict[str, Any], state: State, native: str, code: int | None
     assert (status.state, status.native, status.exit_code) == (state, native, code)
 
 
-def test_the_warning_before_the_end_is_told() -> None:
+def test_the_warning_before_the_end_is_reported() -> None:
     text = FLUX.script(spec(asked_for(time_limit=600, warning="USR2@90")))
     assert "#flux: --signal=SIGUSR2@90s" in text
 
@@ -306,7 +306,7 @@ def test_the_warning_before_the_end_is_told() -> None:
         ([("timeout", 0), ("cancel", 0)], JobEndState(False)),
     ],
 )
-def test_how_a_job_stands_is_in_its_eventlog(exceptions: list[tuple[str, int]], standing: JobEndState) -> None:
+def test_the_state_of_a_job_is_in_its_eventlog(exceptions: list[tuple[str, int]], standing: JobEndState) -> None:
     events = [{"timestamp": 1.0, "name": "submit", "context": {"urgency": 16}}, {"timestamp": 1.1, "name": "start"}]
     events += [{"name": "exception", "context": {"type": kind, "severity": n, "note": ""}} for kind, n in exceptions]
     assert FLUX.parse_job_end("".join(f"{json.dumps(event)}\n" for event in events)) == standing

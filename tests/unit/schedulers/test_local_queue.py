@@ -171,7 +171,7 @@ def test_what_the_machine_has_not_is_refused_before_anything_starts(
     assert not (jobs.folder / "started").exists()
 
 
-def test_what_has_no_meaning_here_is_told() -> None:
+def test_what_has_no_meaning_here_is_reported() -> None:
     asked = request(scheduler="local", queue="batch", account="a", submit_args=(("x", "1"),), gpu_bind="closest")
     capability_checks.check(ADAPTER, asked)
     (note,) = ADAPTER.notes(asked)

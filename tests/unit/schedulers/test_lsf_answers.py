@@ -61,7 +61,7 @@ def test_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["LSF is down. Please wait ...", "[1, 2]", "{"])
-def test_what_is_no_json_is_no_answer(text: str) -> None:
+def test_invalid_json_is_no_answer(text: str) -> None:
     with pytest.raises(SchedulerError):
         LSF.parse_status(JSON, text)
 

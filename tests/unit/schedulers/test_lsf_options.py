@@ -257,7 +257,7 @@ def test_a_persons_own_defaults_reach_bsub_where_nothing_is_said() -> None:
     assert LSF.inherited_variables(lsf(queue="q", project="p")) == {"LSB_DEFAULT_USERGROUP"}
 
 
-def test_the_launch_command_is_outside_of_nobodys_interpreter() -> None:
+def test_the_launch_command_uses_the_interpreter_of_the_plan() -> None:
     assert LSF.launch_command(lsf())[0] == sys.executable
 
 
@@ -347,7 +347,7 @@ def test_a_script_read_back_is_the_request(asked: Request, runs: int) -> None:
     assert dataclasses.replace(asked, **read) == dataclasses.replace(asked, time_limit=rounded)
 
 
-def test_the_warning_before_the_end_is_told_in_minutes() -> None:
+def test_the_warning_before_the_end_is_reported_in_minutes() -> None:
     found = submitted(lsf(time_limit=600, warning="USR1@90"))
     assert (found["wa"], found["wt"]) == ("USR1", "2")
     with pytest.raises(PlanError, match=r"launch\.signal_before_end"):

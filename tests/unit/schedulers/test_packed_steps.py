@@ -42,7 +42,7 @@ def ssh(**fields: object) -> JobSpec:
         (ssh(setup_lines=("module load x",)), SSH, ["ssh --procs 2", "'--setup=module load x'", '"--slices=${4-}" --']),
     ],
 )
-def test_a_step_asks_for_what_is_the_run_s(made: JobSpec, adapter: Lsf | Ssh, words: list[str]) -> None:
+def test_a_step_requests_the_resources_of_its_run(made: JobSpec, adapter: Lsf | Ssh, words: list[str]) -> None:
     text = adapter.step_script(made)
     flat = " ".join(text.replace("\\\n", " ").split())
     assert all(word.strip() in flat for word in words), flat

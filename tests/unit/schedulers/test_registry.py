@@ -82,12 +82,12 @@ def test_a_rank_is_identified_without_loading_an_adapter() -> None:
         ("local", {}, ("", "", False)),
     ],
 )
-def test_what_a_task_knows_of_itself(name: str, env: dict[str, str], expected: tuple[str, str, bool]) -> None:
+def test_variables_of_a_task(name: str, env: dict[str, str], expected: tuple[str, str, bool]) -> None:
     found = (registry.array_id(name, env), registry.gpus_of_task(name, env), registry.signals_tasks_only(name, env))
     assert found == expected
 
 
-def test_nobody_looks_for_other_packages_unless_an_unknown_name_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_are_read_only_for_unknown_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def looked(group: str) -> None:
         raise AssertionError("looked for other packages")
 

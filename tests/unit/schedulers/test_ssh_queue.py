@@ -67,7 +67,7 @@ def test_no_further_run_goes_to_a_host_that_is_lost(bench: Bench, caplog: pytest
     assert "b: it cannot be reached by ssh; it gets no further runs" in caplog.text
 
 
-def test_a_run_that_needs_it_fails_by_name_and_others_go_on(bench: Bench) -> None:
+def test_a_run_that_needs_it_fails_by_name_and_others_continue(bench: Bench) -> None:
     first, second = bench.ended(bench.submit(0, 1, nodes=3))
     assert (first.state, first.exit_code, second.state) == (State.FAILED, 255, State.FAILED)
     assert second.reason == "it needs 3 hosts, but 2 are left (b: it cannot be reached by ssh)"
