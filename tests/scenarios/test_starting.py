@@ -35,11 +35,10 @@ def test_plainly_with_one_process_it_is_a_world_of_one_in_place(tmp_path: Path) 
     assert (tmp_path / "outputs").is_dir()
 
 
-def test_plainly_with_several_processes_it_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_plainly_with_several_processes_it_is_one_launched_run(tmp_path: Path) -> None:
     code, text = start(f"out={tmp_path / 'saw'}", "scheduler=local", "resources.procs_per_node=2", cwd=tmp_path)
-    assert code == 2
-    assert "-m" in text and "Try:" in text and "Traceback" not in text
-    assert not (tmp_path / "saw").exists()
+    assert code == 0, text
+    assert set(Probe(tmp_path, "local").saw()) == {(0, 0), (0, 1)}
 
 
 def test_with_m_it_is_a_launch(local_probe: Probe) -> None:

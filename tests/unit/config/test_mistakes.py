@@ -37,7 +37,7 @@ def explained(composed: Compose, *overrides: str, primary: str = BUNDLE, **files
         ("system=fronteer", "system", "system=frontier (`hpc-hydra systems` lists them)"),
         ("rendezvous=tpc", "rendezvous", "rendezvous=tcp"),
         ("scheduler=slrm", "scheduler", "scheduler=slurm"),
-        ("scheduler=xyz", "scheduler", "scheduler= one of auto, flux, local, lsf, slurm, ssh"),
+        ("scheduler=xyz", "scheduler", "scheduler= one of auto, flux, local, lsf, pbs, slurm, ssh"),
         ("container=enroot", "container", "container= one of "),
         ("resourcs.nodes=2", "resourcs.nodes", "resources.nodes"),
         ("sytem=frontier", "sytem", "system"),
