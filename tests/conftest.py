@@ -151,7 +151,8 @@ def _no_home_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
-        for name in ("HPC_HYDRA_DEFAULTS", "PYTHONUNBUFFERED"):  # unbuffered, print writes a line in pieces
+        # unbuffered, print writes a line in pieces; COLUMNS is that of pytest-xdist
+        for name in ("HPC_HYDRA_DEFAULTS", "PYTHONUNBUFFERED", "COLUMNS", "LINES"):
             patch.delenv(name, raising=False)
         yield
 

@@ -160,7 +160,7 @@ def _check_launcher(config: DictConfig) -> None:
     for key in ("dry_run", "setup_only", "bg"):
         if OmegaConf.select(config, f"launch.{key}"):
             raise ConfigError(f"hydra/launcher={name} does not support it", where=f"launch.{key}", fix=fix)
-    processes = _processes(config)
+    processes = 1 if OmegaConf.select(config, "launch.debug") else _processes(config)
     swept = _swept_sizes(config)
     if processes > 1 or swept:
         request = f"{processes} processes per run" if processes > 1 else f"runs of different sizes ({swept})"

@@ -51,8 +51,6 @@ def requested_processes(settings: Settings) -> int:
 
     Raises `HpcHydraError` if they cannot be planned.
     """
-    if settings.launch.debug:
-        return 1
     resources = settings.resources
     explicit = (resources.nodes or 1) * (resources.procs_per_node or 1)
     if "auto" in (settings.system.kind, settings.scheduler.kind):  # the machine's numbers are not known yet

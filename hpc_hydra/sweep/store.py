@@ -38,7 +38,7 @@ class SweepRecords:
     plans: dict[str, Plan]
     state: SweepState
     unresolved: dict[str, str] = field(default_factory=dict)  # job → why it is unknown whether it is in the queue
-    _controls: dict[str, JobControl] = field(default_factory=dict)
+    controls: dict[str, JobControl] = field(default_factory=dict)
     _version: object = None  # of the files with runs and plans
 
     @property
@@ -89,9 +89,9 @@ class SweepRecords:
         """Return what polls and cancels a scheduler's jobs. Raises `HpcHydraError` if there is no such scheduler."""
         if not registry.has_queue(name):
             return DetachedLocal(name, self.paths.jobs, self.owners)
-        if name not in self._controls:
-            self._controls[name] = registry.submitter(name)
-        return self._controls[name]
+        if name not in self.controls:
+            self.controls[name] = registry.submitter(name)
+        return self.controls[name]
 
     def script(self, key: str) -> Path:
         """Return the path of a job's script, which the parts of a split job share."""

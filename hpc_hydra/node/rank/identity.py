@@ -143,7 +143,8 @@ def processes_of(cfg: DictConfig | None) -> int:
     from hpc_hydra.config.load import settings
     from hpc_hydra.schedulers.planner import requested_processes
 
-    return requested_processes(settings(cfg))  # type: ignore[arg-type]
+    asked = settings(cfg)  # type: ignore[arg-type]
+    return 1 if asked.launch.debug else requested_processes(asked)
 
 
 def _has_groups(cfg: DictConfig | None) -> bool:

@@ -101,7 +101,7 @@ class Large:
 
     def open(self) -> SweepRecords:
         sweep = open_sweep(self.root)
-        sweep._submitters["slurm"] = self.submitter
+        sweep.controls["slurm"] = self.submitter
         return sweep
 
     def look(self) -> list[RunView]:

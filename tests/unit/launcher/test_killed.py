@@ -146,7 +146,7 @@ def test_a_launcher_killed_at_any_point_loses_no_job_and_submits_none_twice(
         except HpcHydraError as error:
             wrong += [f"{point}: {error}"] if in_queue else []
             continue
-        sweep._submitters["slurm"] = queue
+        sweep.controls["slurm"] = queue
         recover.recover(sweep, patient=False)
         for view in look(sweep):
             offered = view.word in OPEN

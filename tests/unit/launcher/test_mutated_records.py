@@ -123,7 +123,7 @@ def seen(root: Path) -> dict[int, str]:
     sweep = open_sweep(root)
     queue = FakeSubmitter()
     queue.states = {"7_2": JobStatus(State.RUNNING), "7_0": JobStatus(State.FAILED, "FAILED")}
-    sweep._submitters["slurm"] = queue
+    sweep.controls["slurm"] = queue
     for key in sweep.state.pending:
         sweep.unresolved[key] = "nobody knows"
     read_run(root, 0)

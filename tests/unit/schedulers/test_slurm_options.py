@@ -209,18 +209,13 @@ def test_extra_options_override_add_and_remove() -> None:
     ("args", "name"),
     [
         (("wrap", "true"), "wrap"), (("array", "1-9"), "array"), (("a", "1-9"), "array"), (("W", None), "wait"),
-        (("test_only", None), "test-only"), (("nodes", "9"), "resources.nodes"), (("N", "2-4"), "resources.nodes"),
-        (("ntasks-per-node", "9"), "resources.procs_per_node"), (("n", "9"), "resources.nodes"),
+        (("test_only", None), "test-only"), (("n", "9"), "resources.nodes"),
         (("x\n", "1\n#SBATCH -N9"), "x"), (("no such", "1"), "no such"), (("comment", "a\nb"), "comment"),
     ],
 )  # fmt: skip
 def test_an_option_that_would_change_the_job_is_refused_by_name(args: tuple[str, str | None], name: str) -> None:
     with pytest.raises(PlanError, match=re.escape(name)):
         SLURM.check(request(submit_args=(args,)))
-
-
-def test_a_size_that_says_the_same_is_accepted() -> None:
-    SLURM.check(request(nodes=2, submit_args=(("N", "2"),), launch_args=(("N", "2"),)))
 
 
 def test_the_ranks_get_the_scripts_environment_whatever_the_job_inherits() -> None:
