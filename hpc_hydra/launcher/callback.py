@@ -116,8 +116,8 @@ def _check_run(config: DictConfig) -> bool:
         from hpc_hydra.ui.progress import complain
 
         complain(
-            f"note: without launch.{only_shown[0]} the program runs in this process: "
-            "the configuration asks for no further ones; with -m it is this job"
+            f"note: one process is requested, so without launch.{only_shown[0]} it runs here; "
+            "with -m it would be the job below"
         )
     _check_launcher(config)
     return True

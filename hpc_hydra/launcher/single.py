@@ -116,7 +116,7 @@ class _OneRun(Launch):
 
 
 def _aside(launch: LaunchConfig) -> AbstractContextManager[Any]:
-    """Print what the launcher says on standard error: standard output is the run's, unless that is not shown."""
+    """Send the launcher's messages to standard error when standard output shows the run."""
     return nullcontext() if launch.bg or launch.setup_only or launch.quiet else redirect_stdout(sys.stderr)
 
 

@@ -195,10 +195,10 @@ def launched(sweep: SweepRecords) -> dict[str, Any]:
             for event in started
         ],
     }
-    for file in sorted(sweep.paths.meta.glob("*.json")):
-        if file.name not in ("plans.json", "program.json") and file.stat().st_size < 200_000:
-            with suppress(OSError, ValueError):
-                found[file.stem] = json.loads(file.read_text(encoding="utf-8"))
+    record = sweep.paths.launched
+    with suppress(OSError, ValueError):
+        if record.stat().st_size < 200_000:
+            found[record.stem] = json.loads(record.read_text(encoding="utf-8"))
     return found
 
 

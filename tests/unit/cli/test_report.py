@@ -24,7 +24,7 @@ import pytest
 
 from hpc_hydra.cli.main import main
 from hpc_hydra.planning.types import EnvVar, Plan, Request, to_json
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.files import write_bytes, write_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name
 from hpc_hydra.records.manifest import Manifest
@@ -63,7 +63,7 @@ def sweep(root: Path, runs: int, *, samples: int = 30, ended: int | None = None,
     SweepPaths(root).jobs.mkdir()
     (root / "multirun.yaml").write_text("launch: {best: max acc}\n")
     SweepPaths(root).script("job0").write_text(f"#!/bin/bash\n# {EVIL}\n")
-    write_json(SweepPaths(root).meta / "code.json", {"commit": "f00baa", "packages": {"torch": "2.13.0"}})
+    write_json(SweepPaths(root).launched, {"commit": "f00baa", "packages": {"torch": "2.13.0"}})
     manifest = Manifest(root)
     host = "login" if ended is None else socket.gethostname()
     manifest.started(argv=["train.py", "-m"], host=host, pid=os.getpid(), runs=runs)
@@ -150,10 +150,18 @@ def test_the_page_says_what_happened(tmp_path: Path, capsys: pytest.CaptureFixtu
         "loss": 0.05,
         "bad": "nan",
     }
-    assert found["launched"]["code"]["commit"] == "f00baa"
+    assert found["launched"]["launched"]["commit"] == "f00baa"
     assert found["launched"]["launches"][0]["command"] == "train.py -m"
     assert found["plans"]["plan0"]["request"]["nodes"] == 1 and "#!/bin/bash" in found["scripts"]["job0"]
     assert SECRET not in json.dumps(found)
+
+
+def test_files_of_the_user_alone_are_not_in_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = SweepPaths(sweep(tmp_path / "s", 1))
+    private = [paths.console_input, paths.meta / "other.json", paths.jobs / "other.json", paths.root / "0" / "own.json"]
+    for file in private:
+        write_bytes(file, json.dumps({"token": "only for me"}).encode(), mode=0o600)
+    assert "only for me" not in json.dumps(shown(made(paths.root, capsys)))
 
 
 def test_node_hours_are_those_of_all_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
