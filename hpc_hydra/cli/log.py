@@ -13,7 +13,7 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.records.metrics import MetricLog
+from hpc_hydra.records.metrics import MetricLog, number
 from hpc_hydra.ui import streams
 
 _NO_DIRECTORY = "this run keeps no directory. Try: launch.launch_dir=true"
@@ -59,7 +59,7 @@ def _pair(word: str) -> tuple[str, int | float]:
     name, _, text = word.partition("=")
     for kind in (int, float):
         try:
-            return name, kind(text)
+            return name, number(name, kind(text))
         except ValueError:
             continue
     raise UsageError(f"{word!r} is not NAME=NUMBER", where="log", fix="hpc-hydra log step=10 loss=0.25")

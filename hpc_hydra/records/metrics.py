@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import operator
 import os
 import stat
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 from hpc_hydra.records.layout import RunPaths
 
 _TAIL = 4096  # bytes of the file's end that are read first
+_LARGEST = 2**63  # larger integers become floats
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -113,9 +115,9 @@ def _parse(line: bytes) -> Metric | None:
         return None
     try:
         data = json.loads(line)
-        step, attempt = data.get("step"), data.get("attempt", "")
+        step, attempt = _bounded_step(data.get("step")), data.get("attempt", "")
         values = {name: _read_number(value) for name, value in data["values"].items()}
-        if not isinstance(step, (int, type(None))) or not isinstance(attempt, str):
+        if not isinstance(attempt, str):
             return None
         return Metric(float(data["time"]), step, values, attempt)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -127,22 +129,41 @@ def _read_number(value: Any) -> float:
         return _NOT_FINITE[value]
     if not isinstance(value, (int, float)):
         raise TypeError
-    return value
+    return _bounded(value)
+
+
+def _bounded(value: int | float) -> int | float:
+    """Return an integer of more than 64 bits as a float, which is infinite if it is too large for one."""
+    if isinstance(value, float) or -_LARGEST <= value < _LARGEST:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _bounded_step(step: Any) -> int | None:
+    """Return None for a step of more than 64 bits. Raises `TypeError` if it is no integer."""
+    if step is None:
+        return None
+    return int(step) if -_LARGEST <= operator.index(step) < _LARGEST else None
 
 
 def number(name: str, value: Any) -> int | float:
     """Convert a value to a number: Python's, NumPy's, or an array or tensor with one element.
+
+    Integers of more than 64 bits become floats.
 
     Raises:
         TypeError: it is no number, or more than one.
     """
     kind = type(value)
     if kind is float or kind is int:
-        return value  # type: ignore[no-any-return]
+        return _bounded(value)
     try:
         if not isinstance(value, (str, bytes)):
             found = value.item() if hasattr(value, "item") else value
-            return int(found) if isinstance(found, int) else float(found)
+            return _bounded(int(found)) if isinstance(found, int) else float(found)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     raise TypeError(f"metric {name!r} is {value!r:.80}, not a number")
@@ -162,12 +183,13 @@ class MetricLog:
         self._warned = False
 
     def write(self, values: Mapping[str, int | float], step: int | None = None) -> None:
-        """Append one line."""
+        """Append one line. A step of more than 64 bits is not written."""
+        step = None if step is None or not -_LARGEST <= step < _LARGEST else int(step)
         try:
             text = json.dumps(values, allow_nan=False)
         except ValueError:
             text = json.dumps({name: writable(value) for name, value in values.items()})
-        head = f'{{"time": {time.time():.3f}, "step": {"null" if step is None else int(step)}, "values": '
+        head = f'{{"time": {time.time():.3f}, "step": {"null" if step is None else step}, "values": '
         line = (head + text + self._end).encode()
         try:
             if self._descriptor is None:
@@ -198,6 +220,7 @@ class MetricLog:
 
 def writable(value: int | float) -> int | float | str:
     """Return a value as JSON can say it: "NaN", "Infinity" or "-Infinity" if it is not finite."""
+    value = _bounded(value)
     if value != value:
         return "NaN"
     return value if value not in (math.inf, -math.inf) else "Infinity" if value > 0 else "-Infinity"

@@ -13,6 +13,7 @@ import pytest
 
 from hpc_hydra.records import metrics
 from hpc_hydra.records.metrics import MetricLog, number
+from hpc_hydra.sweep.curves import MetricsFile
 
 
 def written(folder: Path, *lines: tuple[int | None, dict[str, float]], attempt: str = "") -> bytes:
@@ -77,11 +78,25 @@ def test_a_run_without_metrics_has_none(tmp_path: Path) -> None:
 
 
 def test_scalars_of_other_libraries_are_numbers() -> None:
-    values = [numpy.float32(0.5), numpy.int64(3), numpy.array([2.0]), True, 10**400]
-    assert [number("x", value) for value in values] == [0.5, 3, 2.0, 1, 10**400]
+    values = [numpy.float32(0.5), numpy.int64(3), numpy.array([2.0]), True, 10**30]
+    assert [number("x", value) for value in values] == [0.5, 3, 2.0, 1, 1e30]
     for value in ("0.5", None, [1.0], numpy.array([1.0, 2.0]), 1j):
         with pytest.raises(TypeError, match=r"metric 'x' is .*, not a number"):
             number("x", value)
+
+
+@pytest.mark.parametrize("value", [10**30, 10**400, -(10**400), 10**5000])
+def test_a_number_of_any_size_is_written_read_and_shown(tmp_path: Path, value: int) -> None:
+    written(tmp_path, (1, {"loss": number("loss", value), "acc": 1}), (2, {"loss": value}), (value, {"loss": 3}))
+    if value < 10**4000:  # of more digits, Python reads no integer
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write(f'{{"time": 1, "step": {value}, "values": {{"loss": {value}, "acc": 2}}}}\n')
+    found = metrics.read(tmp_path)
+    assert all(isinstance(metric.values["loss"], (int, float)) and str(metric) for metric in found)
+    assert found[0].values["acc"] == 1 and metrics.final(tmp_path)["acc"] in (1, 2)
+    assert found[2].step is None
+    reader = MetricsFile(tmp_path / "metrics.jsonl", limit=100_000)
+    assert reader.update() and reader.thinned(2)["loss"]["y"]
 
 
 def test_an_error_of_the_disk_is_told_once_and_not_raised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
