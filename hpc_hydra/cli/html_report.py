@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_hydra.cli import sweep_args
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import HpcHydraError
 
@@ -22,9 +23,7 @@ SLOW = 300  # with more runs, reading them takes seconds
 
 def report(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra report``; returns the exit code. Raises `HpcHydraError`."""
-    from hpc_hydra.cli import sweep_commands
-
-    parser = sweep_commands._parser("report", "Write a sweep as one HTML file: plots, table, timeline, logs.")
+    parser = sweep_args.parser("report", "Write a sweep as one HTML file: plots, table, timeline, logs.")
     parser.add_argument(
         "--output", "-o", metavar="FILE", help="output file (default: report.html in the sweep directory)"
     )
@@ -32,7 +31,7 @@ def report(argv: Sequence[str]) -> int:
     parser.add_argument("--port", type=int, metavar="PORT", help="of --serve (default: a free one)")
     parser.add_argument("--host", metavar="ADDRESS", help="of --serve (default: 127.0.0.1, this machine only)")
     options = parser.parse_intermixed_args(argv)
-    runs, where = sweep_commands._split(options.words, "report")
+    runs, where = sweep_args.split(options.words, "report")
     if options.serve and options.output:
         raise UsageError("writes no file", where="--serve", fix="--serve without -o, or -o FILE without --serve")
     if not options.serve and (options.port is not None or options.host is not None):
@@ -44,11 +43,11 @@ def report(argv: Sequence[str]) -> int:
     from hpc_hydra.ui.report.page import page, plotly
 
     library = plotly()
-    sweep = sweep_commands._open(where)
+    sweep = sweep_args.open_records(where)
     best = configured(sweep.root).best
     if options.serve:
         return _serve(sweep, runs, best, library, options.host or "127.0.0.1", options.port or 0)
-    views = sweep_commands._views(sweep, runs)
+    views = sweep_args.selected(sweep, runs)
     target = Path(options.output) if options.output else sweep.root / "report.html"
     data = ReportData(sweep, len(views), best)
     data.update(views)
@@ -64,9 +63,10 @@ def report(argv: Sequence[str]) -> int:
 
 
 def _serve(sweep: SweepRecords, runs: Sequence[str], best: str | None, library: str, host: str, port: int) -> int:
-    from hpc_hydra.cli.report_server import LiveReport, serve
+    from hpc_hydra.cli.report_server import serve
     from hpc_hydra.sweep.selection import select
     from hpc_hydra.ui.progress import say
+    from hpc_hydra.ui.report.live import LiveReport
 
     report = LiveReport(sweep, lambda views: select(views, runs), best)
     if len(sweep.records) > SLOW:

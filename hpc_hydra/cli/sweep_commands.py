@@ -11,9 +11,9 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc_hydra.cli import sweep_args
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import SweepError
 from hpc_hydra.ui import streams
@@ -23,75 +23,20 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
     from hpc_hydra.sweep.store import SweepRecords
 
-_RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several select their union. "
-_DIR = "SWEEP_DIR: directory with multirun.yaml (default: the newest sweep in or below the current directory)."
 ENDS = 40  # lines shown of each log, for several runs
 WATCH = 5.0  # polling interval of `status --watch`, seconds
 
 
-def _parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"hpc-hydra {name}", description=about, epilog=(_RUNS if runs else "") + _DIR)
-    metavar = "[RUNS] [SWEEP_DIR]" if runs else "SWEEP_DIR"
-    parser.add_argument("words", nargs="*", metavar=metavar, help="which runs of which sweep" if runs else "")
-    return parser
-
-
-def _split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
-    """Split ``words`` into RUNS and the directory, in any order."""
-    from hpc_hydra.sweep.selection import is_selection
-
-    runs = [word for word in words if is_selection(word)]
-    dirs = [word for word in words if not is_selection(word)]
-    unknown = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
-    if unknown is not None:
-        from hpc_hydra.suggest import nearest
-        from hpc_hydra.sweep.status import WORDS
-
-        near = nearest(unknown, WORDS)
-        raise UsageError(
-            f"{unknown!r} is neither a directory nor a selection of runs"
-            + (f"; did you mean {' or '.join(near)}?" if near else ""),
-            where=command,
-            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or a sweep directory",
-        )
-    if len(dirs) > 1:
-        raise UsageError(
-            f"{dirs[1]!r} is a second directory",
-            where=command,
-            fix=f"hpc-hydra {command} [RUNS] [SWEEP_DIR]; RUNS as 3, 0-4, failed or lr=0.1",
-        )
-    return runs, dirs[0] if dirs else None
-
-
-def _open(given: str | None) -> SweepRecords:
-    from hpc_hydra.sweep.store import find_sweep, open_sweep
-
-    return open_sweep(find_sweep(given))
-
-
-def _views(sweep: SweepRecords, runs: Sequence[str] = ()) -> list[RunView]:
-    from hpc_hydra.sweep.recover import recover
-    from hpc_hydra.sweep.selection import select
-    from hpc_hydra.sweep.status import look
-
-    recover(sweep)
-    views = look(sweep)
-    try:
-        return select(views, runs)
-    except SweepError as error:
-        raise SweepError(error.what, where=f"{error.where}, of {sweep.root}", fix=error.fix) from None
-
-
 def status(argv: Sequence[str]) -> int:
     """``hpc-hydra status``; returns the exit code."""
-    parser = _parser("status", "Show the runs of a sweep: states, jobs, reasons.")
+    parser = sweep_args.parser("status", "Show the runs of a sweep: states, jobs, reasons.")
     parser.add_argument("--watch", "-w", action="store_true", help="update until all runs have ended")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.add_argument("--all", action="store_true", help="list every run of a large sweep")
     options = parser.parse_intermixed_args(argv)
-    runs, where = _split(options.words, "status")
-    sweep = _open(where)
-    views = _views(sweep, runs)
+    runs, where = sweep_args.split(options.words, "status")
+    sweep = sweep_args.open_records(where)
+    views = sweep_args.selected(sweep, runs)
     from hpc_hydra.ui import sweep_tables
 
     if options.json:
@@ -150,16 +95,18 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
 
 def logs(argv: Sequence[str]) -> int:
     """``hpc-hydra logs``; returns the exit code."""
-    parser = _parser("logs", "Show output of a run's newest attempt: the log that explains a failure, else rank 0's.")
+    parser = sweep_args.parser(
+        "logs", "Show output of a run's newest attempt: the log that explains a failure, else rank 0's."
+    )
     parser.add_argument("--rank", "-r", type=int, metavar="R", help="log of this rank")
     parser.add_argument("--all-ranks", "-a", action="store_true", help="logs of all ranks, one after the other")
     parser.add_argument("--follow", "-f", action="store_true", help="keep printing new output until the run ends")
     options = parser.parse_intermixed_args(argv)
-    runs, where = _split(options.words, "logs")
+    runs, where = sweep_args.split(options.words, "logs")
     if options.rank is not None and options.rank < 0:
         raise UsageError(f"{options.rank} is not a rank", where="--rank", fix="--rank 0")
-    sweep = _open(where)
-    views = _views(sweep, runs)
+    sweep = sweep_args.open_records(where)
+    views = sweep_args.selected(sweep, runs)
     from hpc_hydra.sweep import logs as output
 
     if len(views) > 1 and runs and not options.follow:
@@ -212,7 +159,7 @@ def _await_logs(sweep: SweepRecords, view: RunView, options: argparse.Namespace)
                 raise
         time.sleep(1.0)
         sweep.reload()
-        (view,) = _views(sweep, [str(view.run.num)])
+        (view,) = sweep_args.selected(sweep, [str(view.run.num)])
 
 
 def _ended() -> Sequence[str]:
@@ -235,33 +182,33 @@ def _has_ended(sweep: SweepRecords, num: int) -> bool:
         return False
     _LastQuery.at = time.monotonic()
     sweep.reload()
-    return not _views(sweep, [str(num)])[0].is_active
+    return not sweep_args.selected(sweep, [str(num)])[0].is_active
 
 
 def wait(argv: Sequence[str]) -> int:
     """``hpc-hydra wait``; returns the launcher's exit code."""
-    parser = _parser(
+    parser = sweep_args.parser(
         "wait", "Wait for all runs; exit code 1 if one failed. Interrupting it does not affect the runs.", runs=False
     )
     options = parser.parse_intermixed_args(argv)
-    runs, where = _split(options.words, "wait")
+    runs, where = sweep_args.split(options.words, "wait")
     if runs:
         raise UsageError(
             f"waits for all runs, cannot wait for {' '.join(runs)}", where="wait", fix="hpc-hydra wait SWEEP_DIR"
         )
     from hpc_hydra.launcher import wait as waiting
 
-    return waiting.wait(_open(where))
+    return waiting.wait(sweep_args.open_records(where))
 
 
 def cancel(argv: Sequence[str]) -> int:
     """``hpc-hydra cancel``; returns the exit code."""
-    parser = _parser("cancel", "Cancel pending and running runs; without RUNS all of the sweep.")
+    parser = sweep_args.parser("cancel", "Cancel pending and running runs; without RUNS all of the sweep.")
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask before cancelling the newest sweep")
     options = parser.parse_intermixed_args(argv)
-    runs, where = _split(options.words, "cancel")
-    sweep = _open(where)
-    views = _views(sweep, runs)
+    runs, where = sweep_args.split(options.words, "cancel")
+    sweep = sweep_args.open_records(where)
+    views = sweep_args.selected(sweep, runs)
     from hpc_hydra.sweep import selection
     from hpc_hydra.ui.progress import say
     from hpc_hydra.ui.run_table import plural
@@ -291,7 +238,9 @@ def _agreed(question: str) -> bool:
 
 def resume(argv: Sequence[str]) -> int:
     """``hpc-hydra resume``; returns the launcher's exit code, 0 with ``--bg``."""
-    parser = _parser("resume", "Resubmit runs that failed, were cancelled, lost or never submitted; then wait.")
+    parser = sweep_args.parser(
+        "resume", "Resubmit runs that failed, were cancelled, lost or never submitted; then wait."
+    )
     parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [--failed] [--bg] [--yes] [-- resources.time_limit=2h ...]"
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--failed", action="store_true", help="only those that failed, timed out or were lost")
@@ -304,7 +253,7 @@ def resume(argv: Sequence[str]) -> int:
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     options = parser.parse_intermixed_args(words[:at])
-    runs, where = _split(options.words, "resume")
+    runs, where = sweep_args.split(options.words, "resume")
     from hpc_hydra.launcher.resume import Wanted
     from hpc_hydra.launcher.resume import resume as submit_again
     from hpc_hydra.sweep.store import find_sweep
@@ -324,7 +273,7 @@ def resume(argv: Sequence[str]) -> int:
 
 def results(argv: Sequence[str]) -> int:
     """``hpc-hydra results``; returns the exit code."""
-    parser = _parser("results", "Show the overrides, returned values and metrics of runs.")
+    parser = sweep_args.parser("results", "Show the overrides, returned values and metrics of runs.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--csv",
@@ -333,8 +282,8 @@ def results(argv: Sequence[str]) -> int:
     )
     form.add_argument("--json", action="store_true", help="machine-readable output, with complete values")
     options = parser.parse_intermixed_args(argv)
-    runs, where = _split(options.words, "results")
-    views = _views(_open(where), runs)
+    runs, where = sweep_args.split(options.words, "results")
+    views = sweep_args.selected(sweep_args.open_records(where), runs)
     from hpc_hydra.ui import sweep_tables
 
     if options.json:

@@ -14,20 +14,27 @@ function merge(news) {
   const begin = performance.now(),
     known = new Map(D.runs.map(r => [r.num, r])),
     text = r => (r ? JSON.stringify([r.state, r.cells, r.reason]) : ""),
-    moved = news.runs.filter(r => text(r) !== text(known.get(r.num)));
+    moved = news.runs.filter(r => text(r) !== text(known.get(r.num))),
+    nums = new Set(news.nums),
+    left = D.runs.filter(r => !nums.has(r.num)); // the selection
   const fresh = Object.keys(news.details).length,
-    open = news.details[chosen] || moved.some(r => r.num === chosen),
+    open = news.details[chosen] || (chosen !== null && moved.concat(left).some(r => r.num === chosen)),
     at = $("scroll").scrollTop;
+  left.forEach(r => {
+    known.delete(r.num);
+    delete more[r.num];
+  });
   news.runs.forEach(r => known.set(r.num, r));
   Object.assign(more, news.details);
   D = {...D, ...news.head, runs: [...known.values()].sort((a, b) => a.num - b.num)};
+  if (left.some(r => r.num === chosen)) chosen = null;
   memo = {};
   choices();
   table();
   $("scroll").scrollTop = at;
   if (news.head.launched) launch();
-  if (moved.length) compare();
-  if (fresh || moved.length) {
+  if (moved.length || left.length) compare();
+  if (fresh || moved.length || left.length) {
     learning();
     logs();
   }

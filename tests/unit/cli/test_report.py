@@ -241,7 +241,7 @@ def test_metrics_are_read_as_the_file_grows(tmp_path: Path) -> None:
 @contextmanager
 def served(root: Path, tmp_path: Path, every: float = 0.0) -> Iterator[str]:
     """The address of a report that is served, by a process that Ctrl-C ends."""
-    path = changed(tmp_path / "every", "hpc_hydra.cli.report_server", EVERY=every)
+    path = changed(tmp_path / "every", "hpc_hydra.ui.report.live", EVERY=every)
     argv = [sys.executable, "-m", "hpc_hydra.cli", "report", str(root), "--serve"]
     env = {**os.environ, "PYTHONPATH": path}
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
@@ -298,16 +298,38 @@ def test_it_is_served_with_its_changes_to_those_who_know_the_token(tmp_path: Pat
 
 
 def test_a_served_report_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc_hydra.cli import report_server
     from hpc_hydra.sweep.store import open_sweep
+    from hpc_hydra.ui.report import live
 
-    monkeypatch.setattr(report_server, "EVERY", 0.0)
+    monkeypatch.setattr(live, "EVERY", 0.0)
     root = sweep(tmp_path / "s", 6, ended=5)
-    report = report_server.LiveReport(open_sweep(root), lambda views: views, None)
+    report = live.LiveReport(open_sweep(root), lambda views: views, None)
     version = json.loads(report.news(0))["version"]
     for num in range(5):  # what is not there any more is not missed
         shutil.rmtree(root / str(num))
     assert set(json.loads(report.news(version))) == {"version", "made"}
+
+
+def test_runs_join_and_leave_the_selection_of_a_served_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc_hydra.sweep.selection import select
+    from hpc_hydra.sweep.store import open_sweep
+    from hpc_hydra.ui.report import live
+
+    monkeypatch.setattr(live, "EVERY", 0.0)
+    root = sweep(tmp_path / "s", 8, ended=5)
+    pending, failed = (
+        live.LiveReport(open_sweep(root), lambda v, w=word: select(v, [w]), None) for word in ("pending", "failed")
+    )
+    first, none = json.loads(pending.news(0)), json.loads(failed.news(0))
+    assert first["nums"] == [5, 6, 7] and none["nums"] == []
+    for num in (5, 6):  # run 6 fails
+        (root / str(num)).mkdir()
+        end(root, num, time.time(), 0.99)
+    news = json.loads(pending.news(first["version"]))
+    assert news["nums"] == [7] and news["runs"] == [] and news["details"] == {}
+    assert [run["num"] for run in json.loads(pending.news(0))["runs"]] == [7]
+    news = json.loads(failed.news(none["version"]))
+    assert news["nums"] == [6] and [run["num"] for run in news["runs"]] == [6] and news["head"]["scripts"]
 
 
 def test_options_of_a_served_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -445,6 +467,8 @@ def _follows(page: Browser, tmp_path: Path) -> None:
         assert page.ask(RUNS) == [0, 2] and "Run 2: completed" in page.ask("$('detail').innerText")
         page.await_true("document.querySelectorAll('.hardware svg.main-svg').length >= 6")
         assert page.ask("$('swept').children[0]._fullData[0].x.length") == 3
+        page.ask("merge({head: {}, runs: [], details: {}, nums: [0, 1, 3]})")  # run 2 has left the selection
+        assert page.ask(RUNS) == [0] and page.ask("$('detail').hidden") and "2" not in page.ask("Object.keys(more)")
 
 
 def _fits(page: Browser, width: int, *, dark: bool) -> None:

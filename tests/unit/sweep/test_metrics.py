@@ -85,7 +85,7 @@ def test_scalars_of_other_libraries_are_numbers() -> None:
             number("x", value)
 
 
-@pytest.mark.parametrize("value", [10**30, 10**400, -(10**400), 10**5000])
+@pytest.mark.parametrize("value", [10**30, 10**400, -(10**400), 10**5000], ids=["1e30", "1e400", "-1e400", "1e5000"])
 def test_a_number_of_any_size_is_written_read_and_shown(tmp_path: Path, value: int) -> None:
     written(tmp_path, (1, {"loss": number("loss", value), "acc": 1}), (2, {"loss": value}), (value, {"loss": 3}))
     if value < 10**4000:  # of more digits, Python reads no integer

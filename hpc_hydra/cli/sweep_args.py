@@ -1,0 +1,77 @@
+"""The words [RUNS] [SWEEP_DIR] of commands: their parser, and the runs they select.
+
+Must not know: the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.errors import SweepError
+
+if TYPE_CHECKING:
+    from hpc_hydra.sweep.status import RunView
+    from hpc_hydra.sweep.store import SweepRecords
+
+_RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several select their union. "
+_DIR = "SWEEP_DIR: directory with multirun.yaml (default: the newest sweep in or below the current directory)."
+
+
+def parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentParser:
+    """Return a parser of RUNS, if ``runs``, and SWEEP_DIR, as ``words``."""
+    found = argparse.ArgumentParser(prog=f"hpc-hydra {name}", description=about, epilog=(_RUNS if runs else "") + _DIR)
+    metavar = "[RUNS] [SWEEP_DIR]" if runs else "SWEEP_DIR"
+    found.add_argument("words", nargs="*", metavar=metavar, help="which runs of which sweep" if runs else "")
+    return found
+
+
+def split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
+    """Split ``words`` into RUNS and the directory, in any order. Raises `UsageError`."""
+    from hpc_hydra.sweep.selection import is_selection
+
+    runs = [word for word in words if is_selection(word)]
+    dirs = [word for word in words if not is_selection(word)]
+    unknown = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
+    if unknown is not None:
+        from hpc_hydra.suggest import nearest
+        from hpc_hydra.sweep.status import WORDS
+
+        near = nearest(unknown, WORDS)
+        raise UsageError(
+            f"{unknown!r} is neither a directory nor a selection of runs"
+            + (f"; did you mean {' or '.join(near)}?" if near else ""),
+            where=command,
+            fix="RUNS as 3, 0-4, 1,5, failed or lr=0.1, or a sweep directory",
+        )
+    if len(dirs) > 1:
+        raise UsageError(
+            f"{dirs[1]!r} is a second directory",
+            where=command,
+            fix=f"hpc-hydra {command} [RUNS] [SWEEP_DIR]; RUNS as 3, 0-4, failed or lr=0.1",
+        )
+    return runs, dirs[0] if dirs else None
+
+
+def open_records(given: str | None) -> SweepRecords:
+    """Open the sweep of a directory; without one, the newest in or below the current directory."""
+    from hpc_hydra.sweep.store import find_sweep, open_sweep
+
+    return open_sweep(find_sweep(given))
+
+
+def selected(sweep: SweepRecords, runs: Sequence[str] = ()) -> list[RunView]:
+    """Look at the runs of a sweep and return those that ``runs`` select. Raises `SweepError` if a word matches none."""
+    from hpc_hydra.sweep.recover import recover
+    from hpc_hydra.sweep.selection import select
+    from hpc_hydra.sweep.status import look
+
+    recover(sweep)
+    views = look(sweep)
+    try:
+        return select(views, runs)
+    except SweepError as error:
+        raise SweepError(error.what, where=f"{error.where}, of {sweep.root}", fix=error.fix) from None
