@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from hpc_hydra.errors import HpcHydraError, RendezvousError
-from hpc_hydra.node.rank import mpi_identity, rendezvous
+from hpc_hydra.node.rank import mpi_identity, pmi_relay, rendezvous
 from hpc_hydra.node.rank.context import RankContext, check_world, prepare_run, publish_endpoint, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
 from hpc_hydra.node.rank.mpi_identity import Channel
@@ -32,6 +32,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
     """As `modes.supervise`, for a rank identified by MPI."""
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
+    pmi = pmi_relay.relay_of(os.environ) if context.plan.rendezvous.launcher == "scheduler" else None
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -39,9 +40,13 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
         signals.restore(blocked_warning(context.record.program, context.plan))
         ours.close()
         os.close(reader)
+        if pmi is not None:
+            pmi.connect()
         return _program(context, Channel(theirs), writer)
     theirs.close()
     os.close(writer)
+    if pmi is not None:
+        pmi.begin()
     signals.hand_on(child)
     conversation = _Conversation(Channel(ours), child, signals, context)
     with contextlib.ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.node.rank.mpi_identity import check_size, rank_info
+from hpc_hydra.node.rank.pmi_relay import relay_of
 from hpc_hydra.node.starters.mpiexec import arguments, find, needs_no_ssh, prepare
 from hpc_hydra.planning.types import Rendezvous
+from hpc_hydra.processes import start_program
 
 from .conftest import Frozen
 
@@ -110,6 +113,43 @@ def test_ranks_under_srun_get_the_cores_of_the_whole_node() -> None:
     env = {"SLURM_JOB_ID": "1", envvars.SCHEDULER: "slurm"}
     prepare(env, 2, 4)
     assert env["SRUN_CPUS_PER_TASK"] == "8"
+
+
+PMI_CLIENT = """
+import os, re
+pmi = int(os.environ["PMI_FD"])
+os.write(pmi, b"cmd=get_maxes\\n")
+longest = int(re.search(rb"vallen_max=([0-9]+)", os.read(pmi, 1024))[1])
+os.write(pmi, b"cmd=put kvsname=1234567.0 key=%b value=%b\\n" % (b"k" * 64, b"F" * longest))
+os.write(pmi, b"got " + os.read(pmi, 1 << 16))
+"""
+
+
+def test_the_longest_request_of_pmi_fits_into_a_line_of_the_launch_command() -> None:
+    """MPI may send values of any length up to the limit: it depends on what is in its memory."""
+    launch_command, task = socket.socketpair()
+    launch_command.settimeout(30)
+    relay = relay_of({"PMI_FD": str(task.fileno())})
+    assert relay is not None
+    env = {**os.environ, "PMI_FD": str(task.fileno())}
+    child = start_program([sys.executable, "-c", PMI_CLIENT], None, env=env, prepare=relay.connect)
+    relay.begin()
+    task.close()
+    with launch_command:
+        assert launch_command.recv(1024) == b"cmd=get_maxes\n"
+        launch_command.sendall(b"cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024\n")
+        request = launch_command.recv(1024)
+        assert request.startswith(b"cmd=put ") and request.endswith(b"F\n")
+        other = b"    31cmd=x;value=vallen_max=1024;\0\xff"  # PMI-2
+        launch_command.sendall(other)
+        assert launch_command.recv(1024) == b"got " + other
+        assert os.waitpid(child, 0)[1] == 0
+        assert launch_command.recv(1024) == b"", "the relay ends with the program"
+
+
+@pytest.mark.parametrize("number", ["", "?", "0", "9999"])
+def test_without_a_socket_of_pmi_there_is_no_relay(number: str) -> None:
+    assert relay_of({"PMI_FD": number}) is None
 
 
 def start(frozen: Frozen, procs: int, **env: str) -> tuple[int, str]:
