@@ -46,8 +46,8 @@ class OptionTable:
         comma_lists: options whose value is a list with commas.
         repeated: options that a command may contain several times; None: all.
         carriers: options whose value is an option of its own, as ``NAME=VALUE``.
-        explained: option, or ``option=name`` if its value begins with ``name=``, that none of the above tells about →
-            its key, or in words why the adapter writes it.
+        explained: for options not in the tables above: ``option`` or ``option=name`` → its key, or why the adapter
+            writes it.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -51,7 +51,9 @@ class Missing:
 
 
 def missing(settings: Settings, request: Request, options: OptionTable) -> tuple[Missing, ...]:
-    """Return what the site of a request requires and the request lacks; nothing for another scheduler than its own.
+    """Return what the site of a request requires and the request lacks.
+
+    Empty if the job goes to a scheduler other than the site's.
 
     Args:
         settings: after detection and the user's defaults.

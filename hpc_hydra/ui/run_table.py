@@ -1,7 +1,7 @@
 """The table of runs, for a live display, a status and the end of a sweep, at any width.
 
-Number, job, state and time of a run are always whole. The overrides are cut before the note, and both between words; a
-note without room beside the overrides goes below its run. Must not know: files, schedulers, terminals.
+Number, job, state and time of a run are always whole. If space is short, first the overrides are cut, then the note,
+between words; a note that does not fit goes on a line below. Must not know: files, schedulers, terminals.
 """
 
 from __future__ import annotations

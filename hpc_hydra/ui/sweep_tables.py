@@ -147,7 +147,7 @@ def results(
 
 
 def params(views: Sequence[RunView]) -> list[dict[str, Any]]:
-    """Return the overrides of each run that not all share, by key, typed as Hydra does; those of a single run all."""
+    """Return the overrides in which the runs differ, by key, typed as Hydra does; for a single run, all."""
     common = common_overrides([view.run for view in views])
     return [_given(o for o in view.run.told if o not in common and not o.startswith("hydra.")) for view in views]
 

@@ -52,6 +52,25 @@ def test_a_key_becomes_an_option_of_each_scheduler(capsys: pytest.CaptureFixture
     }
 
 
+@pytest.mark.parametrize("name", ["nodes", "gpus_at_least", "gpumem_at_least", "procs_per_node", "gpus_per_proc"])
+def test_a_size_becomes_whole_options_of_each_scheduler(name: str) -> None:
+    (key,) = reference.find(f"resources.{name}")
+    for scheduler, words in key_effects.effects(key).items():
+        assert words and not words.endswith(("--", "-n", "nodes", "procs")), (scheduler, words)
+        assert name != "gpus_per_proc" or "gpu" in words, (scheduler, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "by_script"),
+    [("signal_before_end", {"pbs"}), ("signal", {"pbs"}), ("max_requeues", {"pbs", "flux"})],
+)
+def test_what_the_job_script_does_is_said(name: str, by_script: set[str]) -> None:
+    (key,) = reference.find(f"launch.{name}")
+    effects = key_effects.effects(key)
+    assert {scheduler for scheduler, words in effects.items() if words == "by the job script"} == by_script
+    assert all(words and "hpc_hydra" not in words for words in effects.values())
+
+
 def test_what_a_scheduler_does_not_support_is_said() -> None:
     (key,) = reference.find("scheduler.reservation")
     effects = key_effects.effects(key)
