@@ -111,6 +111,7 @@ class Launch:
                 return self._no_results()
             facts = dry_run.Facts(
                 program=sweep.program,
+                argv=sys.argv[1:],
                 hydra=raw_list(self.master.hydra.overrides.hydra),
                 steps=partial(scripts.steps, plan_key=sweep.plan_key),
                 origins=lambda run, spec, script: preparer.origins(run.plan, spec.plan, script),

@@ -37,6 +37,7 @@ class Facts:
     """What a dry run shows beside the jobs.
 
     Attributes:
+        argv: the arguments of the launching process.
         hydra: overrides of Hydra's own keys on the command line.
         steps: returns the specs of packed runs.
         origins: returns the origins of the directives and variables of a run's job or step, given its script.
@@ -45,6 +46,7 @@ class Facts:
     """
 
     program: Program | None = None
+    argv: Sequence[str] = ()
     hydra: Sequence[str] = ()
     steps: Callable[[Group, JobSpec], Sequence[JobSpec]] = lambda group, spec: ()
     origins: Callable[[Run, JobSpec, str], Origins] = lambda run, spec, script: Origins()
@@ -89,7 +91,9 @@ class _First:
         yield self._script(adapter.name, spec, path, script)
         yield from self._beside(spec)
         if self.facts.program is not None and group.pack is None:
-            yield dry_run_hosts.show(adapter, spec, group.runs[0], self.facts.program, self.facts.hydra)
+            yield dry_run_hosts.show(
+                adapter, spec, group.runs[0], self.facts.program, self.facts.argv, self.facts.hydra
+            )
         for step in self.facts.steps(group, spec):
             assert isinstance(adapter, Packing)  # `check_packing` was called
             name = SweepPaths(spec.sweep).step_script(spec.key, step.environ[envvars.PLAN])
@@ -199,7 +203,7 @@ def executed(jobs: Sequence[Job], facts: Facts) -> str:
     runs = sorted((run for group, _, _ in jobs for run in group.runs), key=lambda run: run.num)
     commands: dict[str, list[int]] = {}
     for run in runs[:_MOST]:
-        words = dry_run_hosts.executed(facts.program, run)
+        words = dry_run_hosts.executed(facts.program, run, facts.argv)
         if words:
             shown = masked_words(facts.filled(run, words), run.plan.secrets)
             commands.setdefault(command(shown), []).append(run.num)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,15 +23,22 @@ _OF_THE_COMMAND = ("launch.dry_run=", "launch.setup_only=", "launch.output_scrip
 _WHICH_CONFIG = ("--config-name", "-cn", "--config-path", "-cp", "--config-dir", "-cd")
 
 
-def show(adapter: Scheduler, spec: JobSpec, run: Run, program: Program, hydra: Sequence[str] = ()) -> str:
-    """Return the text for one run; empty if a scheduler starts the ranks. ``hydra``: overrides of Hydra's own keys."""
+def show(
+    adapter: Scheduler, spec: JobSpec, run: Run, program: Program, argv: Sequence[str], hydra: Sequence[str] = ()
+) -> str:
+    """Return the text for one run; empty if a scheduler starts the ranks.
+
+    Args:
+        argv: the arguments of this process, which the program may have changed.
+        hydra: overrides of Hydra's own keys.
+    """
     if not isinstance(adapter, PerNodeCommands):
         return ""
     commands = adapter.commands_per_node(spec)
     note = "ranks and environment are passed through standard input"
     lines = [f"which starts this for each host of run {run.num} ({note}):"]
     lines += [f"  {shlex.join(argv)}" for _, argv in commands]
-    words = typed(program, run, hydra)
+    words = typed(program, run, argv, hydra)
     typable = adapter.typed_per_node(spec, words, is_python=_is_python(program)) if words else []
     if typable:
         lines += ["", f"run {run.num} by hand, without ssh; on all nodes at the same time:"]
@@ -45,7 +51,7 @@ def _is_python(program: Program) -> bool:
     return program.kind != "command" or program.target == "python"
 
 
-def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, ...]:
+def typed(program: Program, run: Run, argv: Sequence[str], hydra: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the program and its arguments to type; empty without a program, or if ranks fill in the arguments.
 
     The run's directory is its directory in the sweep, the same for all ranks.
@@ -57,11 +63,11 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
     start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
     own = _overrides(run)
     kept = [word for word in hydra if not word.lstrip("+~").startswith(_OF_THE_LAUNCH)]
-    alone = [] if {"-m", "--multirun"} & set(sys.argv[1:]) else ["hydra.mode=RUN"]
+    alone = [] if {"-m", "--multirun"} & set(argv) else ["hydra.mode=RUN"]
     return (
         *start,
-        *_programs_own(program),
-        *_which_config(sys.argv[1:]),
+        *_programs_own(program, argv),
+        *_which_config(argv),
         *own,
         *kept,
         *alone,
@@ -69,23 +75,23 @@ def typed(program: Program, run: Run, hydra: Sequence[str] = ()) -> tuple[str, .
     )
 
 
-def executed(program: Program, run: Run) -> tuple[str, ...]:
+def executed(program: Program, run: Run, argv: Sequence[str]) -> tuple[str, ...]:
     """Return the command that a rank of the run executes; empty if the program is no file."""
     if program.kind in ("task", "code"):
         return ()
     if program.kind == "command":
         return ("python", *program.flags, *program.argv) if program.target == "python" else program.argv
     start = ["-m", program.target] if program.kind == "module" else [_near(program.target, program.cwd)]
-    return ("python", *start, *_programs_own(program), *_overrides(run))
+    return ("python", *start, *_programs_own(program, argv), *_which_config(argv), *_overrides(run))
 
 
 def _overrides(run: Run) -> list[str]:
     return [word for word in run.told if not word.lstrip("+").startswith(_OF_THE_COMMAND)]
 
 
-def _programs_own(program: Program) -> list[str]:
+def _programs_own(program: Program, argv: Sequence[str]) -> list[str]:
     """Return the words of the command line that the program has removed from `sys.argv`."""
-    remaining = Counter(sys.argv[1:])
+    remaining = Counter(argv)
     remaining.subtract((program.typed or ())[1:])
     taken = -remaining
     return [word for word in (program.typed or ())[1:] if taken[word] > 0]

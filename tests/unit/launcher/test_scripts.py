@@ -21,7 +21,8 @@ def test_a_dry_run_shows_runs_scripts_commands_and_reasons_and_touches_nothing(a
     for path in (app.folder / "outputs").rglob("*.log"):
         path.unlink()
     before = app.listing()
-    done = app.start(*SWEEP, "launch.env.A='b c'", "launch.dry_run=true", PATH="/nonexistent")
+    which = ("--config-name", "config")
+    done = app.start(*which, *SWEEP, "launch.env.A='b c'", "launch.dry_run=true", PATH="/nonexistent")
     assert done.returncode == 0, done.stderr
     assert app.listing() == before
     rows = [line.split() for line in done.stdout.splitlines()[:5]]
@@ -33,7 +34,7 @@ def test_a_dry_run_shows_runs_scripts_commands_and_reasons_and_touches_nothing(a
     assert all("1h30m" in row and "gpu" in row for row in rows[1:])
     assert done.stdout.count("#!/bin/bash") == 1
     assert {"-#SBATCH --nodes=1", "+#SBATCH --nodes=2"} < set(done.stdout.splitlines())
-    assert done.stdout.count("sbatch --parsable") == 2 and "  run 3: python app.py scheduler=slurm" in done.stdout
+    assert done.stdout.count("sbatch --parsable") == 2 and "  run 3: python app.py --config-name config " in done.stdout
     assert re.search(r"^A +b c +launch\.env\.\* +command line$", done.stdout, re.MULTILINE)
     assert done.stdout.count("\n".join(done.stdout.splitlines()[:5])) == 2  # the table comes first and last
 
