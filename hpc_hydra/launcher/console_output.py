@@ -35,17 +35,20 @@ class _Shown:
     offset: int = 0
     rest: bytes = b""  # an incomplete line
 
-    def read(self) -> bytes:
-        """Return what is new, in whole lines if they are prefixed. Opens the file again, as NFS needs."""
+    def read(self) -> bytes | None:
+        """Return what is new, in whole lines if they are prefixed; None if nothing is.
+
+        Opens the file again, as NFS needs.
+        """
         with suppress(OSError), self.path.open("rb") as file:
             file.seek(self.offset)
             block = file.read(_BLOCK)
             self.offset += len(block)
             if not self.prefix:
-                return block
+                return block or None
             *lines, self.rest = (self.rest + block).split(b"\n")
-            return b"".join(self.prefix + line + b"\n" for line in lines)
-        return b""
+            return b"".join(self.prefix + line + b"\n" for line in lines) if block else None
+        return None
 
     def last(self) -> bytes:
         """Return an incomplete last line."""
@@ -62,10 +65,10 @@ class ConsoleOutput:
     def __init__(self, run: Run, ranks: int | str = 0) -> None:
         self.run, self.ranks = run, ranks
         paths = RunPaths(run.dir)
-        # Of an earlier launch into this directory:
-        self._earlier = latest_attempt(paths) or ""
+        self._earlier = latest_attempt(paths) or ""  # of another launch into this directory
         patterns = [pattern for pattern in (run.plan.logging.out, run.plan.logging.err) if pattern]
-        self._sizes = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one).values()}
+        # Bytes that are not shown (again): of earlier launches, and of earlier attempts that wrote to the same files.
+        self._seen = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one).values()}
         self._attempt = ""
         self._logs: dict[tuple[int, int], _Shown] = {}  # of this attempt, by stream and rank
         self._searched = 0.0
@@ -106,12 +109,8 @@ class ConsoleOutput:
         """Copy what is new. Returns whether all of it is shown."""
         if search or time.monotonic() - self._searched >= (_SEARCH if self._logs else _TICK):
             self._search()
-        quiet = True
-        for log in list(self._logs.values()):
-            while new := log.read():
-                quiet = False
-                self._show(new, log.number)
-        return quiet
+        copied = [self._copy(log) for log in self._logs.values()]  # of all, before the answer
+        return not any(copied)
 
     def _search(self) -> None:
         self._searched = time.monotonic()
@@ -124,14 +123,31 @@ class ConsoleOutput:
         logging = self.run.plan.logging
         for number, found in ((1, rank_logs(self.run, newest)), (2, error_logs(self.run))):
             for rank, path in sorted(found.items()):
-                if self.ranks in (ALL, rank) and (number, rank) not in self._logs:
+                log = self._logs.get((number, rank))
+                if self.ranks in (ALL, rank) and (log is None or log.path != path):
+                    if log is not None:  # that of an earlier attempt, while this one had none
+                        self._close(log)
                     prefixed = self.ranks == ALL and not logging.rank_prefix and self.run.plan.world_size > 1
                     prefix = f"[{rank}] ".encode() if prefixed else b""
-                    self._logs[number, rank] = _Shown(path, number, prefix, self._sizes.get(path, 0))
+                    self._logs[number, rank] = _Shown(path, number, prefix, self._seen.get(path, 0))
 
     def _finish(self) -> None:
         for log in self._logs.values():
-            self._show(log.last(), log.number)
+            self._close(log)
+
+    def _copy(self, log: _Shown) -> bool:
+        """Show what is new. Returns whether anything was."""
+        found = False
+        while (new := log.read()) is not None:
+            found = True
+            self._show(new, log.number)
+        return found
+
+    def _close(self, log: _Shown) -> None:
+        """Show the rest, with an incomplete last line."""
+        self._copy(log)
+        self._show(log.last(), log.number)
+        self._seen[log.path] = log.offset
 
     def _show(self, data: bytes, number: int) -> None:
         if self._silent or not data:
