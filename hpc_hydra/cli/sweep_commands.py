@@ -215,23 +215,23 @@ def cancel(argv: Sequence[str]) -> int:
 
     say(f"sweep: {sweep.root}")
     active = sum(view.is_active for view in views)
-    if (
-        active
-        and not options.words
-        and not options.yes
-        and not _agreed(f"cancel {plural(active, 'pending or running run')}?")
-    ):
-        say("nothing was cancelled")
-        return 130
+    if active and not options.words and not options.yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(
+                "without a terminal, the newest sweep is not cancelled unasked",
+                where="cancel",
+                fix=f"hpc-hydra cancel {shlex.quote(str(sweep.root))}, or --yes",
+            )
+        if not _agreed(f"cancel {plural(active, 'pending or running run')}?"):
+            say("nothing was cancelled")
+            return 130
     done = selection.cancel(sweep, views, all_runs=not runs)
     say("\n".join(done) if done else "nothing to cancel: none of these runs is pending or running")
     return 0
 
 
 def _agreed(question: str) -> bool:
-    """Ask for confirmation at a terminal; without a terminal return True."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
+    """Ask for confirmation at the terminal."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

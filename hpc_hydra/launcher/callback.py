@@ -110,6 +110,7 @@ def _check_run(config: DictConfig) -> bool:
         return False
     only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
     if processes == 1 and not only_shown:
+        _note_in_place(config)
         _warn_of_unused(config)
         return False
     if processes == 1:
@@ -121,6 +122,16 @@ def _check_run(config: DictConfig) -> bool:
         )
     _check_launcher(config)
     return True
+
+
+def _note_in_place(config: DictConfig) -> None:
+    """Tell that a single process runs here, where the configuration names a scheduler with a queue."""
+    from hpc_hydra.schedulers import registry
+    from hpc_hydra.ui.progress import complain
+
+    name = OmegaConf.select(config, "scheduler.name")
+    if name in registry.names() and registry.has_queue(name):
+        complain(f"note: one process is requested, so it runs here, not in a job on {name} (add -m for a job)")
 
 
 _ONLY_LAUNCHED = ("bg", "pack", "output_script", "snapshot", "after")

@@ -342,7 +342,10 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     said = capsys.readouterr()
     assert str(sweeps.sweep) in said.out and "2 pending or running runs? [y/N]" in said.err
     assert sweeps.states() == {0: "running", 1: "pending"}
-    text = sweeps.hpc("cancel")  # nobody to ask
+    monkeypatch.undo()
+    text = sweeps.hpc("cancel", code=2)  # nobody to ask
+    assert f"hpc-hydra cancel {sweeps.sweep}, or --yes" in text and sweeps.states()[0] == "running"
+    text = sweeps.hpc("cancel", "--yes")
     assert "to cancel all runs" in text and str(sweeps.sweep) in text
     assert launcher.wait(60) == 130
     assert sweeps.executed(1) == []

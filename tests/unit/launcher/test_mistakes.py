@@ -160,6 +160,13 @@ def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
     assert ("launch.debug runs one rank" in done.stderr) == ("launch.debug=true" in overrides)
 
 
+@pytest.mark.parametrize(("words", "noted"), [(["scheduler=slurm"], True), (["scheduler=local"], False), ([], False)])
+def test_one_process_that_is_no_job_of_the_scheduler_is_noted(app: App, words: list[str], noted: bool) -> None:
+    done = app.start(*words)
+    assert done.returncode == 0 and "x is 0" in done.stdout
+    assert ("note: one process is requested, so it runs here, not in a job on slurm" in done.stderr) == noted
+
+
 @pytest.mark.parametrize(
     "env",
     [
