@@ -7,10 +7,12 @@ program saved, any scheduler's commands.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import to_json
@@ -74,7 +76,7 @@ def _requeued(
     if is_cancelled(state):
         return as_cancelled(outcome)
     if count >= most:
-        return with_reason(outcome, f"it was queued again {times(count)} already: launch.max_requeues={most}")
+        return used_up(outcome, why, most, attempt.sweep)
     os.umask(record.program.umask)
     file = paths.closed(attempt.name)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -210,6 +212,8 @@ def with_reason(outcome: Outcome, more: str) -> Outcome:
     return replace(outcome, reason=f"{outcome.reason}; {more}" if outcome.reason else more)
 
 
-def times(count: int) -> str:
-    """Return ``once``, or ``2 times``."""
-    return "once" if count == 1 else f"{count} times"
+def used_up(outcome: Outcome, why: str, most: int, sweep: Path) -> Outcome:
+    """Return the outcome of a run that is not requeued, as it was ``most`` times; ``why`` is from `why_again`."""
+    cause = "preempted" if why.startswith("preempted") else "warned before its time limit"
+    resume = f"`hpc-hydra resume {shlex.quote(str(sweep))}` continues it"
+    return replace(outcome, reason=f"{cause}; used up launch.max_requeues={most}; {resume}")

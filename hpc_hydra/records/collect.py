@@ -229,10 +229,15 @@ def corrected(outcome: Outcome, status: SchedulerStatus | None) -> Outcome:
 
 def latest_attempt(paths: RunPaths) -> str | None:
     """Return the newest attempt with a log directory (names of attempts begin with the time); None without any."""
+    return next(reversed(attempts(paths)), None)
+
+
+def attempts(paths: RunPaths) -> list[str]:
+    """Return the names of the attempts with a log directory, oldest first."""
     try:
-        return max((p.name for p in paths.logs.iterdir() if p.is_dir()), default=None)
+        return sorted(p.name for p in paths.logs.iterdir() if p.is_dir())
     except OSError:
-        return None
+        return []
 
 
 def _open_attempt(paths: RunPaths) -> str | None:

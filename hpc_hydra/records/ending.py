@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 import signal
-from contextlib import suppress
 
 from hpc_hydra.planning.units import clock
 from hpc_hydra.records.codec import readable
+from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 _BY_USER = re.compile(r"CANCELLED by (\d+)")
-_REQUEUE_REASONS = ("preempted", "warned that its time is up")  # the beginnings of `requeue_policy.why_again`
+_REQUEUE_REASONS = {"preempted": "preempted", "warned that its time is up": "warned"}  # of `requeue_policy.why_again`
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
@@ -90,21 +90,28 @@ def duration(seconds: float) -> str:
 
 
 def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
-    """Return how often an unfinished run was requeued, and why: ``preempted, queued again 1 of 2``.
+    """Return how often an unfinished run was requeued, and why: ``attempt 2 was preempted and requeued (1 of 2)``.
 
     Args:
         most: `launch.max_requeues`. If it is 0, no file is read.
     """
-    if not most:
-        return None
-    with suppress(OSError):
-        for name in sorted((path.name for path in paths.logs.iterdir() if path.is_dir()), reverse=True)[:2]:
-            ended = readable(Outcome, paths.closed(name))
-            if ended is not None:
-                why = (ended.reason or "").partition(";")[0]
-                count = ended.requeues + 1
-                return (count, f"{why}, queued again {count} of {most}") if why in _REQUEUE_REASONS else None
+    names = attempts(paths) if most else []
+    for number, name in list(enumerate(names, 1))[:-3:-1]:
+        ended = readable(Outcome, paths.closed(name))
+        if ended is not None:
+            word = _requeued_as(ended)
+            count = ended.requeues + 1
+            return (count, f"attempt {number} was {word} and requeued ({count} of {most})") if word else None
     return None
+
+
+def was_requeued(outcome: Outcome) -> bool:
+    """Whether the attempt with this outcome was requeued, rather than submitted again by ``hpc-hydra resume``."""
+    return _requeued_as(outcome) is not None
+
+
+def _requeued_as(outcome: Outcome) -> str | None:
+    return _REQUEUE_REASONS.get((outcome.reason or "").partition(";")[0])
 
 
 def _user(number: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from hpc_hydra.config.secrets import MASK
 from hpc_hydra.errors import SweepError
+from hpc_hydra.records import ending
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import last_lines
 from hpc_hydra.records.layout import attempt_began
@@ -215,7 +216,8 @@ def _end(view: RunView, folder: Path, *, is_newest: bool) -> tuple[float | None,
         return outcome.ended or _newest(folder), outcome.status
     closed = readable(Outcome, folder / "outcome.json")
     if closed is not None:
-        return closed.ended or _newest(folder), closed.status
+        word = "requeued" if ending.was_requeued(closed) else closed.status
+        return closed.ended or _newest(folder), word
     if view.word == "running" and is_newest:
         return None, "running"
     return _newest(folder), "requeued"

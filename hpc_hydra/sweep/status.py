@@ -20,8 +20,8 @@ from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
-from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, last_lines, latest_attempt
+from hpc_hydra.records.files import is_there, write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.metrics import Metric
@@ -282,8 +282,22 @@ def concluded(view: RunView, outcome: Outcome) -> RunView:
     """Return the view of a run that ended with this outcome."""
     seconds = outcome.ended - outcome.started if outcome.ended and outcome.started else None
     reason = ending.reason(outcome, view.run.plan.request.time_limit)
-    attempt = view.tries + outcome.requeues
-    return replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason, attempt=attempt)
+    ended = replace(view, word=outcome.status, outcome=outcome, seconds=seconds, reason=reason)
+    return replace(ended, attempt=_attempt(ended, outcome.requeues))
+
+
+def _attempt(view: RunView, requeues: int) -> int:
+    """Return the number of the newest attempt. Jobs count their own requeues, so those of earlier ones are in logs/.
+
+    Args:
+        requeues: how often the newest job was requeued.
+    """
+    known = view.tries + requeues
+    if view.tries < 2:
+        return known
+    names = attempts(view.paths)
+    is_next = bool(names) and view.is_active and is_there(view.paths.closed(names[-1]))
+    return max(known, len(names) + is_next)
 
 
 def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
@@ -351,10 +365,9 @@ def _by_status(sweep: SweepRecords, view: RunView, status: JobStatus, unanswered
     if status.state in (State.PENDING, State.RUNNING):
         requeued = ending.requeued(view.paths, view.run.plan.request.max_requeues)
         active = _active(view, status)
-        if requeued is None:
-            return active
-        reason = ", ".join(filter(None, (requeued[1], active.reason)))
-        return replace(active, attempt=view.tries + requeued[0], reason=reason)
+        count, why = requeued or (0, "")
+        reason = ", ".join(filter(None, (why, active.reason)))
+        return replace(active, attempt=_attempt(active, count), reason=reason)
     if status.state is State.UNKNOWN and unanswered:
         return replace(view, word="unknown", reason="; ".join(filter(None, (status.reason or unanswered, view.reason))))
     try:

@@ -99,7 +99,7 @@ def test_requeues_are_used_up(saving: tuple[Probe, Path, list[str]]) -> None:
         text, _ = launcher.communicate(timeout=180)
     assert launcher.returncode == 1
     assert len(attempts(probe)) == 2
-    assert "queued again once already: launch.max_requeues=1" in outcome(probe.sweep / "0")["reason"], text
+    assert "used up launch.max_requeues=1" in outcome(probe.sweep / "0")["reason"], text
 
 
 def test_a_run_that_gives_way_is_queued_again_and_one_that_is_cancelled_is_not(

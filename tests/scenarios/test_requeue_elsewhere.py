@@ -107,7 +107,7 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
     assert len(attempts(saving)) == 2
     ended = outcome(saving.sweep / "0")
     assert (ended["requeues"], ended["exit_code"]) == (1, 75)
-    assert "queued again once already: launch.max_requeues=1" in ended["reason"]
+    assert "used up launch.max_requeues=1" in ended["reason"]
     assert "1 of 1 run is submitted again" in hpc(saving, "resume", "--bg")
     saving.warn()  # counted anew
     assert await_true(saving.begun) and len(attempts(saving)) == 4

@@ -20,7 +20,7 @@ from hpc_hydra.node.requeue import (
     job_end_state,
     not_queued,
     queue_again,
-    times,
+    used_up,
     with_reason,
 )
 from hpc_hydra.planning.types import Plan, to_json
@@ -167,8 +167,7 @@ class PackRequeue:
         if state is None:
             return with_reason(outcome, "it does not go on: the scheduler does not say how the job stands")
         if self.count >= self.most:
-            told = f"its allocation was queued again {times(self.count)} already: launch.max_requeues={self.most}"
-            return with_reason(outcome, told)
+            return used_up(outcome, why, self.most, self.sweep)
         make_below(self.sweep, paths.attempt(attempt))
         write_json(paths.closed(attempt), to_json(replace(outcome, reason=why)))
         self.interrupted.append((record, outcome))

@@ -17,9 +17,14 @@ const BAD = ["failed", "timeout", "lost", "unreadable"],
   CURVES = 12;
 const colour = what =>
   css(
-    {completed: "--completed", running: "--running", pending: "--queued", queued: "--queued", unsubmitted: "--queued"}[
-      what
-    ] || (BAD.includes(what) ? "--failed" : "--other"),
+    {
+      completed: "--completed",
+      running: "--running",
+      requeued: "--requeued",
+      pending: "--queued",
+      queued: "--queued",
+      unsubmitted: "--queued",
+    }[what] || (BAD.includes(what) ? "--failed" : "--other"),
   );
 const PALETTE = [
   "#4269d0",

@@ -211,6 +211,10 @@ def test_attempts_of_a_run_that_is_on_again_are_queued_requeued_queued_and_runni
         ("queued", 1_000_000, 1_000_010), ("requeued", 1_000_010, 1_000_400), ("queued", 1_000_400, 1_000_500),
         ("running", 1_000_500, None),
     ]  # fmt: skip
+    for reason, word in (("warned that its time is up; exit code 75", "requeued"), ("ValueError", "failed")):
+        write_json(paths.closed(names[0]), to_json(Outcome(0, "failed", 75, names[0], reason=reason)))
+        again = history.attempts(view, [1_000_000], [paths.attempt(name) for name in names])  # type: ignore[arg-type]
+        assert again[1]["what"] == word
 
 
 def test_metrics_are_read_as_the_file_grows(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from hpc_hydra.api import Sweep
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.status import RunView, concluded
@@ -160,3 +162,13 @@ def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     columns, rows = Sweep(tmp_path).status(as_frame=True)
     assert columns == ["run", "x", "state", "job_id", "seconds", "hosts", "attempts", "dir"] and rows[0][1] == [1]
     assert [result.params for result in Sweep(tmp_path).status()] == [{"x": [1]}, {"x": [2]}]
+
+
+def test_attempts_are_counted_over_requeues_and_submissions(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for hour in range(5):  # three requeues, and `hpc-hydra resume`
+        paths.attempt(f"20260101-0{hour}0000-7").mkdir(parents=True)
+    view = RunView(Run(0, (), Plan("test", Request("slurm", 1, 1)), tmp_path, 0), "unknown", id="8", tries=2)
+    assert concluded(view, Outcome(0, "completed", 0, "20260101-040000-7")).attempt == 5
+    never_started = concluded(replace(view, tries=6), Outcome(0, "cancelled", 1))
+    assert never_started.attempt == 6

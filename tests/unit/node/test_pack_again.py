@@ -126,7 +126,7 @@ def test_requeues_are_used_up_and_the_rest_is_left_to_resume(tmp_path: Path, slu
     code, _ = there.end()
     ended = there.outcome(3)
     assert ended is not None and (ended["status"], ended["exit_code"], ended["requeues"]) == ("failed", 75, 1)
-    assert str(ended["reason"]).endswith("its allocation was queued again once already: launch.max_requeues=1")
+    assert "used up launch.max_requeues=1; `hpc-hydra resume" in str(ended["reason"])
     assert "its allocation was ended, and queued again" in str(closed(there, 3)["reason"])
     assert (code, slurm.asked, there.outcome(2)) == (1, [], None)  # the others have not begun: resume
 
