@@ -44,7 +44,7 @@ _BASH = r"""_hpc_hydra() {
         COMPREPLY+=("$word")
     done
     word="${line##*[[:space:]]}"
-    COMPREPLY=("${COMPREPLY[@]#"${word%"$cur"}"}")
+    [[ $word == *"$cur" ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"$cur"}"}")
 }
 complete -o default -o nosort -F _hpc_hydra hpc-hydra 2>/dev/null || complete -o default -F _hpc_hydra hpc-hydra
 """
@@ -63,7 +63,7 @@ _ZSH = r"""_hpc_hydra() {
 compdef _hpc_hydra hpc-hydra
 """
 _FISH = r"""function __hpc_hydra
-    set -l found (hpc-hydra completion --line (commandline -cp) 2>/dev/null)
+    set -l found (hpc-hydra completion --fish (commandline -cp) 2>/dev/null)
     if test (count $found) -gt 0
         printf '%s\n' $found
     else
@@ -82,8 +82,8 @@ def main(argv: Sequence[str]) -> int:
     words = list(argv)
     if words[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
-    elif words[:1] == ["--line"]:
-        for word, about in complete(" ".join(words[1:])):
+    elif words[:1] in (["--line"], ["--fish"]):  # fish quotes words itself
+        for word, about in complete(" ".join(words[1:]), quoted=words[0] == "--line"):
             print(f"{word}\t{about}" if about else word)
     elif len(words) == 1 and words[0] in SHELLS:
         print(_SCRIPTS[words[0]], end="")
@@ -92,27 +92,37 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def complete(line: str) -> list[tuple[str, str]]:
+def complete(line: str, *, quoted: bool = True) -> list[tuple[str, str]]:
     """Return the words that the last word of a command line can become, with descriptions.
 
-    Empty if files should be completed instead.
+    Empty if files should be completed instead. ``quoted``: escape what a shell would split or replace, unless the last
+    word begins with a quote.
     """
-    words = _words(line)
+    words, is_open = _words(line)
     last = words[-1]
     if len(words) < 2 or "--" in words[:-1]:
         return []
     with contextlib.suppress(Exception):  # completion never disturbs what is typed
-        return [(word, about) for word, about in _candidates(words[1:-1], last) if word.startswith(last)]
+        found = [(word, about) for word, about in _candidates(words[1:-1], last) if word.startswith(last)]
+        return [(_escaped(word), about) for word, about in found] if quoted and not is_open else found
     return []
 
 
-def _words(line: str) -> list[str]:
-    """Split a line as a shell does; the last word, which may be empty or quoted in part, is the one to complete."""
+def _escaped(word: str) -> str:
+    return re.sub(r"[^\w~@%+=:,./-]", r"\\\g<0>", word)
+
+
+def _words(line: str) -> tuple[list[str], bool]:
+    """Split a line as a shell does; the last word, which may be empty or quoted in part, is the one to complete.
+
+    Returns the words, and whether a quote is open.
+    """
     for end in ("", "'", '"'):
         with contextlib.suppress(ValueError):
             words = shlex.split(line + end)
-            return [*words, ""] if not end and (not line or line[-1].isspace()) else words
-    return [""]
+            is_new = not end and (not line or line[-1].isspace()) and not line.endswith("\\ ")
+            return [*words, ""] if is_new else words, bool(end)
+    return [""], False
 
 
 def _candidates(before: Sequence[str], last: str) -> Iterable[tuple[str, str]]:
@@ -121,10 +131,13 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[tuple[str, str]]:
     if not before:
         return [(name, about) for name, (_, about) in COMMANDS.items()]
     command = before[0]
-    if before[-1] in ("-cd", "--config-dir", "-o", "--output") or command not in COMMANDS:
+    if command not in COMMANDS:
+        return []
+    target = COMMANDS[command][0]
+    if before[-1].startswith("-") and any(takes and flag == before[-1] for flag, _, takes in _options(target)):
         return []
     if last.startswith("-"):
-        return _options(COMMANDS[command][0])
+        return [(flag, about) for flag, about, _ in _options(target)]
     if command == "completion":
         return [(shell, "") for shell in SHELLS]
     if command in WITH_OVERRIDES:
@@ -138,16 +151,17 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[tuple[str, str]]:
     return []
 
 
-def _options(target: str) -> Iterator[tuple[str, str]]:
-    """Yield the options in a command's help."""
+def _options(target: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield the options in a command's help, with what they mean and whether they take a value."""
     module, _, function = target.partition(":")
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
         getattr(import_module(module), function or "main")(["--help"])
-    yield "--help", "show the help of this command"
+    yield "--help", "show the help of this command", False
     for line in text.getvalue().splitlines():
         if found := _OPTION.match(line):
-            yield from ((flag, found[2] or "") for flag in _FLAG.findall(found[1]) if flag != "--help")
+            takes_value = bool(_FLAG.sub("", found[1]).strip(" ,"))
+            yield from ((flag, found[2] or "", takes_value) for flag in _FLAG.findall(found[1]) if flag != "--help")
 
 
 def _overrides(last: str, folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
@@ -210,4 +224,4 @@ def _sweeps(last: str) -> Iterator[tuple[str, str]]:
     here = Path.cwd()
     found = (each.root for each in known.remembered() if known.is_sweep(each.root))
     paths = [str(root.relative_to(here)) if here in root.parents else str(root) for root in found]
-    yield from [(shlex.quote(path), "sweep") for path in paths if path.startswith(last)][:SWEEPS]
+    yield from [(path, "sweep") for path in paths if path.startswith(last)][:SWEEPS]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
@@ -30,6 +30,7 @@ from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.sweepers import needs_results
 from hpc_hydra.records.batching import Group
 from hpc_hydra.records.files import on_disk
+from hpc_hydra.records.frozen_config import literal
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost, dry_run, streams
 from hpc_hydra.ui.progress import complain, hushed, reported, say
@@ -148,6 +149,9 @@ class Launch:
     def _begin(self, stack: ExitStack) -> Preparer:
         preparer = Preparer(self.context.config_loader, self.master, self.bundle)
         stack.enter_context(preparer.claimed())
+        if OmegaConf.select(self.master, "launch.launch_dir") is not None:  # some sweepers write to hydra.sweep.dir
+            with flag_override(self.master, "readonly", False):
+                self.master.hydra.sweep.dir = literal(str(preparer.root))
         return preparer
 
     def _prepared(self, preparer: Preparer, job_overrides: Sequence[Sequence[str]], first: int) -> Prepared:

@@ -29,6 +29,8 @@ TYPED = [
     ("hpc-hydra systems tuolum", "hpc-hydra systems tuolumne "),
     ("hpc-hydra run -- trai", "hpc-hydra run -- train.py "),
     ("hpc-hydra status multi", "hpc-hydra status multirun/7 "),
+    ("hpc-hydra status my", "hpc-hydra status my\\ runs/7 "),
+    ("hpc-hydra status my\\ r", "hpc-hydra status my\\ runs/7 "),
 ]
 
 
@@ -42,13 +44,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here = tmp_path / "here"
     here.mkdir()
     (here / "train.py").touch()
-    paths = SweepPaths(here / "multirun" / "7")
-    paths.meta.mkdir(parents=True)
-    paths.program.write_text("{}")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(here)
-    known.remember(paths.root)
+    for folder in ("my runs", "multirun"):
+        paths = SweepPaths(here / folder / "7")
+        paths.meta.mkdir(parents=True)
+        paths.program.write_text("{}")
+        known.remember(paths.root)
     return here
 
 
@@ -119,6 +122,11 @@ def test_scripts_of_other_shells_are_valid(shell: str, place: Path, capsys: pyte
         ("hpc-hydra run -cd ", []),
         ("hpc-hydra nonsense ", []),
         ("hpc-hydra status 'multirun/", ["multirun/7"]),
+        ("hpc-hydra status my\\ ", ["my\\ runs/7"]),
+        ("hpc-hydra status 'my", ["my runs/7"]),
+        ("hpc-hydra run ~launch.bg", ["~launch.bg="]),
+        *[(f"hpc-hydra {words} ", []) for words in ("logs --rank", "logs -r", "report --port", "report -o", "run -cn")],
+        ("hpc-hydra logs --follow m", ["multirun/7", "my\\ runs/7"]),
         ("hpc-hydra 'unfinished", []),
         ("", []),
     ],

@@ -102,3 +102,32 @@ def test_the_users_own_launcher_wins(app: App) -> None:
     app.write(config="defaults: [hpc, _self_, {override hydra/launcher: basic}]\nx: 0\n")
     done = app.start("-m", "x=1,2")
     assert done.returncode == 0 and "x is 2" in done.stdout, done.stderr
+
+
+NOTING = """\
+from pathlib import Path
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+class Noting(BasicSweeper):
+    def __init__(self, **others):
+        super().__init__(max_batch_size=None)
+    def sweep(self, arguments):
+        done = super().sweep(arguments)
+        Path(self.config.hydra.sweep.dir, "best.yaml").write_text("x: 1")
+        return done
+"""
+
+
+@pytest.mark.parametrize("name", ["out", "a b"])
+def test_a_sweeper_writes_to_the_launch_directory(app: App, name: str) -> None:
+    """As Optuna's does, at its end, to ``hydra.sweep.dir``."""
+    app.write(config="defaults: [hpc, _self_]\nx: 0\nhydra: {sweeper: {_target_: hydra_plugins.noting.Noting}}\n")
+    plugin = app.folder / "hydra_plugins" / "noting" / "__init__.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text(NOTING)
+    path = os.pathsep.join([str(app.folder), str(ROOT)])
+    done = app.start(
+        "-m", "scheduler=local", "x=1", "launch.setup_only=true", f"launch.launch_dir='{name}'", PYTHONPATH=path
+    )
+    assert done.returncode == 0, done.stderr
+    assert (app.folder / name / "best.yaml").exists()
