@@ -9,41 +9,53 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import selectors
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from hpc_hydra import interfaces
 from hpc_hydra.records import console_input
-from hpc_hydra.records.console_input import ACCEPTED, NAME
+from hpc_hydra.records.console_input import ACCEPTED, HELLO, NAME, NONCE, PROOF, is_proof, proof
 from hpc_hydra.ui.progress import complain
 
 _BLOCK = 1 << 16
 _TICK = 0.2  # seconds between two checks whether this process is in the foreground of its terminal
-_PATIENCE = 5.0  # seconds for a connection to show the token
+_PATIENCE = 5.0  # seconds for a connection to prove that it is rank 0
+_MOST = 64  # connections that have not proved it yet
 
 
 class ConsoleInput:
     """A context in which rank 0 of the run in ``sweep`` can get this process's standard input, until its end.
 
     Without standard input, or with /dev/null, it does nothing.
+
+    Args:
+        address: where to listen; None: on all interfaces of this host.
     """
 
-    def __init__(self, sweep: Path) -> None:
-        self.sweep = sweep
-        self._listener: socket.socket | None = None
-        self._token = secrets.token_hex(16).encode()
+    def __init__(self, sweep: Path, address: str | None = None) -> None:
+        self.sweep, self.address = sweep, address
+        self._token = secrets.token_hex(16)
         self._lock = threading.Lock()  # held by whoever reads standard input
-        self._read, self._write = -1, -1
-        self._over = False
-        self._client = b""  # the process that has the input
+        self._thread: threading.Thread | None = None
+        self._end = -1  # closing this pipe ends the thread
+        self._candidates: list[_Candidate] = []
+        self._client: socket.socket | None = None  # rank 0 of the newest attempt
+        self._name = b""  # of its process
+        self._unsent = b""
+        self._over = False  # standard input has ended
+        self._hung_up = False  # as the terminal was closed: the session decides what becomes of the run
         self._is_terminal = _has_input() and os.isatty(0)
 
     def __enter__(self) -> ConsoleInput:
+        console_input.withdraw(self.sweep)  # of a launcher that was killed
         if _has_input():
             try:
                 self._listen()
@@ -52,20 +64,33 @@ class ConsoleInput:
         return self
 
     def _listen(self) -> None:
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        listener = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
-        addresses, port = tuple(interfaces.addresses().values()), listener.getsockname()[1]
-        here = console_input.ConsoleInput(socket.gethostname(), addresses, port, self._token.decode())
-        console_input.offer(self.sweep, here)
-        self._read, self._write = os.pipe2(os.O_CLOEXEC)
-        self._listener = listener
-        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        if self.address is None:
+            dual = socket.has_dualstack_ipv6()
+            family, addresses = socket.AF_INET6 if dual else socket.AF_INET, tuple(interfaces.addresses().values())
+        else:
+            dual, addresses = False, (self.address,)
+            family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        listener = socket.create_server((self.address or "", 0), family=family, dualstack_ipv6=dual)
+        listener.setblocking(False)
+        offered = console_input.Offer(socket.gethostname(), addresses, listener.getsockname()[1], self._token)
+        try:
+            console_input.offer(self.sweep, offered)
+        except OSError:
+            listener.close()
+            raise
+        end, self._end = os.pipe2(os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._serve, args=(listener, end), daemon=True)
+        self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        if self._listener is not None:
-            console_input.withdraw(self.sweep)
-            os.close(self._write)  # ends the thread
+        if self._thread is not None:
+            self.withdraw()
+            os.close(self._end)
+            self._thread.join(_PATIENCE)
+
+    def withdraw(self) -> None:
+        """Let no further process connect."""
+        console_input.withdraw(self.sweep)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -73,65 +98,145 @@ class ConsoleInput:
         with self._lock:
             yield
 
-    def _serve(self, listener: socket.socket) -> None:
-        with listener, suppress(OSError):
-            connection: socket.socket | None = None
+    def _serve(self, listener: socket.socket, end: int) -> None:
+        """Wait for all connections and for standard input at once: none of them can block the others."""
+        with listener, open(end, "rb"):
             while True:
-                waiting: list[Any] = [listener, self._read]
-                if connection is None and self._read in select.select(waiting, [], [])[0]:
-                    return
-                connection = connection or self._accepted(listener)
-                if connection is not None:
-                    with connection:
-                        connection = self._pass_on(connection, listener)
+                with selectors.PollSelector() as selector:
+                    selector.register(end, selectors.EVENT_READ)
+                    selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
+                    for one in self._candidates:
+                        selector.register(one.connection, selectors.EVENT_READ, partial(self._hear, one))
+                    if self._client is not None:
+                        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+                        selector.register(self._client, events, partial(self._serve_client, self._client))
+                        if not self._over and not self._unsent and not self._lock.locked() and _in_foreground():
+                            selector.register(0, selectors.EVENT_READ, self._read)
+                    idle = not self._candidates and (self._client is None or self._over)
+                    ready = selector.select(None if idle else _TICK)
+                if any(key.fd == end for key, _ in ready):
+                    break
+                for key, _ in ready:
+                    key.data()
+                now = time.monotonic()
+                for one in [one for one in self._candidates if one.until < now]:
+                    self._refuse(one)
+            for one in self._candidates:
+                one.connection.close()
+            if self._client is not None:
+                self._client.close()
 
-    def _accepted(self, listener: socket.socket) -> socket.socket | None:
-        """Accept a connection; None if it does not show the token, or is a second one of the same process."""
-        connection, _ = listener.accept()
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
-            connection.settimeout(_PATIENCE)
-            given, length = b"", len(self._token) + NAME
-            while len(given) < length and (more := connection.recv(length - len(given))):
-                given += more
-            token, name = given[:-NAME], given[-NAME:]
-            if secrets.compare_digest(token, self._token) and name != self._client:
-                self._client = name
-                connection.sendall(ACCEPTED)
-                connection.settimeout(None)
-                return connection
-        connection.close()
-        return None
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            self._candidates.append(_Candidate(connection, self._token))
+            if len(self._candidates) > _MOST:
+                self._refuse(self._candidates[0])
 
-    def _pass_on(self, connection: socket.socket, listener: socket.socket) -> socket.socket | None:
-        """Copy standard input until one side ends. Return the connection of the next attempt, if that has begun."""
-        with suppress(OSError):  # the rank has gone
-            if self._over:  # an earlier attempt has read it all
-                connection.shutdown(socket.SHUT_WR)
-            while True:
-                sources: list[Any] = [connection, listener, self._read]
-                sources += [0] if not self._over and _in_foreground() else []
-                ready = select.select(sources, [], [], None if self._over else _TICK)[0]
-                if self._read in ready or (connection in ready and not connection.recv(_BLOCK)):
-                    return None
-                if listener in ready and (other := self._accepted(listener)):
-                    return other
-                if 0 in ready:
-                    self._copy(connection)
-        return None
+    def _refuse(self, one: _Candidate) -> None:
+        self._candidates.remove(one)
+        one.connection.close()
 
-    def _copy(self, connection: socket.socket) -> None:
-        data = b""
-        with self._lock:
-            if not select.select([0], [], [], 0)[0]:  # it was the answer to a question
-                return
-            with suppress(OSError):  # the terminal was closed
-                data = os.read(0, _BLOCK)
-        if data:
-            connection.sendall(data)
+    def _hear(self, one: _Candidate) -> None:
+        """Read from a connection. Once that has proved to be rank 0, of a new attempt, it gets the input."""
+        if one not in self._candidates:  # refused meanwhile
             return
-        self._over = True
-        if not (self._is_terminal and _hung_up()):  # then the session decides what becomes of the run
-            connection.shutdown(socket.SHUT_WR)
+        try:
+            if not one.proceed():
+                return
+            if one.name == self._name:  # this process is connected already
+                raise EOFError
+            one.connection.sendall(ACCEPTED)
+        except (OSError, EOFError):
+            self._refuse(one)
+            return
+        self._candidates.remove(one)
+        if self._client is not None:
+            self._client.close()
+        self._client, self._name = one.connection, one.name
+        self._send()
+
+    def _serve_client(self, client: socket.socket) -> None:
+        if client is not self._client:  # replaced meanwhile
+            return
+        try:
+            gone = not client.recv(_BLOCK)
+        except BlockingIOError:
+            gone = False
+        except OSError:
+            gone = True
+        if gone:
+            client.close()
+            self._client = None
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        """Send what rank 0 takes now; what it does not, a later attempt gets."""
+        if self._client is None:
+            return
+        with suppress(OSError):  # the next `recv` finds that it has gone
+            while self._unsent:
+                self._unsent = self._unsent[self._client.send(self._unsent) :]
+            if self._over and not self._hung_up:
+                self._client.shutdown(socket.SHUT_WR)
+
+    def _read(self) -> None:
+        """Read standard input."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            with suppress(OSError):  # the terminal was closed
+                if not select.select([0], [], [], 0)[0]:  # it was the answer to a question
+                    return
+                self._unsent = os.read(0, _BLOCK)
+        finally:
+            self._lock.release()
+        if not self._unsent:
+            self._over = True
+            self._hung_up = self._is_terminal and _hung_up()
+        self._send()
+
+
+class _Candidate:
+    """A connection that has not proved yet that it is rank 0."""
+
+    def __init__(self, connection: socket.socket, token: str) -> None:
+        self.connection, self.token = connection, token
+        self.until = time.monotonic() + _PATIENCE
+        self._hello = self._nonce = self._proof = b""
+
+    @property
+    def name(self) -> bytes:
+        """The name of the process."""
+        return self._hello[:NAME]
+
+    def proceed(self) -> bool:
+        """Read what has come, and answer. Returns whether it knows the token.
+
+        Raises: `EOFError` if it does not, or has gone; `OSError`.
+        """
+        if not self._nonce:
+            self._hello += self._received(HELLO - len(self._hello))
+            if len(self._hello) == HELLO:
+                self._nonce = os.urandom(NONCE)
+                self.connection.sendall(self._nonce + self._expected("launcher"))
+            return False
+        self._proof += self._received(PROOF - len(self._proof))
+        if len(self._proof) < PROOF:
+            return False
+        if not is_proof(self._proof, self._expected("rank")):
+            raise EOFError
+        return True
+
+    def _expected(self, side: Literal["launcher", "rank"]) -> bytes:
+        return proof(self.token, side, self.connection.getsockname(), self._hello + self._nonce)
+
+    def _received(self, count: int) -> bytes:
+        if not (data := self.connection.recv(count)):
+            raise EOFError
+        return data
 
 
 def _has_input() -> bool:

@@ -1,4 +1,4 @@
-"""A start without ``-m`` that asks for several processes: one run, launched and attached to this console.
+"""A start without ``-m`` that asks for several processes: one run, launched and followed at this console.
 
 It is a sweep of one run in ``hydra.run.dir``, so that all commands for sweeps work on it. Ranks write their logs as in
 any sweep; what they write is shown here meanwhile. Must not know: any scheduler's commands.
@@ -110,9 +110,9 @@ class _OneRun(Launch):
     def _session(self, *arguments: Any) -> Session:
         if self._output is None:
             return super()._session(*arguments)
-        from hpc_hydra.launcher.attached import AttachedSession
+        from hpc_hydra.launcher.followed import FollowedSession
 
-        return AttachedSession(*arguments, output=self._output, reporter=_Lines(stream=sys.stdout))
+        return FollowedSession(*arguments, output=self._output, reporter=_Lines(stream=sys.stdout))
 
 
 def _aside(launch: LaunchConfig) -> AbstractContextManager[Any]:

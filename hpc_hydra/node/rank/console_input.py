@@ -12,10 +12,11 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Literal
 
 from hpc_hydra.planning.addresses import is_loopback
 from hpc_hydra.records import console_input
-from hpc_hydra.records.console_input import ACCEPTED, NAME, ConsoleInput
+from hpc_hydra.records.console_input import ACCEPTED, CHALLENGE, NAME, NONCE, Offer, is_proof, proof
 
 TIMEOUT = 5.0  # seconds to connect; the program starts after it in any case
 
@@ -33,9 +34,12 @@ def connect(sweep: Path) -> None:
         os.dup2(connection.fileno(), 0)
 
 
-def _connected(offered: ConsoleInput) -> socket.socket | None:
-    """Try all addresses at once, as some may be of networks that do not exist here. The first to answer wins."""
-    end, name = time.monotonic() + TIMEOUT, os.urandom(NAME // 2).hex()
+def _connected(offered: Offer) -> socket.socket | None:
+    """Try all addresses at once, as some may be of networks that do not exist here, or lead to other listeners there.
+
+    The first that proves to be the launcher, and accepts, wins.
+    """
+    end, name = time.monotonic() + TIMEOUT, os.urandom(NAME)
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         is_here = socket.gethostname() == offered.host
@@ -44,20 +48,55 @@ def _connected(offered: ConsoleInput) -> socket.socket | None:
                 one = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
                 one.setblocking(False)
                 one.connect_ex((address, offered.port))
-                selector.register(one, selectors.EVENT_WRITE)
+                selector.register(one, selectors.EVENT_WRITE, _Handshake(one, offered.token, name))
         while selector.get_map() and (left := end - time.monotonic()) > 0:
-            for key, events in selector.select(left):
-                found = key.fileobj
-                assert isinstance(found, socket.socket)
+            for key, _ in selector.select(left):
+                handshake: _Handshake = key.data
                 try:
-                    if events & selectors.EVENT_WRITE:
-                        found.sendall(f"{offered.token}{name}".encode())
-                        selector.modify(found, selectors.EVENT_READ)
-                        continue
-                    if found.recv(1) == ACCEPTED:
-                        found.setblocking(True)
-                        return found.dup()
-                except OSError:
-                    pass
-                selector.unregister(found)
+                    accepted = handshake.proceed()
+                except (OSError, EOFError):
+                    selector.unregister(key.fileobj)
+                    continue
+                if accepted:
+                    handshake.connection.setblocking(True)
+                    return handshake.connection.dup()
+                selector.modify(key.fileobj, selectors.EVENT_READ, handshake)
     return None
+
+
+class _Handshake:
+    """What rank 0 says on one connection until its input begins."""
+
+    def __init__(self, connection: socket.socket, token: str, name: bytes) -> None:
+        self.connection, self.token = connection, token
+        self._hello = name + os.urandom(NONCE)
+        self._state: Literal["connecting", "challenged", "proved"] = "connecting"
+        self._answer = b""
+
+    def proceed(self) -> bool:
+        """Take the next step, for which the connection is ready. Returns whether the launcher has accepted.
+
+        Raises: `EOFError` if it refused, or is not the launcher; `OSError`.
+        """
+        if self._state == "connecting":
+            self.connection.sendall(self._hello)
+            self._state = "challenged"
+            return False
+        wanted = CHALLENGE if self._state == "challenged" else len(ACCEPTED)
+        new = self.connection.recv(wanted - len(self._answer))  # and no byte of the input
+        if not new:
+            raise EOFError
+        self._answer += new
+        if len(self._answer) < wanted:
+            return False
+        answer, self._answer = self._answer, b""
+        if self._state == "proved":
+            if answer != ACCEPTED:
+                raise EOFError
+            return True
+        sent, peer = self._hello + answer[:NONCE], self.connection.getpeername()
+        if not is_proof(answer[NONCE:], proof(self.token, "launcher", peer, sent)):
+            raise EOFError
+        self.connection.sendall(proof(self.token, "rank", peer, sent))
+        self._state = "proved"
+        return False
