@@ -10,6 +10,7 @@ import pytest
 
 from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.schedulers.base import State
+from hpc_hydra.schedulers.capabilities import Attach, Resubmission
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import adapter_for
 from tests.conformance.jobs import Jobs, in_python
@@ -57,12 +58,41 @@ def test_a_job_of_someone_else_that_spoils_the_json(jobs: Jobs, fake_pbs: Cluste
     assert [status.exit_code for status in jobs.coded(ids)] == [0, 7]
 
 
-def test_without_history_a_job_that_ended_is_unknown_and_nothing_fails(jobs: Jobs, fake_pbs: Cluster) -> None:
+@pytest.mark.parametrize("bad_json", [False, True])
+def test_without_history_queued_jobs_are_known_and_found_and_ended_ones_are_not(
+    jobs: Jobs, fake_pbs: Cluster, bad_json: bool
+) -> None:
     fake_pbs.set_note("history", False)
-    (job,) = jobs.submit("true; echo on > on")
-    jobs.appears("on")
-    jobs.until([job], lambda status: status.state is State.UNKNOWN)
+    fake_pbs.set_note("bad_json", bad_json)
+    spec = jobs.spec("until [ -e end ]; do sleep 0.1; done", runs=(0, 3), max_requeues=1)
+    script = jobs.write(spec)
+    ids = jobs.submitter.submit(spec, script)
+    jobs.running(ids)
+    (other,) = jobs.submit("true", key="job1", dependency=f"afterok:{ids[0].partition('[')[0]}[]")
+    assert jobs.submitter.poll([other])[other].state is State.PENDING
+    assert jobs.submitter.find(spec, script) == ids
+    assert isinstance(jobs.adapter, Resubmission)
+    command = jobs.adapter.resubmit_command({}, script, 3, 1, ids[1])
+    done = subprocess.run([*command[:-1], "-h", command[-1]], capture_output=True, text=True, check=True)
+    assert jobs.submitter.successor("successor") == done.stdout.strip()
+    (jobs.root / "end").touch()
+    jobs.until([*ids, other], lambda status: status.state not in (State.PENDING, State.RUNNING))
+    assert jobs.submitter.poll([other])[other].state is State.UNKNOWN
     assert jobs.submitter.unanswered() is None
+    jobs.submitter.cancel([done.stdout.strip()])
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize(("program", "code"), [("exit 0", 0), ("exit 7", 7)])
+def test_an_attached_run_has_the_exit_code_of_its_job(
+    jobs: Jobs, fake_pbs: Cluster, history: bool, program: str, code: int
+) -> None:
+    fake_pbs.set_note("history", history)
+    assert isinstance(jobs.adapter, Attach)
+    spec = replace(jobs.spec(f"echo hello; {program}"), attached=True)
+    argv = jobs.adapter.attach_command(jobs.write(spec), spec, {})
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "hello" in done.stdout) == (code, True), done.stderr
 
 
 def test_a_server_that_does_not_answer_ends_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:

@@ -1,7 +1,8 @@
 """PBS as a stand-in: qsub, qstat, qselect, qdel, pbsnodes, and in jobs pbs_tmrsh; as OpenPBS 23.06.
 
-Notes of the cluster that a test sets: ``queues``, ``array_limit``, ``history`` (False: ended jobs are unknown),
-``bad_json`` (True: a job of someone else spoils the JSON), ``interval`` (seconds between the signals of qdel).
+Notes of the cluster that a test sets: ``queues``, ``array_limit``, ``history`` (False: ended jobs are unknown, and
+``-x`` is refused with exit code 0), ``bad_json`` (True: a job of someone else spoils the JSON), ``interval`` (seconds
+between the signals of qdel).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 from pbs_qsub import QUEUES, SERVER, qsub
 from scheduler_daemon import Daemon, main
 from scheduler_state import ENDED, MARK, PENDING, REMOTE, RUNNING, Cluster, Job
+
+NO_HISTORY = "PBS is not configured to maintain job history"
 
 
 class PbsDaemon(Daemon):
@@ -176,7 +179,11 @@ def qstat(cluster: Cluster, argv: list[str]) -> int:
         for name in cluster.note("queues", QUEUES):
             print(f"{name:<16}     0     0 yes yes     0     0     0     0     0     0 Exec")
         return 0
-    listed, code = _asked(cluster, ids, flags)
+    if "-x" in flags and not cluster.note("history", True):
+        print(f"qstat: {NO_HISTORY}", file=sys.stderr)
+        listed, code = {}, 0
+    else:
+        listed, code = _asked(cluster, ids, flags)
     if form == "json":
         print(_json(listed, cluster.note("bad_json", False)))
     elif "-f" in flags:
@@ -270,6 +277,9 @@ def qselect(cluster: Cluster, argv: list[str]) -> int:
             return 2
         else:
             wanted[word] = ""
+    if "-x" in wanted and not cluster.note("history", True):
+        print(f"qselect: {NO_HISTORY}", file=sys.stderr)
+        return 0
     for job in cluster.jobs():
         if job.data["name"] != wanted.get("-N", job.data["name"]) or (job.state == ENDED and "-x" not in wanted):
             continue

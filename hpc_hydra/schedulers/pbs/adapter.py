@@ -42,17 +42,18 @@ from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, 
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.pbs import nodes, output, ranks
 from hpc_hydra.schedulers.pbs import options as options_of
+from hpc_hydra.schedulers.pbs.attached import EXIT
 from hpc_hydra.schedulers.pbs.timed import WARN_AT
 
 _TAG = f"{envvars.PREFIX}TAG"
 _AGAIN, _NAME = f"{envvars.PREFIX}PBS_AGAIN", f"{envvars.PREFIX}PBS_NAME"
 _OPTIONS = f"{envvars.PREFIX}PBS_OPTIONS"
-# Jobs in the queue and the last that left it: qstat takes long for many ids. Its exit code is that of the last job that
-# failed: 35 or 153 for one that has left meanwhile.
+# Lists queued jobs and the 20 that ended last, because qstat is slow for many ids. qstat exits with 35 or 153 if a job
+# left meanwhile: that is no error. Without job history, -x lists nothing.
 _LIST = (
-    'me=$(id -un); found=$(qselect -u "$me"{0}) || exit; last=$(qselect -x -u "$me"{0} | tail -n 20); '
-    'found=$(printf "%s\\n" $found $last | sort -u); [ -z "$found" ] || qstat -x -f -w $found; '
-    "case $? in 0 | 35 | 153) ;; *) exit 1 ;; esac"
+    'me=$(id -un); show() {{ [ -z "$1" ] || qstat $2 -f -w $1; case $? in 0 | 35 | 153) ;; *) exit 1 ;; esac; }}; '
+    'found=$(qselect -u "$me"{0}) || exit; last=$(qselect -x -u "$me"{0}) || exit; '
+    'last=$(printf "%s\\n" $last | tail -n 20); show "$found" ""; show "$last" -x'
 )
 _FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
 # Like `manifest.took_over`: the first to create the link decides. PBS knows no dependency on an element of an array.
@@ -236,7 +237,9 @@ class Pbs(
             left = (request.time_limit or 0) - request.warn_before
             yield f"hpc_hydra_warn_at=$(($(date +%s) + {left}))  # PBS does not warn"
         if spec.attached:  # in a job of its own, else at a console
-            yield f'[ -z "${{{_FOLLOWED}-}}" ] || exec >>{quote(f"{log}.attached.log")} 2>&1'
+            path = quote(f"{log}.attached.log")
+            noted = quote(f"echo $? >{path}{EXIT}")
+            yield f'[ -z "${{{_FOLLOWED}-}}" ] || {{ exec >>{path} 2>&1; trap {noted} EXIT; }}'
             yield f"unset {_FOLLOWED}"
         else:
             name = f'{quote(f"{log}.")}"$PBS_JOBID".log'
@@ -415,7 +418,7 @@ class Pbs(
         return ["qsub", *waits, *options_of.words(own), str(script)]
 
     def output_command(self, id_: str) -> list[str]:
-        return ["qstat", "-x", "-f", "-w", id_]
+        return ["sh", "-c", 'qstat -f -w "$1" 2>/dev/null || qstat -x -f -w "$1"', "qstat", id_]
 
     def parse_output(self, stdout: str, id_: str) -> tuple[Path | None, Path | None]:
         """By Output_Path and Error_Path, ``host:path``; a directory holds ``ID.OU`` and ``ID.ER``."""

@@ -3,7 +3,8 @@
     python -m hpc_hydra.node qsub_attached --log FILE -- qsub OPTIONS SCRIPT
 
 ``qsub -I`` needs a terminal, gives no exit code and runs no script, so that it cannot serve a program. Standard input
-is not handed on. Ctrl-C, SIGTERM and SIGHUP delete the job.
+is not handed on. Ctrl-C, SIGTERM and SIGHUP delete the job. The script writes its exit code beside FILE, for servers
+without job history.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc_hydra.processes import STOP, Signals
+from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.schedulers.pbs import follow, output
 
+EXIT = ".exit"
+"""Suffix of the file with the exit code of the script."""
 _LOOK = 0.25  # seconds between two looks at the output
 _ASK = (1.0, 10.0)  # seconds between two queries for the job, at first and at most
 _SETTLE = 2.0  # seconds for output to arrive from another host
@@ -31,7 +35,8 @@ def attached(argv: Sequence[str]) -> int:
     at = list(argv).index("--") if "--" in argv else len(argv)
     options = parser.parse_args(list(argv[:at]))
     signals = Signals()
-    options.log.unlink(missing_ok=True)
+    for path in (options.log, _exit_file(options.log)):
+        path.unlink(missing_ok=True)
     done = subprocess.run(
         list(argv[at + 1 :]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -52,18 +57,32 @@ def _follow(job: str, log: Path, signals: Signals) -> int:
         pause, place = (_ASK[0] if grown > place else pause), grown
         if time.monotonic() - asked < pause:
             continue
-        code = _code(job)
+        status = _status(job)
         asked, pause = time.monotonic(), min(1.5 * pause, _ASK[1])
-        if code is not None:
+        if status is not None:
             end = time.monotonic() + _SETTLE
             while time.monotonic() < end:  # files of another host may be seen late
                 time.sleep(_LOOK)
                 place = follow.copy(log, place)
-            return code
+            code = status.exit_code if status.exit_code is not None else _exit_code(log)
+            return 128 + signal.SIGTERM if code is None else code
 
 
-def _code(job: str) -> int | None:
-    """The exit code of an ended job; None while it is in the queue, or nobody knows."""
+def _exit_file(log: Path) -> Path:
+    return log.with_name(log.name + EXIT)
+
+
+def _exit_code(log: Path) -> int | None:
+    """The exit code that the script has written; None if it was killed, or never ran."""
+    try:
+        return int(_exit_file(log).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _status(job: str) -> JobStatus | None:
+    """How a job ended, UNKNOWN if PBS does not say; None while it is in the queue, or PBS does not answer."""
+    has_left = False
     for argv in output.commands([job]):
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         try:
@@ -71,9 +90,6 @@ def _code(job: str) -> int | None:
         except Exception:
             continue
         if status is not None:
-            if not status.state.is_finished:
-                return None
-            return status.exit_code if status.exit_code is not None else 128 + signal.SIGTERM
-        if output.is_unknown_job(done.stderr):
-            return 1
-    return None
+            return status if status.state.is_finished else None
+        has_left = has_left or output.is_unknown_job(done.stderr)
+    return JobStatus(State.UNKNOWN) if has_left else None

@@ -22,8 +22,9 @@ STATES = {
 }  # fmt: skip
 """Those of jobs that have not ended; F and X tell nothing without Exit_status."""
 FORMS = 2
-_JSON = ("qstat", "-x", "-t", "-f", "-F", "json")
-_LINES = ("qstat", "-x", "-t", "-f", "-w")
+_JSON = ("qstat", "-t", "-f", "-F", "json")
+_LINES = ("qstat", "-t", "-f", "-w")
+_HISTORY = ("qstat", "-x", "-t", "-f", "-w")  # of jobs that have ended: no answer from a server without job history
 _ID = r"\d+(?:\[\d*\])?\.\S+"
 _LIMITS = {-29: State.TIMEOUT}  # JOB_EXEC_KILL_WALLTIME
 _WHY = {  # negative Exit_status → reason; pbs_job.h
@@ -32,8 +33,8 @@ _WHY = {  # negative Exit_status → reason; pbs_job.h
     -27: "killed: memory exceeded", -28: "killed: vmem exceeded", -29: "killed: walltime exceeded",
 }  # fmt: skip
 _TERMINATED = 91  # substate of a job that was deleted
-_UNKNOWN = re.compile(r"Unknown Job I[dD]")
-_ENDED = re.compile(r"Job has finished|Request invalid for state of job")
+_UNKNOWN = re.compile(r"Unknown Job I[dD]|Job has finished|not configured to maintain job history")
+_ENDED = re.compile(r"Request invalid for state of job")
 _LIMIT = re.compile(
     r"would exceed .*(limit|max)|Maximum number of jobs|exceeds .*per-(user|project|group)|max_queued", re.IGNORECASE
 )
@@ -80,9 +81,9 @@ def addresses(ids: Sequence[str]) -> list[str]:
 
 
 def commands(ids: Sequence[str]) -> list[list[str]]:
-    """Commands that query these jobs, best first. An array is queried as a whole."""
+    """Commands that query these jobs: two forms for the queue, one for job history. An array is queried as a whole."""
     jobs = list(dict.fromkeys(map(array_of, ids)))
-    return [[*_JSON, *jobs], [*_LINES, *jobs]]
+    return [[*_JSON, *jobs], [*_LINES, *jobs], [*_HISTORY, *jobs]]
 
 
 def parse(command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
@@ -217,6 +218,7 @@ def queues(stdout: str) -> list[str]:
 
 
 def is_unknown_job(message: str) -> bool:
+    """Whether the queue, or job history, has none of the jobs."""
     return _only(message, _UNKNOWN)
 
 
