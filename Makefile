@@ -58,7 +58,7 @@ format: .venv/.ready ## ruff's format and safe fixes, in place
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-docs: site ## the same, and run the commands of README and docs
+docs: site ## build the site, and run the commands of README and docs
 	$(PY) -m pytest tests/unit/test_docs.py $(ARGS)
 
 site: .venv/.ready ## build docs/ as a site, strictly and without a network (Python 3.11 or newer)

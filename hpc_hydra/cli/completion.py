@@ -28,6 +28,9 @@ Print a script that completes commands, options, keys, machines and sweeps of hp
   zsh     eval "$(hpc-hydra completion zsh)"               in ~/.zshrc, after compinit
   fish    hpc-hydra completion fish | source               in ~/.config/fish/config.fish
 
+options:
+  -h, --help                      show this help
+
 Programs with @hydra.main have Hydra's own completion: eval "$(python train.py -sc install=bash)"
 """
 WITH_OVERRIDES = ("run", "doctor", "shell")

@@ -20,7 +20,7 @@ from hpc_hydra.planning.addresses import endpoint, not_for_others
 from hpc_hydra.ui import streams
 
 OPTIONS = (
-    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--help", "-h"), "flag", help="show this help"),
     Option(("--json",), "flag", help="print the checks and the report of each rank as JSON"),
     *CONFIG,
     Option(("--max-size",), metavar="MB", help="largest all-reduce in MB (default: 16; with GPUs 1000)", parse=int),
@@ -48,7 +48,9 @@ def main(argv: Sequence[str]) -> int:
 
     overrides, given = _parse(argv)
     if "help" in given:
-        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
+        sys.stdout.write(
+            format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra doctor resources.nodes=2 resources.time_limit=10m")
+        )
         return 0
     dry = bool({"launch.dry_run=true", "launch.dry_run=script"} & set(overrides))
     folder = Path("DIRECTORY") if dry else shared_directory("")

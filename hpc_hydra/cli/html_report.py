@@ -23,9 +23,11 @@ SLOW = 300  # with more runs, reading them takes seconds
 
 def report(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra report``; returns the exit code. Raises `HpcHydraError`."""
-    parser = sweep_args.parser("report", "Write a sweep as one HTML file: plots, table, timeline, logs.")
+    parser = sweep_args.parser(
+        "report", "Write a sweep as one HTML file: plots, table, timeline, logs.", example="hpc-hydra report --serve"
+    )
     parser.add_argument(
-        "--output", "-o", metavar="FILE", help="output file (default: report.html in the sweep directory)"
+        "-o", "--output", metavar="FILE", help="output file (default: report.html in the sweep directory)"
     )
     parser.add_argument("--serve", action="store_true", help="serve it to a browser, with updates, until Ctrl-C")
     parser.add_argument("--port", type=int, metavar="PORT", help="of --serve (default: a free one)")

@@ -21,8 +21,11 @@ USAGE = """usage: hpc-hydra keys [GROUP | GROUP.KEY | KEY] [--json]
 Without a name: list the groups. With a group: list its keys. With a key: show its type, unit, default,
 choices and meaning, and what an example becomes on each scheduler.
 
-  --json      machine-readable output
-  -h, --help  show this help and exit
+options:
+  -h, --help                      show this help
+  --json                          machine-readable output
+
+example: hpc-hydra keys resources.time_limit
 """
 OPTIONS = (Option(("--help", "-h"), "flag"), Option(("--json",), "flag"))
 FORMS = {

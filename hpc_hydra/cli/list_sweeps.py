@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.listing import Summary
 
 OPTIONS = (
-    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--help", "-h"), "flag", help="show this help"),
     Option(("--all",), "flag", help="list all sweeps, not only the newest 20"),
     Option(("--json",), "flag", help="machine-readable output"),
 )
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra list``; returns the exit code. Raises `HpcHydraError`."""
     words, given = scan_among(OPTIONS, argv)
     if "help" in given:
-        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra list multirun"))
         return 0
     folders = [Path(word).expanduser().absolute() for word in words]
     for word, folder in zip(words, folders, strict=True):

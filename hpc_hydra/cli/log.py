@@ -20,8 +20,13 @@ _NO_DIRECTORY = "this run keeps no directory. Try: launch.launch_dir=true"
 
 HELP = f"""usage: hpc-hydra log NAME=NUMBER ... [step=N]
 
-Record metrics of the run from a script that it has started: hpc-hydra log step=10 loss=0.25. The run is found by
-{envvars.OUTPUT_DIR}. On ranks other than 0 this does nothing.
+Record metrics of the run from a script that it has started. The run is found by {envvars.OUTPUT_DIR}.
+On ranks other than 0 this does nothing.
+
+options:
+  -h, --help                      show this help
+
+example: hpc-hydra log step=10 loss=0.25
 """
 
 

@@ -104,7 +104,8 @@ def _main(argv: Sequence[str] | None) -> int:
         module, _, function = COMMANDS[name][0].partition(":")
         return int(getattr(import_module(module), function or "main")(rest))
     except HpcHydraError as error:
-        _complain(f"hpc-hydra {name}: {error}")
+        text = str(error)
+        _complain(f"hpc-hydra {name}: {text.removeprefix(f'{name}: ')}")
         return error.exit_code
     except FileNotFoundError:
         try:

@@ -31,7 +31,7 @@ CONFIG = (
     ),
 )
 OPTIONS = (
-    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--help", "-h"), "flag", help="show this help"),
     Option(("--multirun", "-m"), "flag", help="sweep: resources.nodes=1,2,4 makes three runs"),
     Option(("--fill",), "flag", help="replace {key} in the command and in launch.env with values of the run or rank"),
     *CONFIG,
@@ -61,7 +61,9 @@ def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra run``; returns the exit code. Raises `HpcHydraError`."""
     call = parse(argv)
     if call is None:
-        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
+        sys.stdout.write(
+            format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra run -m resources.nodes=1,2 -- train.py --lr 0.1")
+        )
         return 0
     return launch(call)
 

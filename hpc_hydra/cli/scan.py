@@ -41,7 +41,7 @@ class Option:
     help: str = ""
     key: str = ""
     parse: Callable[[str], Any] = str
-    section: str = "General options"
+    section: str = "options"
 
     @property
     def name(self) -> str:

@@ -21,17 +21,18 @@ from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import PlanError, SchedulerError
 
-OPTIONS = (Option(("--help", "-h"), "flag", help="show this help and exit"), *CONFIG)
+OPTIONS = (Option(("--help", "-h"), "flag", help="show this help"), *CONFIG)
 USAGE = "hpc-hydra shell [overrides] [-cd DIR] [-cn NAME]"
-ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks:
-hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h. launch.dry_run=true prints the commands."""
+ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks.
+launch.dry_run=true prints the commands."""
+EPILOG = "example: hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra shell``; returns the shell's exit code. Raises `HpcHydraError`."""
     words, given = scan_among(OPTIONS, argv)
     if "help" in given:
-        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS))
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, EPILOG))
         return 0
     wrong = [word for word in words if not ("=" in word or word.startswith("~"))]
     if wrong:

@@ -12,20 +12,33 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import SweepError
+from hpc_hydra.records.layout import A_SWEEP
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.status import RunView
     from hpc_hydra.sweep.store import SweepRecords
 
-_RUNS = "RUNS: 3, 0-4, 1,5, a state (failed, lost …), or an override (lr=0.1); several select their union. "
-_DIR = "SWEEP_DIR: directory with multirun.yaml (default: the newest sweep in or below the current directory)."
+_RUNS = """
+  RUNS       3, 0-4, 1,5, a state (failed, lost …) or an override (lr=0.1).
+             You may give several: all that match any of them."""
+_DIR = f"""
+  SWEEP_DIR  {A_SWEEP}
+             (default: the newest sweep in or below the current directory)"""
 
 
-def parser(name: str, about: str, *, runs: bool = True) -> argparse.ArgumentParser:
-    """Return a parser of RUNS, if ``runs``, and SWEEP_DIR, as ``words``."""
-    found = argparse.ArgumentParser(prog=f"hpc-hydra {name}", description=about, epilog=(_RUNS if runs else "") + _DIR)
-    metavar = "[RUNS] [SWEEP_DIR]" if runs else "SWEEP_DIR"
-    found.add_argument("words", nargs="*", metavar=metavar, help="which runs of which sweep" if runs else "")
+def parser(name: str, about: str, *, example: str, runs: bool = True) -> argparse.ArgumentParser:
+    """Return a parser of RUNS, if ``runs``, and SWEEP_DIR, as ``words``; its help ends with ``example``."""
+    words = "[RUNS] [SWEEP_DIR]" if runs else "[SWEEP_DIR]"
+    found = argparse.ArgumentParser(
+        prog=f"hpc-hydra {name}",
+        usage=f"hpc-hydra {name} {words} [options]",
+        description=f"{about}\n{_RUNS if runs else ''}{_DIR}",
+        epilog=f"example: {example}",
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
+        add_help=False,
+    )
+    found.add_argument("-h", "--help", action="help", help="show this help")
+    found.add_argument("words", nargs="*", metavar=words, help=argparse.SUPPRESS)
     return found
 
 

@@ -29,8 +29,10 @@ WATCH = 5.0  # polling interval of `status --watch`, seconds
 
 def status(argv: Sequence[str]) -> int:
     """``hpc-hydra status``; returns the exit code."""
-    parser = sweep_args.parser("status", "Show the runs of a sweep: states, jobs, reasons.")
-    parser.add_argument("--watch", "-w", action="store_true", help="update until all runs have ended")
+    parser = sweep_args.parser(
+        "status", "Show the runs of a sweep: states, jobs, reasons.", example="hpc-hydra status failed"
+    )
+    parser.add_argument("-w", "--watch", action="store_true", help="update until all runs have ended")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.add_argument("--all", action="store_true", help="list every run of a large sweep")
     options = parser.parse_intermixed_args(argv)
@@ -96,11 +98,13 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
 def logs(argv: Sequence[str]) -> int:
     """``hpc-hydra logs``; returns the exit code."""
     parser = sweep_args.parser(
-        "logs", "Show output of a run's newest attempt: the log that explains a failure, else rank 0's."
+        "logs",
+        "Show output of a run's newest attempt: the log that explains a failure, else rank 0's.",
+        example="hpc-hydra logs 3 --rank 1 --follow",
     )
-    parser.add_argument("--rank", "-r", type=int, metavar="R", help="log of this rank")
-    parser.add_argument("--all-ranks", "-a", action="store_true", help="logs of all ranks, one after the other")
-    parser.add_argument("--follow", "-f", action="store_true", help="keep printing new output until the run ends")
+    parser.add_argument("-r", "--rank", type=int, metavar="R", help="log of this rank")
+    parser.add_argument("-a", "--all-ranks", action="store_true", help="logs of all ranks, one after the other")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing new output until the run ends")
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_args.split(options.words, "logs")
     if options.rank is not None and options.rank < 0:
@@ -114,7 +118,7 @@ def logs(argv: Sequence[str]) -> int:
     if len(views) != 1:
         numbers = " ".join(str(view.run.num) for view in views[:20])
         what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
-        raise UsageError(what, where=f"logs of {sweep.root}", fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
+        raise UsageError(what, where=str(sweep.root), fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
     found = _await_logs(sweep, views[0], options)
     if options.follow and views[0].word not in _ended():
         parts = output.follow(found, lambda: _has_ended(sweep, views[0].run.num))
@@ -188,7 +192,10 @@ def _has_ended(sweep: SweepRecords, num: int) -> bool:
 def wait(argv: Sequence[str]) -> int:
     """``hpc-hydra wait``; returns the launcher's exit code."""
     parser = sweep_args.parser(
-        "wait", "Wait for all runs; exit code 1 if one failed. Interrupting it does not affect the runs.", runs=False
+        "wait",
+        "Wait for all runs; exit code 1 if one failed. Interrupting it does not affect the runs.",
+        example="hpc-hydra wait multirun/2026-11-29/14-05-14",
+        runs=False,
     )
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_args.split(options.words, "wait")
@@ -203,8 +210,10 @@ def wait(argv: Sequence[str]) -> int:
 
 def cancel(argv: Sequence[str]) -> int:
     """``hpc-hydra cancel``; returns the exit code."""
-    parser = sweep_args.parser("cancel", "Cancel pending and running runs; without RUNS all of the sweep.")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before cancelling the newest sweep")
+    parser = sweep_args.parser(
+        "cancel", "Cancel pending and running runs; without RUNS all of the sweep.", example="hpc-hydra cancel 0-4"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before cancelling the newest sweep")
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_args.split(options.words, "cancel")
     sweep = sweep_args.open_records(where)
@@ -239,14 +248,16 @@ def _agreed(question: str) -> bool:
 def resume(argv: Sequence[str]) -> int:
     """``hpc-hydra resume``; returns the launcher's exit code, 0 with ``--bg``."""
     parser = sweep_args.parser(
-        "resume", "Resubmit runs that failed, were cancelled, lost or never submitted; then wait."
+        "resume",
+        "Resubmit runs that failed, were cancelled, lost or never submitted; then wait.",
+        example="hpc-hydra resume failed -- resources.time_limit=2h",
     )
-    parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [--failed] [--bg] [--yes] [-- resources.time_limit=2h ...]"
+    parser.usage = "hpc-hydra resume [RUNS] [SWEEP_DIR] [options] [-- overrides]"
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--failed", action="store_true", help="only those that failed, timed out or were lost")
     which.add_argument("--all", action="store_true", help="also cancelled and unsubmitted ones (default)")
     parser.add_argument("--bg", action="store_true", help="do not wait")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation (launch.confirm_above)")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation (launch.confirm_above)")
     parser.add_argument(
         "--launcher-gone", action="store_true", help="assert that the launcher on another machine has ended"
     )
@@ -273,7 +284,9 @@ def resume(argv: Sequence[str]) -> int:
 
 def results(argv: Sequence[str]) -> int:
     """``hpc-hydra results``; returns the exit code."""
-    parser = sweep_args.parser("results", "Show the overrides, returned values and metrics of runs.")
+    parser = sweep_args.parser(
+        "results", "Show the overrides, returned values and metrics of runs.", example="hpc-hydra results lr=0.1 --csv"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--csv",

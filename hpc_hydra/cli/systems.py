@@ -28,12 +28,14 @@ USAGE = """usage: hpc-hydra systems [NAME] [--config-dir DIR] [--config-name NAM
 Without NAME: list the known machines, which one this is, and why.
 With NAME:    show its facts, queues and limits, each variable with its reason, and your own defaults for it.
 
-  --config-dir, -cd DIR  directory of your own configuration: includes machines of DIR/system,
-                         in addition to those of ~/.config/hpc_hydra/system
-  --config-name, -cn NAME
-                         also say which machine this configuration selects
-  --json                 machine-readable output
-  -h, --help             show this help and exit
+options:
+  -h, --help                      show this help
+  --json                          machine-readable output
+  -cd, --config-dir DIR           directory of your own configuration: includes machines of DIR/system,
+                                  in addition to those of ~/.config/hpc_hydra/system
+  -cn, --config-name NAME         also say which machine this configuration selects
+
+example: hpc-hydra systems frontier
 """
 OPTIONS = (
     Option(("--help", "-h"), "flag"),

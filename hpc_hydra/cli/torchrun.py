@@ -40,7 +40,9 @@ ABOUT = (
     "Launch a distributed PyTorch script with torchrun-hpc's options."
     " Brackets contain the configuration key that an option sets."
 )
-EPILOG = "Options end at the first word that is not one, or at `--`."
+EPILOG = """Options end at the first word that is not one, or at `--`.
+
+example: hpc-hydra torchrun -N 2 -n 4 train.py --epochs 10"""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ _SIZE, _TORCH = "Job size options", "PyTorch options"
 _WHEN, _SCRIPT, _SYSTEM, _LOGGING = "Schedule options", "Script options", "System options", "Logging options"
 
 OPTIONS: tuple[Option, ...] = (
-    Option(("--help", "-h"), "flag", help="show this help and exit"),
+    Option(("--help", "-h"), "flag", help="show this help"),
     Option(("--verbose", "-v"), "flag", help="print more; also save the host list", key="logging.verbose"),
     Option(("--show-overrides",), "flag", help="print the equivalent `hpc-hydra run` command and exit"),
     Option(

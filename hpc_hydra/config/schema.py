@@ -63,7 +63,11 @@ class SystemConfig:
     """A machine's facts. Null means unknown (never guessed)."""
 
     name: str = key(MISSING, "Name of the machine.")
-    kind: str = key("known", "Where the facts come from. `auto` is filled in by detection.")
+    kind: str = key(
+        "known",
+        "`known`: the file states the facts. `local`, `probed`: they are read from this machine or asked of the "
+        "scheduler. `auto`: detection chooses one of these.",
+    )
     description: Optional[str] = key(None, "What the machine is, in a few words.")
     source: Optional[str] = key(None, "Where the facts of the file come from.")
     cores_per_node: Optional[int] = key(None, "Cores of a node that jobs may use.", "cores")
@@ -163,7 +167,7 @@ class SchedulerConfig:
 
 @dataclass
 class ResourcesConfig:
-    """The size of a job. Null: planning derives it from the system's facts."""
+    """The size of a job. Unset: derived from the machine."""
 
     nodes: Optional[int] = key(None, "Number of nodes. Null: 1, or as `gpus_at_least` requires.", "nodes", 2)
     procs_per_node: Optional[int] = key(
@@ -386,12 +390,12 @@ class Settings:
 
 
 GROUPS: dict[str, type[Any]] = {
-    "system": SystemConfig,
-    "scheduler": SchedulerConfig,
     "resources": ResourcesConfig,
+    "scheduler": SchedulerConfig,
+    "launch": LaunchConfig,
     "rendezvous": RendezvousConfig,
     "logging": LoggingConfig,
-    "launch": LaunchConfig,
+    "system": SystemConfig,
     "container": ContainerConfig,
     "monitor": MonitorConfig,
 }

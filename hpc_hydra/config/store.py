@@ -68,7 +68,7 @@ def conf_dir() -> Path:
     raise ConfigError(
         "the configuration files of hpc_hydra are not installed (no conf/hpc.yaml)",
         where=str(package),
-        fix="pip install --force-reinstall hpc-hydra",
+        fix="pip install --force-reinstall ./hpc-hydra, from a clone",
     )
 
 

@@ -28,7 +28,7 @@ from hpc_hydra.hydra_compat import composition
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.codec import check_size, checked
 from hpc_hydra.records.files import GONE, is_gone, write_json
-from hpc_hydra.records.layout import FORMAT, SweepPaths
+from hpc_hydra.records.layout import A_SWEEP, FORMAT, SweepPaths
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -143,9 +143,7 @@ def read_program(sweep: Path) -> Program:
     except FileNotFoundError:
         if is_gone(sweep):
             raise SweepError(GONE, where=str(sweep), fix="launch again: job scripts read that directory") from None
-        raise SweepError(
-            "this is not a sweep directory", where=str(sweep), fix="the directory that contains multirun.yaml"
-        ) from None
+        raise SweepError("this is not a sweep directory", where=str(sweep), fix=A_SWEEP) from None
     except (ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error
     if not isinstance(data, dict):

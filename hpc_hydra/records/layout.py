@@ -50,6 +50,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 META = ".hpc_hydra"
+A_SWEEP = "a directory such as multirun/2026-11-29/14-05-14 or outputs/…"  # for messages
 ATTEMPT_TIME = "%Y%m%d-%H%M%S"  # prefix of an attempt's name, in UTC: daylight saving time does not break sorting
 FORMAT = 1  # format version of everything below META; readers refuse other versions
 

@@ -18,7 +18,7 @@ from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.files import from_disk
 from hpc_hydra.records.frozen_config import Program, RunRecord, read_plans, read_program, read_runs
-from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.layout import A_SWEEP, SweepPaths
 from hpc_hydra.records.manifest import SweepState, read_manifest
 from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import registry
@@ -130,16 +130,14 @@ def _find(given: str | None, here: Path) -> Path:
                 return folder
         below = _newest(path)
         if below is None:
-            raise SweepError(
-                "this is not a sweep directory", where=given, fix="the directory that contains multirun.yaml"
-            )
+            raise SweepError("this is not a sweep directory", where=given, fix=A_SWEEP)
         return below
     newest = here if SweepPaths(here).program.exists() else _newest(here)
     if newest is None:
         raise SweepError(
             "no sweep is in or below the current directory",
             where=str(here),
-            fix="the directory that contains multirun.yaml, as an argument",
+            fix=f"{A_SWEEP}, as an argument; hpc-hydra list shows your sweeps",
         )
     return newest
 

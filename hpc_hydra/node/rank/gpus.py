@@ -72,7 +72,7 @@ def open_gpus(wanted: Sequence[str] | None) -> tuple[Sampler, str]:
             return gpus, f"{len(gpus())} GPUs"
     here = models()
     if here and notes:
-        return list, f"{here} cannot be read: {'; '.join(notes)}; pip install 'hpc-hydra[gpu]' (AMD: amdsmi of ROCm)"
+        return list, f"{here} cannot be read: {'; '.join(notes)}; pip install nvidia-ml-py (AMD: amdsmi of ROCm)"
     return list, "no GPUs"
 
 

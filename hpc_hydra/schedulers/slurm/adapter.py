@@ -126,8 +126,8 @@ class Slurm(
         start = (request.time_limit or 0) - request.warn_before
         if not request.warn_before or request.time_limit is None or start >= _EARLY:
             return ()
-        note = f"the warning may come before the run begins: {start} s after its start, up to {_EARLY} s early"
-        return (f"{note} (launch.signal_before_end, resources.time_limit)",)
+        note = f"SLURM may send the warning up to {_EARLY} s early: this run may be warned at its very start"
+        return (f"{note}; raise resources.time_limit",)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))

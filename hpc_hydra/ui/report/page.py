@@ -23,7 +23,7 @@ def plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise ConfigError(
-            "the report's plots need the package plotly", where="report", fix="pip install 'hpc-hydra[report]'"
+            "the report's plots need the package plotly", where="report", fix="pip install plotly"
         ) from None
     return str(get_plotlyjs())
 

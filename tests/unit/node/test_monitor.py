@@ -216,7 +216,7 @@ def test_gpus_that_cannot_be_read_are_reported_with_the_cure(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     monkeypatch.setattr(gpus, "models", lambda: "1 × NVIDIA H100")
     read, note = gpus.open_gpus(None)
-    assert read() == [] and "NVIDIA H100" in note and "hpc-hydra[gpu]" in note
+    assert read() == [] and "NVIDIA H100" in note and "nvidia-ml-py" in note
 
 
 def test_models_come_from_the_drivers_files(tmp_path: Path) -> None:
