@@ -188,7 +188,7 @@ class BatchQueue:
                 f"cannot find out whether the job is queued: {answer.message}",
                 where=argv[0],
                 kind="transient",
-                fix=f"look for a job with {spec.tag} in its comment",
+                fix=f"look for {spec.tag} in the queue",
             )
         return self.adapter.parse_found(answer.out, spec, script)
 

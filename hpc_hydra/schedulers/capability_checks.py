@@ -36,6 +36,10 @@ def check_capabilities(scheduler: Scheduler, request: Request) -> None:
             where="rendezvous.min_nodes",
             fix="rendezvous.min_nodes=null",
         )
+    if request.survives_node_loss and scheduler.has_queue and not isinstance(scheduler, SurvivesNodeLoss):
+        raise PlanError(
+            f"scheduler={scheduler.name} ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp"
+        )
     if request.warn_signal is not None and not isinstance(scheduler, EndWarning):
         why = "cannot send a signal before the time limit" if scheduler.has_queue else "enforces no time limit"
         raise PlanError(

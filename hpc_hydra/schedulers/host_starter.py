@@ -19,7 +19,7 @@ import re
 import secrets
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class HostStarter(ABC):
         title: name of the scheduler in messages.
         hosts_variable: variable with the hosts of a job, for messages.
         variables: names of the variables that are set on each host.
-        own_variables: regular expression of how the names of variables begin that each host has of its own.
+        own_variables: regular expression; variables whose names begin so are set by each host and are not copied.
         preamble: first lines of the script; ``$1`` is the number of the host.
     """
 
@@ -83,9 +83,13 @@ class HostStarter(ABC):
             options: the user's options of the scheduler's command.
         """
 
-    def signal(self, signum: int, pid: int, host: Host, script: str) -> None:
-        """Send a signal to the process on another host; ``pid`` is that of the command of `remote`."""
-        signal_process(pid, signum)
+    def signal(self, signum: int, hosts: Mapping[int, Host], script: str) -> None:
+        """Send a signal to the processes on other hosts, by the pids of the commands of `remote`."""
+        for pid in hosts:
+            signal_process(pid, signum)
+
+    def prepare(self, script: str, hosts: Sequence[Host]) -> None:  # noqa: B027  # nothing by default
+        """Called before the command is started on other hosts."""
 
     def relaying(self, script: str, hosts: Sequence[Host]) -> AbstractContextManager[None]:
         """While the command runs: print what other hosts write, if the command of `remote` does not."""
@@ -108,22 +112,26 @@ class HostStarter(ABC):
         part = _part(job, options)
         signals = Signals()
         with self._script(part, options, command) as script:
+            chosen = [Host(name, number, name == job.hosts[0]) for number, name in enumerate(part.hosts)]
+            chosen = [host for host in chosen if host.number >= options.further]
+            others = [host for host in chosen if not host.is_first]
+            self.prepare(script, others)
             hosts: dict[int, Host] = {}
-            for host in (Host(name, number, name == job.hosts[0]) for number, name in enumerate(part.hosts)):
-                if host.number < options.further:
-                    continue
+            for host in chosen:
                 local = ["bash", script, str(host.number)]
                 words = local if host.is_first else self.remote(host.name, script, host.number, options.remote)
                 hosts[start_program(words, signals, prepare=no_input)] = host
 
-            def send(pid: int, signum: int) -> None:
-                if hosts[pid].is_first:
-                    signal_process(pid, signum)
-                else:
-                    self.signal(signum, pid, hosts[pid], script)
+            def send(signum: int, pids: Collection[int]) -> None:
+                remote = {pid: hosts[pid] for pid in pids if not hosts[pid].is_first}
+                for pid in pids:
+                    if pid not in remote:
+                        signal_process(pid, signum)
+                if remote:
+                    self.signal(signum, remote, script)
 
-            with self.relaying(script, [host for host in hosts.values() if not host.is_first]):
-                return _wait(hosts, Children(hosts, signals, send), failures())
+            with self.relaying(script, others):
+                return _wait(hosts, _Starters(hosts, signals, send), failures())
 
     def _parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         parser = argparse.ArgumentParser(prog=f"python -m hpc_hydra.node {self.command}", allow_abbrev=False)
@@ -193,6 +201,17 @@ class HostStarter(ABC):
         node = f"export {self.variables.node}=$1"
         lines += [node, f"cd -- {quote(cwd)} || exit 1", f"exec {shell_command(command)}", ""]
         return "\n".join(lines)
+
+
+class _Starters(Children):
+    """The processes that started the command on each host; signalled all at once."""
+
+    def __init__(self, pids: Iterable[int], signals: Signals, send_all: Callable[[int, Collection[int]], None]) -> None:
+        super().__init__(pids, signals)
+        self._send_all = send_all
+
+    def signal(self, signum: int) -> None:
+        self._send_all(signum, sorted(self.running))
 
 
 def slices_of(options: argparse.Namespace) -> list[str]:

@@ -177,6 +177,26 @@ def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, wait: bool = 
     return "\n".join([*lines, ""])
 
 
+def takes_over(spec: JobSpec, predecessor: str, own: str, *then: str) -> list[str]:
+    """Return lines that end a successor unless the records name it as the next job, as `manifest.took_over` does.
+
+    Args:
+        predecessor: bash variable with the id of the job before; unset or empty in a job that is no successor.
+        own: bash variable with the id of this job.
+        then: further lines for a successor.
+    """
+    old, new = f"${predecessor}", f"${own}"
+    return [
+        f'if [ -n "${{{predecessor}-}}" ]; then  # successor of that job, unless the records say that it has none',
+        f'  next={quote(f"{spec.log}/{spec.key}.")}{old}.next mine="$next.{new}"',
+        f"""  printf '{{"job": "%s", "id": "%s", "next": "%s"}}\\n' {quote(spec.key)} "{old}" "{new}" >"$mine\"""",
+        '  ln "$mine" "$next" 2>/dev/null; rm -f "$mine"  # the first to create the link decides',
+        f'  [ ! -e "$next" ] || grep -qF "\\"next\\": \\"{new}\\"" "$next" || exit 0',
+        *(f"  {line}" for line in then),
+        "fi",
+    ]
+
+
 def interactive_script(spec: JobSpec) -> str:
     """Return the script of an interactive shell with the directory, setup lines and environment of the ranks."""
     lines = [*_prologue(spec, SchedulerLines("", ""), (f"an interactive shell of {spec.plan.system}",))]

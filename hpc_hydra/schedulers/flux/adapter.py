@@ -38,7 +38,7 @@ from hpc_hydra.schedulers.flux.options import BATCH_ONLY, FluxOptions, directive
 from hpc_hydra.schedulers.flux.output import STATES, FluxOutput, name_of
 from hpc_hydra.schedulers.flux.ranks import HOSTS
 from hpc_hydra.schedulers.hostlist import ranges
-from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script, takes_over
 from hpc_hydra.schedulers.options import Option, one_line
 
 __all__ = ["STATES", "Flux"]
@@ -48,14 +48,6 @@ _JOB, _STEP = "${FLUX_ENCLOSING_ID:-${FLUX_JOB_ID:-by-hand}}", "hpc_hydra-run-"
 _WARNED = "trap : HUP TERM ALRM USR1 USR2  # Flux signals the ranks too: wait for them"
 _NESTED = (("setopt", "per-resource.type=node"), ("setopt", "mpi=none"), ("setopt", "exit-timeout=none"))
 _BULK = 1000  # runs submitted by one command
-# Like `manifest.took_over`: the first to create the link decides.
-_TAKES_OVER = """\
-if [ -n "${{3-}}" ]; then  # successor of that job, unless the records say that it has none
-  next={prefix}$3.next mine="$next.$FLUX_ENCLOSING_ID"
-  printf '{{"job": "%s", "id": "%s", "next": "%s"}}\\n' {job} "$3" "$FLUX_ENCLOSING_ID" >"$mine"
-  ln "$mine" "$next" 2>/dev/null; rm -f "$mine"
-  [ ! -e "$next" ] || grep -qF "\\"next\\": \\"$FLUX_ENCLOSING_ID\\"" "$next" || exit 0
-fi"""
 # Variables of the process that submitted the job, or of a surrounding job of another scheduler.
 _LEFTOVER = "FLUX_JOB_CC ${!SLURM_@} ${!PALS_@} ${!PMI_@} PMIX_RANK PMIX_NAMESPACE ${!PMIX_SERVER_@}"
 
@@ -110,7 +102,7 @@ class Flux(
         if request.max_requeues and not spec.attached:
             name, run = quote(f"{request.job_name}."), f"${{1:-{spec.runs[0]}}}" if spec.packs else f"${envvars.RUN}"
             before += [f'export {_AGAIN}="${{2:-0}}"', f"export {_NAME}={name}{run}.{spec.tag}"]
-            before += _TAKES_OVER.format(prefix=quote(f"{spec.log}/{spec.key}."), job=quote(spec.key)).splitlines()
+            before += takes_over(spec, "3", "FLUX_ENCLOSING_ID")
         own = SchedulerLines(
             self.name,
             _JOB,

@@ -117,10 +117,6 @@ class FluxOptions(Scheduler):
     options = TABLE
 
     def check(self, request: Request) -> None:
-        if request.survives_node_loss:
-            raise PlanError(
-                "Flux ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp, or scheduler=slurm"
-            )
         if request.mem_per_node and not request.exclusive:
             raise PlanError(
                 "Flux does not support an amount of memory",

@@ -50,10 +50,6 @@ class LsfOptions(Scheduler):
         self.directives(request)
         self.launch_command(request)
         array(request, 1)
-        if request.survives_node_loss:
-            raise PlanError(
-                "LSF ends a job whose host is lost", where="rendezvous.name", fix="rendezvous=tcp, or scheduler=slurm"
-            )
 
     def directives(self, request: Request) -> list[Option]:
         """Options of bsub: the request's, then the user's, which replace ours of the same name."""

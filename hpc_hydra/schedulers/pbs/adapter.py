@@ -38,7 +38,15 @@ from hpc_hydra.schedulers.capabilities import (
     TaskVariables,
 )
 from hpc_hydra.schedulers.capability_checks import check_surrounding
-from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
+from hpc_hydra.schedulers.job_script import (
+    SchedulerLines,
+    export,
+    job_script,
+    pack_script,
+    quote,
+    step_script,
+    takes_over,
+)
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.pbs import nodes, output, ranks
 from hpc_hydra.schedulers.pbs import options as options_of
@@ -56,16 +64,8 @@ _LIST = (
     'last=$(printf "%s\\n" $last | tail -n 20); show "$found" ""; show "$last" -x'
 )
 _FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
-# Like `manifest.took_over`: the first to create the link decides. PBS knows no dependency on an element of an array.
-_TAKES_OVER = """\
-if [ -n "${{hpc_hydra_of-}}" ]; then  # successor of that job, unless the records say that it has none
-  next={prefix}$hpc_hydra_of.next mine="$next.$PBS_JOBID"
-  printf '{{"job": "%s", "id": "%s", "next": "%s"}}\\n' {job} "$hpc_hydra_of" "$PBS_JOBID" >"$mine"
-  ln "$mine" "$next" 2>/dev/null; rm -f "$mine"
-  [ ! -e "$next" ] || grep -qF "\\"next\\": \\"$PBS_JOBID\\"" "$next" || exit 0
-  while qstat -f "$hpc_hydra_of" 2>/dev/null | grep -q 'job_state = [RE]'; do sleep 1; done
-fi"""
-_WORDS = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+# PBS knows no dependency on an element of an array.
+_AFTER = """while qstat -f "$hpc_hydra_of" 2>/dev/null | grep -q 'job_state = [RE]'; do sleep 1; done"""
 
 
 class Pbs(
@@ -98,7 +98,7 @@ class Pbs(
     command_env: ClassVar[Mapping[str, str]] = {
         "TMPDIR": "/tmp"
     }  # qsub fails if it names the directory of an ended job
-    packs_by_launch_args = True  # they show which options of both commands are not for qsub
+    packs_by_launch_args = True  # an option given for both commands goes to qsub unless it is among launch_args
 
     def answer_command(self) -> Sequence[str]:
         return ("qstat", "-B")
@@ -123,13 +123,6 @@ class Pbs(
         options_of.check_binding(request)
         if request.array_parallelism is not None and request.array_parallelism < 1:
             raise PlanError(f"{request.array_parallelism} jobs at a time", where="scheduler.array_parallelism", fix="1")
-        if request.survives_node_loss:
-            raise PlanError(
-                "PBS has no replicas of a job's ranks",
-                where="rendezvous.name",
-                fix="rendezvous=tcp, or scheduler=slurm",
-            )
-
         if request.warning is not None and request.time_limit is None:
             raise PlanError(
                 "the warning is timed by the job, and PBS does not tell it its time limit",
@@ -189,7 +182,7 @@ class Pbs(
             again = shlex.join(options_of.words(option for option in self._options(spec) if option[0] not in "JNv"))
             before += [f'export {_AGAIN}="${{hpc_hydra_count:-0}}" {_NAME}={name}${envvars.RUN}.{spec.tag}']
             before += [f"export {_OPTIONS}={quote(again)}"]
-            before += _TAKES_OVER.format(prefix=quote(f"{spec.log}/{spec.key}."), job=quote(spec.key)).splitlines()
+            before += takes_over(spec, "hpc_hydra_of", "PBS_JOBID", _AFTER)
         own = SchedulerLines(
             self.name,
             "${PBS_JOBID:-by-hand}",
@@ -364,7 +357,7 @@ class Pbs(
         if output.status_of(fields).state.is_finished:
             return None
         held = ranks.allocation(env)
-        counts = {host: (cpus, gpus) for host, cpus, gpus in output.node_counts(fields)}
+        counts = {host.partition(".")[0]: (cpus, gpus) for host, cpus, gpus in output.node_counts(fields)}
         if held is None or not counts.keys() >= {host.partition(".")[0] for host in held.hosts}:
             return held
         has = [counts[host.partition(".")[0]] for host in held.hosts]
@@ -380,10 +373,7 @@ class Pbs(
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """A batch job whose output is shown as it comes; within an allocation the script runs here."""
-        request = task_request(spec.plan)
-        surrounding = ranks.allocation(env)
-        if surrounding is not None:
-            check_surrounding(request, surrounding.job_id, len(surrounding.hosts))
+        if self._is_inside(task_request(spec.plan), env):
             return ["bash", str(script)]
         follow = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached"]
         return [
@@ -397,11 +387,20 @@ class Pbs(
             str(script),
         ]
 
+    @staticmethod
+    def _is_inside(request: Request, env: Mapping[str, str]) -> bool:
+        """Whether ``env`` is that of a job. Raises `PlanError` if its nodes are too few."""
+        surrounding = ranks.allocation(env)
+        if surrounding is not None:
+            check_surrounding(request, surrounding.job_id, len(surrounding.hosts))
+        return surrounding is not None
+
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """``qsub -I`` gives the first host's terminal to a command; qsub(1B)."""
-        if env.get("PBS_JOBID"):
+        request = task_request(spec.plan)
+        if self._is_inside(request, env):
             return ["bash", str(script)]
-        words = options_of.words(self.directives(task_request(spec.plan)))
+        words = options_of.words(self.directives(request))
         return ["qsub", "-I", *words, "--", "/bin/bash", str(script)]
 
     def batch_command(

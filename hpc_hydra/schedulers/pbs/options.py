@@ -90,17 +90,10 @@ _OF_CHUNKS = frozenset({  # host-level resources; others of a site go to schedul
     "system", "model", "arch", "ompthreads", "accelerator", "accelerator_model", "gpu_model", "gpu_type", "cpu_type",
     "naccelerators", "nmics", "vntype", "aoe", "eoe", "bigmem", "cpu_model",
 })  # fmt: skip
-_MPIEXEC = {  # option with one value → its long form
-    "pals": {
-        "n": "n", "np": "n", "ppn": "ppn", "depth": "depth", "cpu-bind": "cpu-bind", "gpu-bind": "gpu-bind",
-        "mem-bind": "mem-bind", "env": "env", "envlist": "envlist", "line-buffer": "line-buffer", "label": "label",
-        "no-vni": "no-vni", "no-transfer": "no-transfer", "verbose": "verbose", "pmi": "pmi", "no-abort": "no-abort",
-        "rlimits": "rlimits", "network": "network", "soft": "soft", "exclusive": "exclusive", "overlap": "overlap",
-    },
-    "mpich": {},
-    "openmpi": {},
-    "none": {},
-}  # fmt: skip
+_OF_PALS = frozenset({  # long options of its mpiexec
+    "n", "np", "ppn", "depth", "cpu-bind", "gpu-bind", "mem-bind", "env", "envlist", "line-buffer", "label", "no-vni",
+    "no-transfer", "verbose", "pmi", "no-abort", "rlimits", "network", "soft", "exclusive", "overlap",
+})  # fmt: skip
 _OF_LAUNCHERS = {  # other spellings of sizes, which are refused
     "n": "resources.nodes and resources.procs_per_node",
     "np": "resources.nodes and resources.procs_per_node",
@@ -316,7 +309,7 @@ def _launch_args(request: Request) -> list[Option]:
     kind, both, found = launcher(request), set(request.submit_args), []
     for name, value in request.launch_args:
         bare = name.strip().lstrip("-")
-        is_known = bare in _MPIEXEC[kind]
+        is_known = kind == "pals" and bare in _OF_PALS
         if (name, value) in both and not is_known:
             continue  # qsub's
         where = f"scheduler.launch_extra.{name}"
@@ -328,7 +321,7 @@ def _launch_args(request: Request) -> list[Option]:
             raise PlanError(f"{bare} cannot be set", where=where, fix=_OF_LAUNCHERS[bare])
         if not re.fullmatch(r"[A-Za-z][\w-]*", bare, re.ASCII):
             raise PlanError(f"{name!r} is no option of mpiexec", where=where)
-        found.append((_MPIEXEC[kind].get(bare, bare), None if value is None else one_line(value, where)))
+        found.append((bare, None if value is None else one_line(value, where)))
     return found
 
 

@@ -129,7 +129,11 @@ def status_of(fields: Mapping[str, Any]) -> JobStatus:
             return JobStatus(state, native, start=_time(fields.get("stime")))
         never = "Can Never Run" in comment or "too many failed attempts" in comment
         return JobStatus(
-            state, native, reason=_pending(fields, comment), start=_time(fields.get("estimated")), never=never
+            state,
+            native,
+            reason=_pending(fields, comment),
+            start=_time(fields.get("estimated.start_time", fields.get("estimated"))),
+            never=never,
         )
     if native not in ("F", "X"):
         return JobStatus(State.UNKNOWN, native)

@@ -1,7 +1,7 @@
 """Starts the ranks on every host of a PBS job, from its first one, by pbs_tmrsh on the others (`host_starter`).
 
-What pbs_tmrsh starts belongs to the job: it is accounted and ends with it, unlike what ssh starts. But pbs_tmrsh hands
-on neither variables nor signals, so that a signal is sent by another one. Tried on OpenPBS 23.06.
+What pbs_tmrsh starts belongs to the job: it is accounted and ends with it, unlike what ssh starts. But pbs_tmrsh passes
+on neither variables nor signals: each signal is sent by a further pbs_tmrsh. Tried on OpenPBS 23.06.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -21,8 +22,9 @@ from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.host_starter import Host, HostStarter
 from hpc_hydra.schedulers.pbs import follow, ranks
 
-_PATIENCE = 20.0  # seconds for sending a signal
+_PATIENCE = 20.0  # seconds for sending a signal to all hosts
 _POLL = 0.2  # seconds between two looks at the output of other hosts
+_AT_END = (0.0, 0.2, 1.0, 3.0)  # seconds before each try to read the last output
 
 
 class Tmrsh(HostStarter):
@@ -44,28 +46,42 @@ class Tmrsh(HostStarter):
     def remote(self, host: str, script: str, number: int, options: Sequence[str]) -> list[str]:
         return [program("pbs_tmrsh"), host, "/bin/bash", script, str(number), "out"]
 
-    def signal(self, signum: int, pid: int, host: Host, script: str) -> None:
-        name = signal.Signals(signum).name.removeprefix("SIG")
-        words = [*self.remote(host.name, script, host.number, ())[:-1], name]
-        quiet = subprocess.DEVNULL
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the host does not answer
-            subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_PATIENCE, check=False)
+    def signal(self, signum: int, hosts: Mapping[int, Host], script: str) -> None:
+        name, quiet = signal.Signals(signum).name.removeprefix("SIG"), subprocess.DEVNULL
+        commands = [[*self.remote(host.name, script, host.number, ())[:-1], name] for host in hosts.values()]
+        senders = [subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet) for words in commands]
+        end = time.monotonic() + _PATIENCE
+        for sender in senders:
+            try:
+                sender.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:  # the host does not answer
+                sender.kill()
+                sender.wait()
         if signum == signal.SIGKILL:
-            super().signal(signum, pid, host, script)
+            super().signal(signum, hosts, script)
+
+    def prepare(self, script: str, hosts: Sequence[Host]) -> None:
+        for host in hosts:
+            os.close(os.open(_output(script, host), os.O_WRONLY | os.O_CREAT, 0o600))
 
     @contextlib.contextmanager
     def relaying(self, script: str, hosts: Sequence[Host]) -> Iterator[None]:
         """PBS puts the output of tasks on other hosts into the job's own output file, which we do not use."""
         ended = threading.Event()
-        files = {f"{script}.{host.number}.out": 0 for host in hosts}
+        files = {_output(script, host): 0 for host in hosts}
 
         def copy() -> None:
-            while True:
-                is_last = ended.wait(_POLL)
-                for path, place in files.items():
-                    files[path] = follow.copy(path, place)
-                if is_last:
+            while not ended.wait(_POLL):
+                look()
+            for pause in _AT_END:
+                time.sleep(pause)
+                look()
+                if all(follow.is_complete(path, place) for path, place in files.items()):
                     return
+
+        def look() -> None:
+            for path, place in files.items():
+                files[path] = follow.copy(path, place)
 
         thread = threading.Thread(target=copy, name="hpc_hydra relays output")
         thread.start()
@@ -74,6 +90,10 @@ class Tmrsh(HostStarter):
         finally:
             ended.set()
             thread.join()
+
+
+def _output(script: str, host: Host) -> str:
+    return f"{script}.{host.number}.out"
 
 
 @lru_cache

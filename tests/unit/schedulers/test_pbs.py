@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def test_a_request_becomes_directives(fields: dict[str, Any], expected: list[str
         ({"time_limit": 0}, "resources.time_limit"),
         ({"warning": "USR1@60"}, "resources.time_limit"),
         ({"array_parallelism": 0}, "scheduler.array_parallelism"),
+        ({"survives_node_loss": True}, "rendezvous.name"),
     ],
 )
 def test_what_pbs_cannot_do_is_refused_by_its_key(fields: dict[str, Any], where: str) -> None:
@@ -246,6 +248,32 @@ def test_no_rank_and_wrong_ranks(nodefile: dict[str, str]) -> None:
 def test_what_a_job_has_of_its_hosts() -> None:
     fields = {"exec_host": "n1/0*4+n2/1*4", "exec_vnode": "(n1:ncpus=4:ngpus=2)+(n2[0]:ncpus=2+n2[1]:ncpus=2:ngpus=1)"}
     assert output.node_counts(fields) == [("n1", 4, 2), ("n2", 4, 1)]
+
+
+@pytest.mark.parametrize("domain", ["", ".example.org"])
+@pytest.mark.parametrize("listed", ["", ".example.org"])
+def test_an_allocation_has_the_cpus_of_each_host_whatever_form_its_name_has(
+    tmp_path: Path, domain: str, listed: str
+) -> None:
+    (tmp_path / "nodes").write_text(f"n1{domain}\nn2{domain}\n")
+    env = {"PBS_JOBID": "7.srv", "PBS_NODEFILE": str(tmp_path / "nodes"), "NCPUS": "4"}
+    text = f"Job Id: 7.srv\n    job_state = R\n    exec_host = n1{listed}/0*4+n2{listed}/0*2\n"
+    found = PBS.parse_allocation(text + "    exec_vnode = (n1:ncpus=4)+(n2:ncpus=2)\n", env)  # type: ignore[attr-defined]
+    assert (found.slots, found.gpus) == ((4, 2), (0, 0))
+
+
+def test_a_shell_or_attached_run_that_is_larger_than_the_job_around_it_is_refused(nodefile: dict[str, str]) -> None:
+    for command in (PBS.attach_command, PBS.shell_command):  # type: ignore[attr-defined]
+        assert command(Path("s.sh"), spec(asked(nodes=2)), nodefile) == ["bash", "s.sh"]
+        with pytest.raises(PlanError, match="surrounding"):
+            command(Path("s.sh"), spec(asked(nodes=3)), nodefile)
+
+
+def test_the_estimated_start_is_read_from_both_forms() -> None:
+    at = "Sat Nov 28 21:20:20 2026"
+    lines = output.parse((), f"Job Id: 1.srv\n    job_state = Q\n    estimated.start_time = {at}\n")
+    listed = json.dumps({"Jobs": {"1.srv": {"job_state": "Q", "estimated": {"start_time": at}}}})
+    assert lines["1.srv"].start == output.parse(("json",), listed)["1.srv"].start is not None
 
 
 def test_facts_of_nodes() -> None:
