@@ -153,7 +153,9 @@ def test_csv_has_metrics_where_nothing_was_returned_and_details(
 def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan("test", Request("slurm", 1, 1))
     seen = [RunView(Run(n, (f"x=[{n}]", "y=1e-3", "z=a"), plan, tmp_path, 0), "running") for n in (1, 2)]
-    monkeypatch.setattr(Sweep, "_views", lambda self: seen)
+    monkeypatch.setattr("hpc_hydra.sweep.status.look", lambda sweep: seen)
+    monkeypatch.setattr("hpc_hydra.sweep.recover.recover", lambda sweep: None)
+    monkeypatch.setattr("hpc_hydra.sweep.store.open_sweep", lambda path: None)
     monkeypatch.setattr("hpc_hydra.sweep.store.find_sweep", lambda path: tmp_path)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(HpcHydraError, match="pip install pandas"):

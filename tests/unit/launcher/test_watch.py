@@ -184,21 +184,17 @@ def test_a_change_makes_queries_more_frequent(bench: Bench) -> None:
     assert bench.watcher.interval < SLOWEST / 2
 
 
-def test_while_nobody_answers_some_of_many_runs_are_looked_at_in_each_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_nobody_answers_some_of_many_runs_are_looked_at_in_each_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path, count=1000)
     bench.say(RUNNING)
     bench.step()
     bench.submitter.silent = "socket timed out"
     bench.step()
-    looked: list[int] = []
-    monkeypatch.setattr(bench.watcher, "_read_outcome", lambda watched, now: looked.append(watched.run.num))
-    bench.step()
-    assert len(looked) == 100
-    for _ in range(9):
-        bench.step()
-    assert set(looked) == set(range(1000))
+    for run in bench.runs:
+        finish(run)
+    ended = [bench.step() for _ in range(10)]
+    assert [len(words) for words in ended] == [100] * 10
+    assert {word for words in ended for word in words} == {f"{num} completed" for num in range(1000)}
 
 
 def test_why_a_job_was_stopped_is_the_schedulers_to_say(bench: Bench) -> None:

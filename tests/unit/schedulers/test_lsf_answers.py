@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import datetime
 
@@ -9,7 +10,6 @@ import pytest
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import JobStatus, State
-from hpc_hydra.schedulers.lsf import output
 from hpc_hydra.schedulers.lsf.adapter import Lsf
 from tests.unit.schedulers.specs import request, spec
 
@@ -196,10 +196,14 @@ def test_the_size_of_arrays(text: str, size: int) -> None:
 
 
 def test_a_start_without_a_year_is_the_nearest() -> None:
+    def start(written: str) -> float | None:
+        record = {"JOBID": "7", "JOBINDEX": "0", "STAT": "RUN", "START_TIME": written}
+        return LSF.parse_status(JSON, json.dumps({"RECORDS": [record]}))["7"].start
+
     for ahead in (-86400 * 40, 0, 86400 * 40):
         then = datetime.fromtimestamp(time.time() + ahead).replace(second=0, microsecond=0)
-        assert output._time(f"{then:%b %d %H:%M} L") == then.timestamp()
-    assert output._time("-") is None
+        assert start(f"{then:%b %d %H:%M} L") == then.timestamp()
+    assert start("-") is None
 
 
 @pytest.mark.parametrize(
