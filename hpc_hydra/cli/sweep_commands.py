@@ -53,8 +53,10 @@ def status(argv: Sequence[str]) -> int:
 
 def _head(sweep: SweepRecords) -> str:
     """Return the heading of the table of runs."""
-    detached = f"\nits launcher left: {sweep.state.left}" if sweep.state.left else ""
-    return f"sweep: {sweep.root}{detached}"
+    left = sweep.state.left
+    if left:
+        left = "\ndetached by Ctrl-C" if left == "SIGINT to the launcher" else f"\nits launcher left: {left}"
+    return f"sweep: {sweep.root}{left or ''}"
 
 
 def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> None:
@@ -303,11 +305,10 @@ def results(argv: Sequence[str]) -> int:
         print(sweep_tables.as_json(sweep_tables.results_data(views)))
         return 0
     logged = [view.final_metrics() for view in views]
-    columns, rows = sweep_tables.results(views, logged, details=options.csv)
     if options.csv:
-        print(sweep_tables.as_csv(columns, rows), end="")
+        print(sweep_tables.as_csv(*sweep_tables.results(views, logged, details=True)), end="")
     else:
-        sweep_tables.draw(sweep_tables.as_table(columns, rows))
+        sweep_tables.draw(sweep_tables.results_text(views, logged))
     from hpc_hydra.ui.progress import complain
 
     for note in sweep_tables.notes_on_good_ends(views):

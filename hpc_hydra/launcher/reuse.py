@@ -63,7 +63,7 @@ def release() -> None:
 def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
     """Prepare the directory for a new sweep. Raises `SweepError`, without changes, if an old one is active."""
     paths = SweepPaths(root)
-    _check_writable(root)
+    _check_writable(root, "hydra.run.dir" if [run.dir for run in runs] == [root] else "hydra.sweep.dir")
     _lock(root)
     if paths.manifest.exists():
         _refuse_active(root, submitter)
@@ -95,7 +95,7 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
     )
 
 
-def _check_writable(root: Path) -> None:
+def _check_writable(root: Path, key: str) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / ".hpc_hydra.probe"
@@ -105,7 +105,7 @@ def _check_writable(root: Path) -> None:
         raise SweepError(
             f"the sweep directory cannot be written: {error.strerror}",
             where=str(root),
-            fix="hydra.sweep.dir=PATH in a file system that login and compute nodes share",
+            fix=f"{key}=PATH in a file system that login and compute nodes share",
         ) from error
 
 

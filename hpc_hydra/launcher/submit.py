@@ -29,8 +29,8 @@ from hpc_hydra.sweep.status import canceller
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
-from hpc_hydra.ui.progress import Reporter, complain, log_hint, rows_of, say, shown_ids
-from hpc_hydra.ui.run_table import common_overrides, numbers, plural, printable
+from hpc_hydra.ui.progress import Reporter, complain, interruption, log_hint, rows_of, say, shown_ids, submission
+from hpc_hydra.ui.run_table import common_overrides, numbers, printable
 
 NO_ROOM = 120.0  # seconds of retries at a submit limit while no job of ours can free a place in the queue
 RETRY = (1.0, 30.0)  # initial and maximum seconds between retries at a submit limit
@@ -90,7 +90,6 @@ class Session:
         """
         with self._interrupts:
             try:
-                say(log_hint(self.root))
                 self._submit_all()
                 if self._refusals and not self._watched:
                     raise self._nothing_submitted()
@@ -221,13 +220,15 @@ class Session:
 
     def _submitted(self, job: Job, group: Group, scheduler: str) -> None:
         self.manifest.submitted(job)
+        if not self._ids:
+            say(log_hint(self.root))
         base = job.key.partition(".")[0]
         for key in filter(None, (base, self._parts.get(base))):
             self._ids.setdefault(key, []).append(tuple(dict.fromkeys(map(queue_id, job.ids))))
         self._submitting = None
         wanted = set(job.runs)
         new = self.watchers[scheduler].add(job.key, [r for r in group.runs if r.num in wanted], job.ids)
-        say(f"{job.key}: {plural(len(new), 'run')} submitted to {scheduler}, {shown_ids(new)}")
+        say(f"{job.key}: {submission(job, group.plan)} submitted to {scheduler}, {shown_ids(new)}")
         self._report_refusals()
 
     def _refuse(self, waiting: _QueuedJob, error: SubmitError) -> None:
@@ -327,8 +328,7 @@ class Session:
         received = self._interrupts.received
         assert received is not None
         self.reporter.stop()
-        active = self._active
-        complain(f"{received.name}: {plural(len(active), 'run')} in the queue: {shown_ids(active)}")
+        complain(interruption(received.name, self._active))
         for waiting in self._queue:
             complain(f"not submitted: {waiting.spec.key} ({numbers(waiting.group.runs)})")
         choice = "detach" if received is SIGHUP else self.launch.on_interrupt

@@ -335,8 +335,9 @@ def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> 
         return None, (f"{merged.own_memory} replaces {queue.key}.mem_per_node={queue.profile.mem_per_node}",)
     has = mebibytes(settings.system.mem_per_node, "system.mem_per_node")
     if asked and has and asked > has:
+        whose = f"queue {queue.name}" if queue.name else settings.system.name
         raise PlanError(
-            f"{size_text(asked)} is more than the {size_text(has)} of a node of {settings.system.name}",
+            f"{size_text(asked)} is more than the {size_text(has)} of a node of {whose}",
             where="resources.mem_per_node",
             fix=f"resources.mem_per_node={size_text(has)} or less, or 0 for the whole node",
         )

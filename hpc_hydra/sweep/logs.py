@@ -22,6 +22,8 @@ from hpc_hydra.sweep.watch import log_of
 
 _BLOCK = 1 << 16
 _RANK = re.compile(r"rank_(\d+)\.log")
+_NOISE = re.compile(r"\[c10d\] The hostname of the client socket cannot be retrieved")  # torch's, without reverse DNS
+_NOISY = 20  # lines of noise that are skipped, at most
 _ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")  # ECMA-48: CSI, OSC, others
 
 
@@ -149,8 +151,8 @@ class RecentOutput:
             return ()
         version = info.st_mtime_ns, info.st_size, count
         if self._read.get(log, (None,))[0] != version:
-            lines = tuple(_ESCAPE.sub("", line) for line in last_lines(log, count))
-            self._read[log] = version, lines
+            lines = tuple(_ESCAPE.sub("", line) for line in last_lines(log, count + _NOISY))
+            self._read[log] = version, tuple(line for line in lines if not _NOISE.search(line))[-count:]
         return self._read[log][1]
 
 

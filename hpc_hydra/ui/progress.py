@@ -20,13 +20,14 @@ from hpc_hydra.records import ending
 from hpc_hydra.records.types import queue_id
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import run_table, streams
-from hpc_hydra.ui.run_table import Row, printable, shown_overrides
+from hpc_hydra.ui.run_table import Row, plural, printable, shown_overrides
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn
 
+    from hpc_hydra.planning.types import Plan
     from hpc_hydra.records.batching import Run
-    from hpc_hydra.records.types import Outcome
+    from hpc_hydra.records.types import Job, Outcome
     from hpc_hydra.sweep.logs import RecentOutput
     from hpc_hydra.sweep.watch import Watched
 
@@ -273,6 +274,31 @@ def shown_ids(watched: Sequence[Watched]) -> str:
     if sum(map(len, by_job.values())) <= MANY:
         return " ".join(id_ for ids in by_job.values() for id_ in ids) or "(none)"
     return " ".join(f"{ids[0]} … {ids[-1]}" if len(ids) > 1 else ids[0] for ids in by_job.values())
+
+
+def submission(job: Job, plan: Plan) -> str:
+    """Return what a job consists of: ``4 runs (1 node × 4 ranks, 4 GPUs each)``.
+
+    Args:
+        plan: of the job; of its allocations if runs are packed.
+    """
+    request, count = plan.request, plural(len(job.runs), "run")
+    size = f"{plural(request.nodes, 'node')} × {plural(request.procs_per_node, 'rank')}"
+    own = request.procs_per_node * request.gpus_per_proc
+    if gpus := request.nodes * (own if request.shared_gpus is None else request.shared_gpus):
+        size += f", {plural(gpus, 'GPU')}"
+    jobs = len(set(map(queue_id, job.ids))) if job.packs else len(job.runs)
+    packed = f" in {plural(jobs, 'allocation')}" if job.packs else ""
+    return f"{count}{packed} ({size}{' each' * (jobs > 1)})"
+
+
+def interruption(signal_name: str, active: Sequence[Watched]) -> str:
+    """Return what a launcher was interrupted at: ``Interrupted: 1 run is running: 982``, on a line below ``^C``."""
+    name = "\nInterrupted" if signal_name == "SIGINT" else signal_name
+    words = {watched.word for watched in active}
+    state = words.pop() if len(words) == 1 else "pending or running"
+    counted = f"{name}: {plural(len(active), 'run')} {'is' if len(active) == 1 else 'are'} {state}"
+    return f"{counted}: {shown_ids(active)}" if active else counted
 
 
 def log_hint(sweep: Path) -> str:

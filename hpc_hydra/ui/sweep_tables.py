@@ -146,6 +146,22 @@ def results(
     return columns, rows
 
 
+def results_text(views: Sequence[RunView], logged: Sequence[Mapping[str, float]], width: int | None = None) -> str:
+    """Return the table of `hpc-hydra results`; the overrides of a single run are above it.
+
+    Args:
+        width: columns; by default those of the terminal, or unlimited.
+    """
+    width = streams.width() if width is None else width
+    columns, rows = results(views, logged)
+    if len(views) != 1:
+        return as_table(columns, rows, width)
+    first = 1 + len(params(views)[0])
+    line = run_table.heading([views[0].run])[1]
+    table = as_table([columns[0], *columns[first:]], [[row[0], *row[first:]] for row in rows], width)
+    return "\n".join([*(run_table.wrapped(line, width) if line else ()), table])
+
+
 def params(views: Sequence[RunView]) -> list[dict[str, Any]]:
     """Return the overrides in which the runs differ, by key, typed as Hydra does; for a single run, all."""
     common = common_overrides([view.run for view in views])
@@ -240,7 +256,7 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int |
 
 
 def _shown(cell: Any) -> str:
-    return "" if cell is None else printable(str(cell))
+    return "" if cell is None else printable(f"{cell:.6g}" if isinstance(cell, float) else str(cell))
 
 
 def _spaced(row: Sequence[str], widths: Sequence[int]) -> str:

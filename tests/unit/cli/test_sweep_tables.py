@@ -16,9 +16,10 @@ from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.metrics import MetricLog
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.sweep.status import RunView, concluded
 from hpc_hydra.ui import sweep_tables
+from hpc_hydra.ui.progress import submission
 from hpc_hydra.ui.summary_table import summary
 
 
@@ -174,3 +175,28 @@ def test_attempts_are_counted_over_requeues_and_submissions(tmp_path: Path) -> N
     assert concluded(view, Outcome(0, "completed", 0, "20260101-040000-7")).attempt == 5
     never_started = concluded(replace(view, tries=6), Outcome(0, "cancelled", 1))
     assert never_started.attempt == 6
+
+
+def test_a_single_run_has_its_overrides_above_its_values_which_are_rounded() -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    done = Outcome(0, "completed", 0, "t", result={"loss": 0.123456789}, result_kind="json")
+    view = concluded(RunView(Run(0, ("resources.nodes=1", "x=2"), plan, Path("0"), 0), "unknown", tries=1), done)
+    assert sweep_tables.results_text([view], [{}]).splitlines() == [
+        "overrides: resources.nodes=1 x=2", "run  state      loss", "0    completed  0.123457",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "runs", "packs", "ids", "shown"),
+    [
+        (Request("slurm", 1, 4, 1), 1, (), ("956",), "1 run (1 node × 4 ranks, 4 GPUs)"),
+        (Request("slurm", 2, 1), 3, (), ("7_0", "7_1", "7_2"), "3 runs (2 nodes × 1 rank each)"),
+        (Request("slurm", 1, 4, shared_gpus=1), 2, (2,), ("7+0", "7+1"),
+         "2 runs in 1 allocation (1 node × 4 ranks, 1 GPU)"),
+    ],
+)  # fmt: skip
+def test_a_submission_tells_its_size(
+    request_: Request, runs: int, packs: tuple[int, ...], ids: tuple[str, ...], shown: str
+) -> None:
+    job = Job(key="job0", plan="p", runs=tuple(range(runs)), ids=ids, packs=packs)
+    assert submission(job, Plan("test", request_)) == shown
