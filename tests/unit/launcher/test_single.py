@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from hpc_hydra.cli.main import main
+from hpc_hydra.records.layout import SweepPaths
 from tests.awaiting import await_true
 
 from .conftest import ROOT, App
@@ -157,6 +158,22 @@ def test_a_signal_cancels_the_run(program: App) -> None:
         process.communicate(timeout=60)
     assert process.returncode == 130
     assert json.loads((program.folder / "out" / "outcome.json").read_text())["status"] == "cancelled"
+
+
+def test_a_launcher_that_leaves_at_once_withdraws_its_input(program: App) -> None:
+    log, offered = program.folder / "shown", SweepPaths(program.folder / "out").console_input
+    with log.open("wb") as shown:
+        process = subprocess.Popen(
+            [sys.executable, "app.py", *TWO, "x=wait"], cwd=program.folder, stdin=subprocess.PIPE, stdout=shown,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        await_true(lambda: b"waiting" in log.read_bytes())
+        assert offered.exists()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"left at once" in told
+    assert not offered.exists()
 
 
 @pytest.mark.parametrize("defaults", ["[hpc, _self_]", "[notes, hpc, _self_]"])
