@@ -91,5 +91,5 @@ def _status(job: str) -> JobStatus | None:
             continue
         if status is not None:
             return status if status.state.is_finished else None
-        has_left = has_left or output.is_unknown_job(done.stderr)
+        has_left = output.is_unknown_job(done.stderr)  # in the end by job history
     return JobStatus(State.UNKNOWN) if has_left else None

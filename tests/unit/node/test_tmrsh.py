@@ -1,9 +1,11 @@
-"""The ranks on the other hosts of a PBS job: their signals, and their output."""
+"""The ranks on the other hosts of a PBS job: their signals, and their output; attached jobs."""
 
 from __future__ import annotations
 
 import builtins
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +49,13 @@ def test_output_that_cannot_be_read_at_first_is_not_lost(
         for host in hosts:
             Path(f"{script}.{host.number}.out").write_text(f"from {host.name}\n")
     assert sorted(capfd.readouterr().out.splitlines()) == ["from n2", "from n3"]
+
+
+def test_an_attached_job_that_has_left_the_queue_waits_for_its_exit_code(commands: Fakes, tmp_path: Path) -> None:
+    commands.put("qsub", "echo 1.srv")
+    state = r"Job Id: 1.srv\n    job_state = F\n    stime = x\n    Exit_status = 3\n"
+    down = f"[ -e {tmp_path}/asked ] || {{ touch {tmp_path}/asked; echo 'Connection refused' >&2; exit 255; }}"
+    finished = "echo 'qstat: 1.srv Job has finished, use -x or -H' >&2; exit 35"
+    commands.put("qstat", f'case "$*" in *-x*) {down}; printf "{state}" ;; *) {finished} ;; esac')
+    argv = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached", "--log", str(tmp_path / "log"), "--", "qsub"]
+    assert subprocess.run(argv, capture_output=True, timeout=120).returncode == 3
