@@ -40,10 +40,15 @@ def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="", flush=True)
         return 0 if argv else 2
-    values = dict(map(_pair, argv))
+    pairs = [_pair(word) for word in argv]
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise UsageError("a name is given twice", where="log", fix="one value for each name")
     step = values.pop("step", None)
     if isinstance(step, float):
         raise UsageError(f"{step} is not an integer", where="step", fix="step=10")
+    if not values:
+        raise UsageError("there is no metric", where="log", fix="hpc-hydra log step=10 loss=0.25")
     if envvars.RUN not in os.environ:
         raise HpcHydraError(
             f"this process does not belong to a run: {envvars.OUTPUT_DIR} is not set",
@@ -62,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _pair(word: str) -> tuple[str, int | float]:
     name, _, text = word.partition("=")
-    for kind in (int, float):
+    for kind in (int, float) if name else ():
         try:
             return name, number(name, kind(text))
         except ValueError:

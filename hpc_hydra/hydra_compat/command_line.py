@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +35,29 @@ def task_function() -> Callable[..., Any] | None:
     """Return the function of the ``@hydra.main`` that is starting; None outside of one."""
     frame = hydra_main_frame()
     return None if frame is None else frame.f_locals.get("task_function")
+
+
+def code_after_hydra_main() -> int | None:
+    """Return the line of the first statement of the main program that follows the call of ``@hydra.main``.
+
+    None if there is none, or if the program calls it from a function or has no source.
+    """
+    frame: FrameType | None = hydra_main_frame()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    if frame is None or frame.f_globals.get("__name__") != "__main__":
+        return None
+    try:
+        tree = ast.parse(inspect.getsource(frame))
+    except (OSError, SyntaxError, TypeError):
+        return None
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            for this, following in itertools.pairwise(block) if isinstance(block, list) else ():
+                if this.lineno <= frame.f_lineno <= this.end_lineno:
+                    return int(following.lineno)
+    return None
 
 
 def callers_of_hydra_main(function: Callable[..., Any]) -> list[str] | None:

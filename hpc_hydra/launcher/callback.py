@@ -56,6 +56,10 @@ class HpcCallback(Callback):
                 where="resources",
                 fix="hpc_hydra.launch(main, [...]), or launch.debug=true for one process here",
             )
+        if (line := command_line.code_after_hydra_main()) is not None:
+            from hpc_hydra.ui.progress import complain
+
+            complain(f"note: the code after main(), from line {line}, is not executed without -m")
         every = composition.notifying()
         composition.after(self, every).on_run_start(config=config, **kwargs)
         try:
@@ -134,7 +138,9 @@ def _note_in_place(config: DictConfig) -> None:
         complain(f"note: one process is requested, so it runs here, not in a job on {name} (add -m for a job)")
 
 
-_ONLY_LAUNCHED = ("bg", "pack", "output_script", "snapshot", "after")
+_IN_PLACE = ("launch.debug", "launch.seed", "launch.dry_run", "launch.setup_only", "launch.secrets")
+_ONLY_IN_JOBS = ("launch.", "container", "monitor", "logging.", "scheduler.")
+_OF_JOBS = ("resources.time_limit", "resources.mem_per_node", "resources.exclusive")
 
 
 def _warn_of_unused(config: DictConfig) -> None:
@@ -142,11 +148,15 @@ def _warn_of_unused(config: DictConfig) -> None:
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.ui.progress import complain
 
-    given = {text.lstrip("+").partition("=")[0] for text in raw_list(config.hydra.overrides.task)}
-    for key in _ONLY_LAUNCHED:
-        value = OmegaConf.select(config, f"launch.{key}")
-        if f"launch.{key}" in given and value not in (None, False, "none"):
-            complain(f"note: launch.{key}={value} has no effect: one process runs here, not in a job (add -m)")
+    unused = []
+    for text in raw_list(config.hydra.overrides.task):
+        key, _, value = text.lstrip("+").partition("=")
+        is_ours = (key.startswith(_ONLY_IN_JOBS) or key in _OF_JOBS) and key not in _IN_PLACE
+        if is_ours and not text.startswith("~") and value.lower() not in ("", "null", "false", "none"):
+            unused.append(key)
+    if unused:
+        has = "has" if len(unused) == 1 else "have"
+        complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job (add -m)")
 
 
 def _check_launcher(config: DictConfig) -> None:

@@ -68,9 +68,13 @@ class Sources:
 
     def _override(self, key: str) -> str | None:
         for name, texts in self.overrides.items():
-            keys = (str(parse_override(text).key_or_group) for text in texts)
-            if any("." in one and (key == one or key.startswith(f"{one}.")) for one in keys):
-                return name
+            for override in map(parse_override, texts):
+                one = str(override.key_or_group)
+                inside = isinstance(override.value(), dict)  # `scheduler={qos: high}`, and not `scheduler=slurm`
+                names = key[len(one) :].strip(".").split(".")
+                covers = (key == one or key.startswith(f"{one}.")) and ("." in one or inside)
+                if covers and (not inside or _within(override.value(), names)):
+                    return name
         return None
 
     @cached_property
@@ -223,6 +227,15 @@ class _Keys:
 
 def _texts(given: Any) -> list[str]:
     return [str(one) for one in (given if isinstance(given, (list, tuple)) else [given])]
+
+
+def _within(value: Any, names: Sequence[str]) -> bool:
+    """Whether a mapping has a value at ``names``, one for each level; the first may be empty for the mapping itself."""
+    for name in filter(None, names):
+        if not isinstance(value, dict):
+            return False
+        value = {str(key): each for key, each in value.items()}.get(name)
+    return value is not None
 
 
 def _place(places: Mapping[str, tuple[str, int]], key: str) -> str | None:

@@ -38,10 +38,14 @@ def result(paths: RunPaths, attempt: str) -> dict[str, Any]:
 
 def _written(path: Path) -> Returned | None:
     """Return the result that a command wrote as JSON: the whole file, or its last line. None without a file."""
+    if path.exists() and not path.is_file():
+        return Returned("unserialisable", note=f"{path} is not a file")
     try:
         text = read_bytes(path)[:LARGEST].decode("utf-8", "replace").strip()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return Returned("unserialisable", note=f"{path}: {error.strerror}")
     for part in (text, text.rpartition("\n")[2]):
         with suppress(ValueError, RecursionError):
             value = json.loads(part)

@@ -22,6 +22,7 @@ from hpc_hydra.records.layout import META, SweepPaths
 
 DEPTH = 6  # levels below a directory that are searched for sweeps
 FOLDERS = 3000  # directories that are searched at most
+_END = 253402300800.0  # Unix time of the year 10000, the first that `datetime` cannot represent
 _NEVER = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -57,7 +58,7 @@ def remembered() -> list[Known]:
                 if not isinstance(line, dict):
                     continue
                 root, launched = line.get("sweep"), line.get("time")
-                if isinstance(root, str) and root and isinstance(launched, (int, float)):
+                if isinstance(root, str) and root and isinstance(launched, (int, float)) and 0 <= launched < _END:
                     newest[root] = max(newest.get(root, 0.0), float(launched))
     return _sorted(Known(Path(root), launched) for root, launched in newest.items())
 
@@ -77,6 +78,8 @@ def is_sweep(folder: Path) -> bool:
         return SweepPaths(folder).program.exists()
     except PermissionError:
         return True  # only a sweep has a directory of this name; opening it reports the error
+    except (OSError, ValueError):  # a name too long, or with NUL
+        return False
 
 
 def was_refused(sweep: Path) -> bool:

@@ -160,6 +160,21 @@ def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
     assert ("launch.debug runs one rank" in done.stderr) == ("launch.debug=true" in overrides)
 
 
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (["launch.env.TOKEN=secret", "monitor=gpu", "launch.pack=null"], "launch.env.TOKEN, monitor have no effect"),
+        (["++launch.pack=auto"], "launch.pack has no effect"), (["scheduler.queue=x"], "scheduler.queue has no effect"),
+        (["resources.time_limit=5m", "launch.seed=3"], "resources.time_limit has no effect"),
+        (["launch.seed=3", "launch.bg=false", "container=none", "resources.procs_per_node=1"], None),
+    ],
+)  # fmt: skip
+def test_keys_without_effect_on_one_process_are_noted(app: App, words: list[str], unused: str | None) -> None:
+    done = app.start(*words)
+    assert done.returncode == 0 and "x is 0" in done.stdout and "secret" not in done.stderr
+    assert ("no effect" in done.stderr) == (unused is not None) and (unused or "") in done.stderr
+
+
 @pytest.mark.parametrize(("words", "noted"), [(["scheduler=slurm"], True), (["scheduler=local"], False), ([], False)])
 def test_one_process_that_is_no_job_of_the_scheduler_is_noted(app: App, words: list[str], noted: bool) -> None:
     done = app.start(*words)

@@ -187,23 +187,6 @@ def test_packing_one_run_is_told_to_have_no_effect(composed: Callable[..., Any])
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [(["launch.pack=2"], "2"), (["x=1", "++launch.pack=auto"], "auto"), (["x=1"], None), (["launch.pack=null"], None)],
-)
-def test_a_plain_start_tells_that_it_packs_nothing(
-    app: App, composed: Callable[..., Any], words: list[str], told: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from hpc_hydra.launcher.callback import HpcCallback
-
-    app.write(config="defaults: [hpc, _self_]\nx: 0\nlaunch: {pack: 2}\n")
-    _, config = composed(*words)
-    HpcCallback().on_run_start(config)
-    said = capsys.readouterr()
-    assert said.out == "" and ("has no effect" in said.err) is (told is not None)
-    assert told is None or f"note: launch.pack={told} has no effect" in said.err
-
-
-@pytest.mark.parametrize(
     ("value", "seen"),
     [
         ("${hydra:runtime.output_dir}", ["{sweep}/0", "{sweep}/1"]),
