@@ -87,14 +87,14 @@ def test_one_run_is_attached_and_leaves_the_records_of_a_sweep(
 
 
 def test_code_after_the_task_function_is_not_executed_and_that_is_noted(program: App) -> None:
-    text = PROGRAM.replace("\nmain()\n", '\nif __name__ == "__main__":\n    main()\n    print("after")\n')
+    text = PROGRAM.replace("\nmain()\n", '\nif __name__ == "__main__":\n    main()\n    print("THE END")\n')
     (program.folder / "app.py").write_text(text)
-    line = text.splitlines().index('    print("after")') + 1
+    line = text.splitlines().index('    print("THE END")') + 1
     done = program.start(*TWO)
-    assert done.returncode == 0 and "after" not in done.stdout
+    assert done.returncode == 0 and "THE END" not in done.stdout
     assert f"note: the code after main(), from line {line}, is not executed without -m" in done.stderr
     done = program.start("-m", *TWO)
-    assert done.stdout.rstrip().endswith("after") and "not executed" not in done.stderr
+    assert done.stdout.rstrip().endswith("THE END") and "not executed" not in done.stderr
 
 
 @pytest.mark.parametrize(
