@@ -127,7 +127,7 @@ class Slurm(
         if not request.warn_before or request.time_limit is None or start >= _EARLY:
             return ()
         note = f"SLURM may send the warning up to {_EARLY} s early: this run may be warned at its very start"
-        return (f"{note}; raise resources.time_limit",)
+        return (f"{note}; raise resources.time_limit or lower launch.signal_before_end",)
 
     def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(expand(env.get("SLURM_JOB_NODELIST", "")))
