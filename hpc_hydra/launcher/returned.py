@@ -33,6 +33,16 @@ def check_best(best: str | None, function: Callable[..., Any]) -> None:
         raise ConfigError(what, where=f"{KEY}={best}", fix=" or ".join(f"'{KEY}={direction} {one}'" for one in near))
 
 
+def note_on_objective(function: Callable[..., Any]) -> list[str]:
+    """Return a note if a function whose value a sweeper optimises returns mappings only."""
+    columns = _columns(function)
+    label = getattr(function, "__name__", "the task function")
+    what = (
+        f"{label} returns a mapping ({', '.join(sorted(columns or ()))}), and most sweepers that optimise need a number"
+    )
+    return [f"{what}: return the number, and record the rest with dist.log(...)"] if columns else []
+
+
 def _columns(function: Callable[..., Any]) -> set[str] | None:
     """Return the keys of all dicts that a function returns; empty if it returns nothing, None if unknown."""
     code = getattr(function, "__code__", None)

@@ -203,7 +203,10 @@ class Launch:
             notes.update(dict.fromkeys(adapters[group.plan.request.scheduler].notes(group.plan.request)))
         name = prepared.settings.scheduler.name
         held = adapters.held(name) if name in {group.plan.request.scheduler for group in groups} else None
+        from hpc_hydra.launcher.returned import note_on_objective
+
         return [
+            *(note_on_objective(self.function) if self._needs_results() else ()),
             *checks.swept_by_commas(raw_list(self.master.hydra.overrides.task)),
             *notes,
             *cost.notes(groups),

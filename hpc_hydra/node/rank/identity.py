@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from hpc_hydra import envvars
-from hpc_hydra.errors import HpcHydraError, RendezvousError
+from hpc_hydra.errors import ConfigError, HpcHydraError, RendezvousError
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 from hpc_hydra.schedulers.task_variables import number
 
@@ -139,12 +139,27 @@ def requested(cfg: DictConfig | None) -> GroupRequest:
 def processes_of(cfg: DictConfig | None) -> int:
     """Return the number of processes that a configuration requests; 1 if it lacks our groups."""
     if not _has_groups(cfg):
+        _refuse_scheduler_without_bundle(cfg)
         return 1
     from hpc_hydra.config.load import settings
     from hpc_hydra.schedulers.planner import requested_processes
 
     asked = settings(cfg)  # type: ignore[arg-type]
     return 1 if asked.launch.debug else requested_processes(asked)
+
+
+def _refuse_scheduler_without_bundle(cfg: DictConfig | None) -> None:
+    """Refuse ``+scheduler=slurm`` in a configuration without the bundle: the program would run here, in one process."""
+    from hpc_hydra.schedulers import registry
+
+    chosen = None if cfg is None else cfg.get("scheduler")
+    name = chosen.get("name") if hasattr(chosen, "get") else chosen
+    if isinstance(name, str) and name in registry.names():
+        raise ConfigError(
+            f"scheduler={name} has no effect: hpc_hydra's groups are not in the configuration",
+            where="scheduler",
+            fix="add `- hpc` to the defaults list of the primary config, and leave out the +",
+        )
 
 
 def _has_groups(cfg: DictConfig | None) -> bool:

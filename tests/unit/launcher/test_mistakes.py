@@ -160,6 +160,29 @@ def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
     assert ("launch.debug runs one rank" in done.stderr) == ("launch.debug=true" in overrides)
 
 
+@pytest.mark.parametrize("flags", [[], ["-m"]])
+def test_a_new_group_that_is_nearly_ours_is_refused(app: App, flags: list[str]) -> None:
+    done = app.start(*flags, "+resource.nodes=2")
+    assert done.returncode == 2 and "Try: resources.nodes=2" in done.stderr, done.stderr
+    assert app.start("+resource.colour=2").returncode == 0  # not a key of ours
+
+
+@pytest.mark.parametrize("flags", [[], ["-m"]])
+def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -> None:
+    app.write(config="x: 0\n")
+    (app.folder / "app.py").write_text(
+        "import hydra, hpc_hydra\n"
+        "@hydra.main(version_base=None, config_path='.', config_name='config')\n"
+        "def main(cfg):\n"
+        "    with hpc_hydra.distributed(cfg):\n"
+        "        print('trains')\n"
+        "main()\n"
+    )
+    done = app.start(*flags, "+scheduler=slurm")
+    assert done.returncode != 0 and "trains" not in done.stdout
+    assert "add `- hpc` to the defaults list" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "unused"),
     [
