@@ -16,7 +16,7 @@ import dataclasses
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, HpcHydraError, RendezvousError
@@ -152,7 +152,7 @@ def _refuse_scheduler_without_bundle(cfg: DictConfig | None) -> None:
     """Refuse ``+scheduler=slurm`` in a configuration without the bundle: the program would run here, in one process."""
     from hpc_hydra.schedulers import registry
 
-    chosen = None if cfg is None else cfg.get("scheduler")
+    chosen: Any = None if cfg is None else cfg.get("scheduler")
     name = chosen.get("name") if hasattr(chosen, "get") else chosen
     if isinstance(name, str) and name in registry.names():
         raise ConfigError(
