@@ -17,7 +17,7 @@ CODE = "/scratch/me/py-in-container/lit-gpt"
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "train_examples" / "digits_ddp" / "train.py"), "-m", "launch.dry_run=true",
+        [sys.executable, str(ROOT / "train_examples" / "digits_ddp" / "train.py"), "-m", "launch.dry_run=script",
          "+experiment=enroot_h800"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "USER": "me", "DEBUG": "1"},
         cwd=tmp_path_factory.mktemp("here"), capture_output=True, text=True, stdin=subprocess.DEVNULL,
