@@ -126,7 +126,7 @@ def test_a_connection_that_breaks_ends_the_run_on_all_hosts(shell: Shell) -> Non
             os.kill(int(pid), signal.SIGKILL)
         assert launcher.wait(60) == 255
     wait_for(lambda: not shell.running("node01", "node02"), 60, "nothing runs there")
-    assert "node02: the connection was lost" in shell.outcome()["reason"]
+    assert "node02: the connection to its ranks was lost" in shell.outcome()["reason"]
 
 
 @pytest.mark.parametrize(
