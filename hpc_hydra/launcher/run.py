@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
@@ -150,7 +150,7 @@ class Launch:
         preparer = Preparer(self.context.config_loader, self.master, self.bundle)
         stack.enter_context(preparer.claimed())
         if OmegaConf.select(self.master, "launch.launch_dir") is not None:  # some sweepers write to hydra.sweep.dir
-            with flag_override(self.master, "readonly", False):
+            with read_write(self.master.hydra):
                 self.master.hydra.sweep.dir = literal(str(preparer.root))
         return preparer
 
