@@ -95,5 +95,5 @@ def _found(entry_points: Callable[..., Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def shipped(group: str) -> tuple[str, ...]:
-    """Return the options that ship in a group, e.g. ``shipped("scheduler")`` → ``("auto", "local", "slurm")``."""
+    """Return the options that ship in a group, e.g. ``shipped("monitor")`` → ``("gpu", "none")``."""
     return tuple(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))

@@ -1,4 +1,4 @@
-"""Defaults of the scheduler's commands from the user's shell: ``SBATCH_ACCOUNT``, ``LSB_DEFAULTQUEUE`` and the like.
+"""Variables of the user's shell that set defaults of the scheduler's commands, such as an account or a queue.
 
 They fill keys that nothing else sets, so that they are part of the request. Other variables would change the request;
 they are removed from the job's environment, with a note.

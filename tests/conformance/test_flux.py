@@ -16,6 +16,7 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.registry import submitter
 from tests.conformance.jobs import SAY, Jobs
+from tests.fakes.chosen import stand_in
 from tests.fakes.scheduler_state import Cluster
 
 pytestmark = pytest.mark.only("flux")
@@ -30,11 +31,7 @@ WHO = (
 
 @pytest.fixture
 def flux(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
-    chosen = request.config.getoption("--scheduler")
-    if chosen not in (None, "flux"):
-        pytest.skip("another scheduler is chosen")
-    if not chosen:
-        request.getfixturevalue("fake_flux")
+    stand_in(request, "flux")
     made = Jobs("flux", tmp_path, submitter("flux"))
     yield made
     made.submitter.cancel([job for job, said in made.submitter.poll(made.ids).items() if not said.state.is_finished])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.awaiting import await_true
+from tests.fakes.chosen import stand_in
 
 from .conftest import Probe
 from .test_coming_back import SMALL, executions, runs, states
@@ -58,11 +59,7 @@ def test_an_allocation_that_is_put_back_repeats_only_what_was_interrupted(slurm_
 
 def test_on_flux_another_allocation_takes_over(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """On the stand-in; with `--scheduler=flux`, on the real one."""
-    chosen = request.config.getoption("--scheduler")
-    if chosen not in (None, "flux"):
-        pytest.skip("another scheduler is chosen")
-    if not chosen:
-        request.getfixturevalue("fake_flux")
+    stand_in(request, "flux")
     probe = Probe(tmp_path, "flux")
     ready = [tmp_path / "ready.2", tmp_path / "ready.3"]
     with probe.started(argv=command(probe, "launch.max_requeues=1")) as launcher:

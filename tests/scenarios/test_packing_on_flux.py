@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.awaiting import await_true
+from tests.fakes.chosen import stand_in
 
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
@@ -20,11 +21,7 @@ SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.g
 
 @pytest.fixture
 def probe(request: pytest.FixtureRequest, tmp_path: Path) -> Probe:
-    chosen = request.config.getoption("--scheduler")
-    if chosen not in (None, "flux"):
-        pytest.skip("another scheduler is chosen")
-    if not chosen:
-        request.getfixturevalue("fake_flux")
+    stand_in(request, "flux")
     return Probe(tmp_path, "flux")
 
 

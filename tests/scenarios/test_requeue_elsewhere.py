@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.awaiting import await_true
+from tests.fakes.chosen import stand_in
 from tests.fakes.commands import Fakes
 from tests.fakes.scheduler_state import ENDED, Cluster
 
@@ -68,12 +69,8 @@ class Saving(Probe):
 
 @pytest.fixture(params=["flux", "lsf", "pbs"])
 def saving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Saving]:
-    chosen = request.config.getoption("--scheduler")
-    if chosen not in (None, request.param):
-        pytest.skip("another scheduler is chosen")
-    cluster = None if chosen else request.getfixturevalue(f"fake_{request.param}")
     probe = Saving(tmp_path, request.param)
-    probe.cluster = cluster
+    probe.cluster = stand_in(request, request.param)
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "config.yaml").write_text(CONFIG)
     probe.saved.mkdir()

@@ -92,10 +92,10 @@ def bash(place: Path) -> Iterator[Terminal]:
 
 def test_a_real_bash_completes_what_is_typed(bash: Terminal) -> None:
     bash.send('bind "set enable-bracketed-paste off"; eval "$(hpc-hydra completion bash)"; complete -p hpc-hydra\n')
-    bash.read_until("-F _hpc_hydra hpc-hydra")
+    assert bash.read_until("-F _hpc_hydra hpc-hydra")
     for typed, line in TYPED:
         bash.send(f"{typed}\t#\x01echo '<\x05>'\n")  # to the beginning of the line, and back to its end
-        bash.read_until(f"<{line}#>\r\n")
+        assert bash.read_until(f"<{line}#>\r\n"), typed
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
