@@ -139,8 +139,8 @@ def _note_in_place(config: DictConfig) -> None:
 
 
 _IN_PLACE = ("launch.debug", "launch.seed", "launch.dry_run", "launch.setup_only", "launch.secrets")
-_ONLY_IN_JOBS = ("launch.", "container", "monitor", "logging.", "scheduler.")
-_OF_JOBS = ("resources.time_limit", "resources.mem_per_node", "resources.exclusive")
+_ONLY_IN_JOBS = ("launch.", "container.", "monitor.", "logging.", "scheduler.")
+_OF_JOBS = ("container", "monitor", "resources.time_limit", "resources.mem_per_node", "resources.exclusive")
 
 
 def _warn_of_unused(config: DictConfig) -> None:

@@ -149,12 +149,16 @@ def processes_of(cfg: DictConfig | None) -> int:
 
 
 def _refuse_scheduler_without_bundle(cfg: DictConfig | None) -> None:
-    """Refuse ``+scheduler=slurm`` in a configuration without the bundle: the program would run here, in one process."""
+    """Refuse ``+scheduler=slurm`` without the bundle: Hydra takes it for a new key, and the program would run here."""
+    name: Any = None if cfg is None else cfg.get("scheduler")
+    if not isinstance(name, str):
+        return
+    from hydra.core.hydra_config import HydraConfig
+
     from hpc_hydra.schedulers import registry
 
-    chosen: Any = None if cfg is None else cfg.get("scheduler")
-    name = chosen.get("name") if hasattr(chosen, "get") else chosen
-    if isinstance(name, str) and name in registry.names():
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    if name in registry.names() and f"+scheduler={name}" in typed:  # else it is a key of the user's own
         raise ConfigError(
             f"scheduler={name} has no effect: hpc_hydra's groups are not in the configuration",
             where="scheduler",

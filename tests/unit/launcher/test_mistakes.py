@@ -181,6 +181,9 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
     done = app.start(*flags, "+scheduler=slurm")
     assert done.returncode != 0 and "trains" not in done.stdout
     assert "add `- hpc` to the defaults list" in done.stderr
+    app.write(config="scheduler: slurm\n")  # a key of the user's own
+    done = app.start(*flags, "scheduler=local")
+    assert done.returncode == 0 and "trains" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,7 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
         (["++launch.pack=auto"], "launch.pack has no effect"), (["scheduler.queue=x"], "scheduler.queue has no effect"),
         (["resources.time_limit=5m", "launch.seed=3"], "resources.time_limit has no effect"),
         (["launch.seed=3", "launch.bg=false", "container=none", "resources.procs_per_node=1"], None),
+        (["+monitor_metric=loss", "+containers.size=3"], None),  # the user's own
     ],
 )  # fmt: skip
 def test_keys_without_effect_on_one_process_are_noted(app: App, words: list[str], unused: str | None) -> None:

@@ -127,10 +127,11 @@ def test_debugging_is_one_process_whatever_is_asked_for() -> None:
     assert identity_of({}, config(resources={"procs_per_node": 4}, launch={"debug": True})).info.world_size == 1
 
 
-def test_a_configuration_without_our_groups_asks_for_one() -> None:
+@pytest.mark.parametrize("scheduler", ["local", {"name": "cosine"}, {"name": "slurm", "partition": "a"}])
+def test_a_configuration_without_our_groups_asks_for_one(scheduler: Any) -> None:
     from omegaconf import OmegaConf
 
-    assert processes_of(OmegaConf.create({"scheduler": {"name": "cosine"}, "nodes": 4})) == 1
+    assert processes_of(OmegaConf.create({"scheduler": scheduler, "nodes": 4})) == 1
 
 
 def test_the_systems_own_size_counts() -> None:
