@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -40,7 +39,7 @@ def task_function() -> Callable[..., Any] | None:
 def code_after_hydra_main() -> int | None:
     """Return the line of the first statement of the main program that follows the call of ``@hydra.main``.
 
-    None if there is none, or if the program calls it from a function or has no source.
+    Definitions and docstrings do not count. None if there is no such statement, or the program has no source.
     """
     frame: FrameType | None = hydra_main_frame()
     while frame is not None and frame.f_code.co_name != "<module>":
@@ -51,13 +50,20 @@ def code_after_hydra_main() -> int | None:
         tree = ast.parse(inspect.getsource(frame))
     except (OSError, SyntaxError, TypeError):
         return None
+    lines = []
     for node in ast.walk(tree):
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
-            for this, following in itertools.pairwise(block) if isinstance(block, list) else ():
+            statements = block if isinstance(block, list) else []
+            for at, this in enumerate(statements, start=1):
                 if this.lineno <= frame.f_lineno <= this.end_lineno:
-                    return int(following.lineno)
-    return None
+                    lines += [following.lineno for following in statements[at:] if _has_effect(following)]
+    return min(lines, default=None)
+
+
+def _has_effect(statement: ast.stmt) -> bool:
+    is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return not is_text and not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Pass)
 
 
 def callers_of_hydra_main(function: Callable[..., Any]) -> list[str] | None:

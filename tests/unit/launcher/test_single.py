@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpc_hydra.cli.main import main
+from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.records.layout import SweepPaths
 from tests.awaiting import await_true
 
@@ -95,6 +100,29 @@ def test_code_after_the_task_function_is_not_executed_and_that_is_noted(program:
     assert f"note: the code after main(), from line {line}, is not executed without -m" in done.stderr
     done = program.start("-m", *TWO)
     assert done.stdout.rstrip().endswith("THE END") and "not executed" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('main()\n\n"""doc"""\ndef end():\n    1\nclass A: ...\npass\n# end\n', None),
+        ("import sys\nif True:\n    sys.exit(\n        main()\n    )\n", None),
+        ("try:\n    main()\nfinally:\n    print()\n", None),  # is executed
+        ("with open(__file__):\n    x = (\n        main(),\n    )\n    print()\nprint()\n", 5),
+        ("if True:\n    pass\nelse:\n    print()\nmain()\ndef end(): ...\nend()\n", 7),
+        ("def run():\n    main()\n\nrun()\nprint()\n", 5),
+    ],
+)
+def test_code_after_the_task_function_is_that_with_an_effect(tmp_path: Path, text: str, line: int | None) -> None:
+    (tmp_path / "train.py").write_text(text)
+    found: list[int | None] = []
+    names: dict[str, Any] = {
+        "__name__": "hydra._internal.utils", "note": lambda: found.append(command_line.code_after_hydra_main()),
+    }  # fmt: skip
+    exec("def _run_hydra(): note()", names)
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(str(tmp_path / "train.py"), {"main": names["_run_hydra"]}, run_name="__main__")
+    assert found == [line]
 
 
 @pytest.mark.parametrize(
