@@ -26,6 +26,7 @@ from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.records import console_input
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
 from hpc_hydra.records.frozen_config import Freezer, read_program
@@ -112,6 +113,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         scripts.write(jobs, adapters, None, lambda plan: _plan_key(sweep.plans, plan))
         argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})
         known.remember(root)
+        console_input.withdraw(root)  # of a launcher that was killed
         manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=len(runs))
         say(_resubmission_list(chosen, len(views), common))
         plans = [g.plan for g, _, _ in jobs if g.plan.after]

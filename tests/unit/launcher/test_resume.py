@@ -12,6 +12,7 @@ import pytest
 from hpc_hydra.errors import ConfigError, HpcHydraError, SweepError
 from hpc_hydra.launcher.resume import Wanted, resume
 from hpc_hydra.launcher.wait import configured
+from hpc_hydra.records import console_input
 from hpc_hydra.schedulers.base import SubmitError
 from tests.fakes.commands import Fakes
 
@@ -44,6 +45,13 @@ def test_more_node_hours_than_confirm_above_are_asked_for_again(
     with pytest.raises(SubmitError, match="invalid partition"):
         resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
     assert capfd.readouterr().out == ""
+
+
+def test_the_console_of_a_killed_launcher_is_not_offered_to_a_new_attempt(refused: Path) -> None:
+    console_input.offer(refused, console_input.Offer("gone", ("192.0.2.1",), 9, "token"))
+    with pytest.raises(SubmitError):
+        resume(refused, Wanted())
+    assert console_input.read(refused) is None
 
 
 def test_a_lock_that_says_nothing_is_nobodys_and_a_full_disk_leaves_none(refused: Path) -> None:
