@@ -24,7 +24,7 @@ from hpc_hydra.schedulers import capability_defaults, registry
 from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.system import defaults, index
 from hpc_hydra.system.probe import here
-from hpc_hydra.ui.origins import Origins, Row, about
+from hpc_hydra.ui.origins import Origin, Origins, about
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 _DIRECTIVE = re.compile(r"# ?\S+ +(--?[\w-]+)(?:[= ](.*))?")
@@ -118,7 +118,7 @@ def origins(sources: Sources, plan: Plan, script: str) -> Origins:
     directives = []
     for name, value in _directives(script):
         key, words = keys.directive(name, value)
-        directives.append(Row(name, value, key, _from(sources, keys, key, words)))
+        directives.append(Origin(name, value, key, _from(sources, keys, key, words)))
     variables = [_variable(sources, keys, var) for var in plan.redacted.env]
     return Origins(tuple(directives), tuple(variables))
 
@@ -132,10 +132,10 @@ def _directives(script: str) -> Iterator[tuple[str, str]]:
         yield found[1], found[2] or ""
 
 
-def _variable(sources: Sources, keys: _Keys, var: EnvVar) -> Row:
+def _variable(sources: Sources, keys: _Keys, var: EnvVar) -> Origin:
     source = ", ".join(text for text in (var.source, var.checked and f"checked {var.checked}") if text)
     key, name = var.origin, f".{var.name}"
-    return Row(
+    return Origin(
         var.name,
         var.value,
         f"{key.removesuffix(name)}.*" if key.endswith(name) else key,

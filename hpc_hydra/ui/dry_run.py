@@ -23,7 +23,7 @@ from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, Packing
 from hpc_hydra.schedulers.job_script import command
 from hpc_hydra.ui import columns, dry_run_hosts, origins
-from hpc_hydra.ui.origins import Origins, Row
+from hpc_hydra.ui.origins import Origin, Origins
 from hpc_hydra.ui.run_table import common_overrides, shown_overrides
 from hpc_hydra.ui.script_text import differences, without_environment
 
@@ -146,7 +146,7 @@ def told(jobs: Sequence[Job]) -> str:
         ]
         parts.append(f"{spec.key}: {path}\nrendezvous: {' '.join([meet.name, *given])}")
         if group.plan.env:
-            rows = [Row(var.name, var.value, var.origin, "", origins.about(var)) for var in group.plan.redacted.env]
+            rows = [Origin(var.name, var.value, var.origin, "", origins.about(var)) for var in group.plan.redacted.env]
             parts.append(origins.variables(rows))
     return "\n\n".join(parts)
 

@@ -15,7 +15,7 @@ TITLE = "environment of the ranks"
 
 
 @dataclass(frozen=True)
-class Row:
+class Origin:
     """A directive or a variable: its value, the key that holds it, and the place where that key is set.
 
     Attributes:
@@ -35,8 +35,8 @@ class Row:
 class Origins:
     """The directives and the variables of a job script."""
 
-    directives: tuple[Row, ...] = ()
-    variables: tuple[Row, ...] = ()
+    directives: tuple[Origin, ...] = ()
+    variables: tuple[Origin, ...] = ()
 
     def beside(self, first: Origins) -> Origins:
         """Return what is not the same in ``first``: directives of other origin, variables of any other kind."""
@@ -52,12 +52,12 @@ class Origins:
         return tuple(dict.fromkeys(row.name for row in first.variables if row.name not in names))
 
 
-def directives(rows: Sequence[Row]) -> str:
+def directives(rows: Sequence[Origin]) -> str:
     """Return the table of directives."""
     return table([("directive", "value", "key", "from"), *((row.name, row.value, row.key, row.place) for row in rows)])
 
 
-def variables(rows: Sequence[Row], title: str = TITLE) -> str:
+def variables(rows: Sequence[Origin], title: str = TITLE) -> str:
     """Return the table of variables, with the reason below each, and the sources at the end."""
     sources = list(dict.fromkeys(row.source for row in rows if row.source))
     lines = [["variable", "value", "key", "from"], *([row.name, row.value, row.key, row.place] for row in rows)]
