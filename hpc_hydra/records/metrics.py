@@ -115,7 +115,7 @@ def _parse(line: bytes) -> Metric | None:
         return None
     try:
         data = json.loads(line)
-        step, attempt = _bounded_step(data.get("step")), data.get("attempt", "")
+        step, attempt = step_number(data.get("step")), data.get("attempt", "")
         values = {name: _read_number(value) for name, value in data["values"].items()}
         if not isinstance(attempt, str):
             return None
@@ -142,11 +142,15 @@ def _bounded(value: int | float) -> int | float:
         return math.inf if value > 0 else -math.inf
 
 
-def _bounded_step(step: Any) -> int | None:
-    """Return None for a step of more than 64 bits. Raises `TypeError` if it is no integer."""
+def step_number(step: Any) -> int | None:
+    """Convert a step to an integer; None for None and for more than 64 bits. Raises `TypeError` if it is no integer."""
     if step is None:
         return None
-    return int(step) if -_LARGEST <= operator.index(step) < _LARGEST else None
+    try:
+        found = operator.index(step)
+    except TypeError:
+        raise TypeError(f"step is {step!r:.80}, not an integer") from None
+    return found if -_LARGEST <= found < _LARGEST else None
 
 
 def number(name: str, value: Any) -> int | float:
@@ -183,8 +187,8 @@ class MetricLog:
         self._warned = False
 
     def write(self, values: Mapping[str, int | float], step: int | None = None) -> None:
-        """Append one line. A step of more than 64 bits is not written."""
-        step = None if step is None or not -_LARGEST <= step < _LARGEST else int(step)
+        """Append one line. A step of more than 64 bits is not written. Raises `TypeError` if it is no integer."""
+        step = step_number(step)
         try:
             text = json.dumps(values, allow_nan=False)
         except ValueError:

@@ -30,7 +30,7 @@ from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
-from hpc_hydra.records.metrics import number
+from hpc_hydra.records.metrics import number, step_number
 
 if TYPE_CHECKING:
     import torch
@@ -96,12 +96,14 @@ class Dist:
         MLflow in this process and to writers of `log_to`. On other ranks, and in replica groups after the first, this
         does nothing. A line survives a crash of the process. Errors of the disk and of trackers are warnings.
 
-        A value is a number, or an array or tensor with one element, else `TypeError` is raised. Reading a tensor of a
-        GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are read anyway.
+        A step is an integer; a value is a number, or an array or tensor with one element; else `TypeError` is raised.
+        Reading a tensor of a GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are
+        read anyway.
         """
         if self.rank == 0 and not self.replica:
             found = {**values, **more} if values else more
-            trackers.metrics_of(self.output_dir).log({name: number(name, value) for name, value in found.items()}, step)
+            values = {name: number(name, value) for name, value in found.items()}
+            trackers.metrics_of(self.output_dir).log(values, step_number(step))
 
     def log_to(self, writer: Any) -> None:
         """Pass later metrics on to ``writer``: a ``SummaryWriter`` of TensorBoard, or a function of values and step.

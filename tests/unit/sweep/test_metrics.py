@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -83,6 +84,15 @@ def test_scalars_of_other_libraries_are_numbers() -> None:
     for value in ("0.5", None, [1.0], numpy.array([1.0, 2.0]), 1j):
         with pytest.raises(TypeError, match=r"metric 'x' is .*, not a number"):
             number("x", value)
+
+
+@pytest.mark.parametrize("step", [1.7, 2.0, "3", [4]])
+def test_a_step_is_an_integer(tmp_path: Path, step: Any) -> None:
+    log = MetricLog(tmp_path)
+    with pytest.raises(TypeError, match=r"step is .*, not an integer"):
+        log.write({"loss": 1}, step)
+    log.write({"loss": 1}, numpy.int64(7))  # type: ignore[arg-type]
+    assert [metric.step for metric in metrics.read(tmp_path)] == [7]
 
 
 @pytest.mark.parametrize("value", [10**30, 10**400, -(10**400), 10**5000], ids=["1e30", "1e400", "-1e400", "1e5000"])
