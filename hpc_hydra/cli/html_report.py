@@ -5,6 +5,8 @@ Must not know: how the states of runs are determined (`sweep.status`), what the 
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 from hpc_hydra.cli import sweep_args
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.records.files import write_bytes
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.store import SweepRecords
@@ -57,11 +60,20 @@ def report(argv: Sequence[str]) -> int:
     shown = {**data.head(now), **data.launch(), "made": now, "runs": data.rows()}
     text = page(as_json(shown), as_json(data.details()), library)
     try:
-        target.write_text(text, encoding="utf-8", errors="replace")
+        _write(target, text.encode("utf-8", "replace"))
     except OSError as error:
         raise HpcHydraError(error.strerror or str(error), where=str(target), fix="-o FILE") from error
     print(target)
     return 0
+
+
+def _write(target: Path, page: bytes) -> None:
+    """Replace a file atomically, behind a symbolic link too; write into a pipe or device. Raises `OSError`."""
+    mode = target.stat().st_mode if target.exists() else None
+    if mode is not None and not stat.S_ISREG(mode):
+        target.write_bytes(page)
+    else:
+        write_bytes(Path(os.path.realpath(target)), page, mode=mode and stat.S_IMODE(mode))
 
 
 def _serve(sweep: SweepRecords, runs: Sequence[str], best: str | None, library: str, host: str, port: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hmac
 import os
+import re
 import secrets
 import socket
 import sys
@@ -47,10 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if rest == [""]:
                 return self._answer(200, "text/html", self.server.report.page(self.server.library))
-            since = query.removeprefix("since=")
-            return self._answer(
-                200, "application/json", self.server.report.news(int(since) if since.isdecimal() else 0)
-            )
+            return self._answer(200, "application/json", self.server.report.news(_version(query)))
         except HpcHydraError as error:
             return self._answer(503, "text/plain", f"{error}\n")
 
@@ -71,6 +69,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing for each request."""
+
+
+def _version(query: str) -> int:
+    """Return the version that ``since=N`` names; 0 for anything else."""
+    found = re.fullmatch(r"since=(\d{1,15})", query, re.ASCII)
+    return int(found[1]) if found else 0
 
 
 class _Server(ThreadingHTTPServer):

@@ -58,7 +58,7 @@ class Histories:
     Args:
         sweep: the sweep.
         runs: number of runs; with many, each gets fewer points and lines.
-        secrets: values that are masked in logs.
+        secrets: values that are masked in logs and reasons.
     """
 
     def __init__(self, sweep: SweepRecords, runs: int, secrets: Collection[str] = ()) -> None:
@@ -122,13 +122,17 @@ class Histories:
             return log_files(self.sweep, view)[0].path
         return None
 
+    def masked(self, text: str) -> str:
+        """Return ``text`` without secrets."""
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        return text
+
     def _shortened(self, lines: Sequence[str]) -> list[str]:
         """Mask secrets, and keep the last lines that fit."""
         kept: list[str] = []
         room = self._characters
-        for line in reversed(lines):
-            for secret in self.secrets:
-                line = line.replace(secret, MASK)
+        for line in map(self.masked, reversed(lines)):
             room -= len(line)
             if room < 0 and kept:
                 break

@@ -96,7 +96,7 @@ class ReportData:
             "plan": self.sweep.records[view.run.num].plan,
             "tries": view.attempt,
             "seconds": None if view.seconds is None else round(view.seconds, 1),
-            "reason": view.reason,
+            "reason": self._histories.masked(view.reason),
             "world_size": view.run.plan.world_size,
             "dir": str(view.run.dir.relative_to(self.sweep.root) if inside else view.run.dir),
             "overrides": list(view.run.told),

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -100,7 +101,7 @@ def end(root: Path, num: int, start: float, accuracy: float, samples: int = 30) 
     outcome = Outcome(
         num, "failed" if failed else "completed", int(failed), names[-1], f"job0.{num}", started=start,
         ended=start + 500, result=None if failed else {"acc": accuracy, "note": EVIL},
-        result_kind="none" if failed else "json", reason="boom" if failed else None,
+        result_kind="none" if failed else "json", reason=f"boom {SECRET}" if failed else None,
         log=str(paths.rank_log(names[-1], 0)) if failed else None,
     )  # fmt: skip
     write_json(paths.outcome, to_json(outcome))
@@ -178,6 +179,21 @@ def test_a_run_that_never_started_shows_the_log_of_its_job(tmp_path: Path, capsy
     )
     (SweepPaths(root).jobs / "job0.1.log").write_text("srun: error: no such GPU\n")
     assert shown(made(root, capsys))["runs"][1]["tail"]["lines"] == ["srun: error: no such GPU"]
+
+
+def test_the_file_is_replaced_at_once_keeping_links_and_permissions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = sweep(tmp_path / "s", 1)
+    (tmp_path / "shown.html").write_text("the report before")
+    (tmp_path / "shown.html").chmod(0o600)
+    (root / "report.html").symlink_to(tmp_path / "shown.html")
+    with (tmp_path / "shown.html").open() as reader:
+        made(root, capsys)
+        assert reader.read() == "the report before"
+    assert (root / "report.html").is_symlink() and shown(root / "report.html")["runs"]
+    assert stat.S_IMODE((tmp_path / "shown.html").stat().st_mode) == 0o600
+    assert main(["report", str(root), "-o", "/dev/stdout"]) == 0
 
 
 def test_many_runs_make_a_small_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +294,9 @@ def test_it_is_served_with_its_changes_to_those_who_know_the_token(tmp_path: Pat
             assert get(address + path)[0] == 404, path
         status, page = get(address)
         assert status == 200 and '"live":{' in page and SECRET not in page
+        for since in ("9" * 5000, "x", "-1", ""):  # Python reads no integer of 5,000 digits
+            status, news = get(f"{address}data?since={since}")
+            assert status == 200 and len(json.loads(news)["runs"]) == 4, since
         first = json.loads(get(f"{address}data?since=0")[1])
         assert [run["state"] for run in first["runs"]] == ["completed"] * 3 + ["pending"]
         version = first["version"]
