@@ -109,6 +109,18 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def distinct(names: Iterable[str], taken: Iterable[str], prefix: str) -> list[str]:
+    """Return names of columns, with ``prefix`` before those that are taken: ``result.state``."""
+    used = set(taken)
+    found = []
+    for name in names:
+        while name in used:
+            name = prefix + name
+        used.add(name)
+        found.append(name)
+    return found
+
+
 def common_overrides(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the overrides that all of several runs share, in order."""
     if len(runs) < 2:

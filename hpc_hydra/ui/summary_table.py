@@ -94,8 +94,9 @@ def table(
         ]
         for row, outcome, values, result in zip(rows, found, own, given, strict=True)
     ]
-    shown = [name if name not in keys else f"result.{name}" for name in names]
-    columns = ["run", "job", "state", "time", "world size", *keys, *shown, "note"]
+    columns = ["run", "job", "state", "time", "world size"]
+    for added, prefix in ((keys, "param."), (names, "result."), (["note"], "run.")):
+        columns += run_table.distinct(added, columns, prefix)
     used = [at for at, name in enumerate(columns) if at < 4 or any(cell[at] for cell in cells)]
     return [columns[at] for at in used], [[cell[at] for at in used] for cell in cells]
 

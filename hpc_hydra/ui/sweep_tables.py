@@ -122,6 +122,9 @@ def results(
 ) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: run, distinguishing overrides, state, returned values.
 
+    Names are distinct: an override, a value or a detail whose name is taken by run, state or one of the columns before
+    it has a prefix: ``param.``, ``result.`` or ``run.``.
+
     Args:
         logged: the last values of the metrics of each run, shown where the run returned no such value.
         details: add columns for job id, seconds, hosts, attempts and directory.
@@ -134,14 +137,14 @@ def results(
     logged = logged or [{}] * len(views)
     given = [{**metrics, **_returned(view)} for view, metrics in zip(views, logged, strict=True)]
     values = dict.fromkeys(name for flat in given for name in flat)
-    shown = [name if name not in keys else f"result.{name}" for name in values]
-    columns = ["run", *keys, "state", *shown]
+    columns = ["run", *run_table.distinct(keys, ("run", "state"), "param."), "state"]
+    columns += run_table.distinct(values, columns, "result.")
     rows = [
         [view.run.num, *(setting(own, key) for key in keys), view.word, *(cell(flat.get(name)) for name in values)]
         for view, own, flat in zip(views, settings, given, strict=True)
     ]
     if details:
-        columns += [name if name not in columns else f"run.{name}" for name in _details(views[0])] if views else []
+        columns += run_table.distinct(_details(views[0]), columns, "run.") if views else []
         rows = [[*row, *_details(view).values()] for row, view in zip(rows, views, strict=True)]
     return columns, rows
 

@@ -18,8 +18,9 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.sweep.status import RunView, concluded
-from hpc_hydra.ui import sweep_tables
+from hpc_hydra.ui import summary_table, sweep_tables
 from hpc_hydra.ui.progress import submission
+from hpc_hydra.ui.run_table import Row
 from hpc_hydra.ui.summary_table import summary
 
 
@@ -149,6 +150,24 @@ def test_csv_has_metrics_where_nothing_was_returned_and_details(
     assert sweep_tables.status_data(seen)[1]["metrics"]["step"] == 3
     sweep_tables.draw(sweep_tables.status(seen))
     assert "step 3 loss=1.5 lr=nan" in capsys.readouterr().out  # of the running one
+
+
+def test_columns_have_distinct_names(tmp_path: Path) -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    value = {"run": 1, "state": "good", "job": 2, "lr": 3, "result.lr": 4, "dir": "x", "note": "n"}
+    done = Outcome(0, "completed", 0, "t", result=value, result_kind="json")
+    runs = [Run(n, (f"lr={n}", f"state={n}"), plan, tmp_path, 0) for n in (0, 1)]
+    seen = [concluded(RunView(run, "unknown", tries=1), replace(done, num=run.num)) for run in runs]
+    columns, rows = sweep_tables.results(seen, details=True)
+    assert columns == [
+        "run", "lr", "param.state", "state", "result.run", "result.state", "job", "result.lr", "result.result.lr",
+        "dir", "note", "job_id", "seconds", "hosts", "attempts", "run.dir",
+    ]  # fmt: skip
+    assert rows[1][:10] == [1, 1, 1, "completed", 1, "good", 2, 3, 4, "x"]
+    outcomes = {view.run.num: view.outcome for view in seen if view.outcome is not None}
+    rows_of = [Row(run, "7", "completed", note="a note") for run in runs]
+    columns, _ = summary_table.table(rows_of, outcomes, [run.told for run in runs])
+    assert len(set(columns)) == len(columns) and {"param.state", "result.state", "result.job", "run.note"} < {*columns}
 
 
 def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
