@@ -27,6 +27,7 @@ from hpc_hydra.launcher.adapters import Adapters
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.freeze import FrozenSweep
 from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.launcher.returned import check_best, note_on_objective
 from hpc_hydra.launcher.sweepers import needs_results
 from hpc_hydra.records.batching import Group
 from hpc_hydra.records.files import on_disk
@@ -166,10 +167,7 @@ class Launch:
                 where="launch.batch_script",
                 fix="hpc-hydra run launch.batch_script=FILE",
             )
-        if launch.best is not None:
-            from hpc_hydra.launcher.returned import check_best
-
-            check_best(launch.best, self.function)
+        check_best(launch.best, self.function)
         preparer.check_files(prepared)
         if launch.bg and self._needs_results():
             raise ConfigError(
@@ -203,8 +201,6 @@ class Launch:
             notes.update(dict.fromkeys(adapters[group.plan.request.scheduler].notes(group.plan.request)))
         name = prepared.settings.scheduler.name
         held = adapters.held(name) if name in {group.plan.request.scheduler for group in groups} else None
-        from hpc_hydra.launcher.returned import note_on_objective
-
         return [
             *(note_on_objective(self.function) if self._needs_results() else ()),
             *checks.swept_by_commas(raw_list(self.master.hydra.overrides.task)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,8 @@ from omegaconf import DictConfig, open_dict, read_write
 from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat import composition
-from hpc_hydra.launcher import batch
 from hpc_hydra.launcher.adapters import Adapters
 from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
-from hpc_hydra.launcher.freeze import FrozenSweep
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.launcher.run import Launch
 from hpc_hydra.records.batching import Group
@@ -89,19 +87,12 @@ class _OneRun(Launch):
         with _aside(launch):
             return super()._confirmed(groups, notes, launch, adapters)
 
-    def _run(
-        self,
-        prepared: Prepared,
-        jobs: batch.Jobs,
-        adapters: Adapters,
-        sweep: FrozenSweep,
-        there: Mapping[str, Sequence[str]],
-    ) -> Sequence[JobReturn]:
+    def _run(self, prepared: Prepared, *arguments: Any) -> Sequence[JobReturn]:
         launch, [run] = prepared.settings.launch, prepared.runs
         if not launch.bg:
             self._output = ConsoleOutput(run, prepared.settings.logging.console or 0)
         with _aside(launch):
-            results = super()._run(prepared, jobs, adapters, sweep, there)
+            results = super()._run(prepared, *arguments)
         for result in results:
             assert isinstance(result, RunReturn)
             self.exit_code = result.exit_code

@@ -23,7 +23,7 @@ from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
 from hpc_hydra.node.rank.mpi_identity import Channel
 from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, ended_early, open_logs, wait_for_program
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
-from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of
+from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of, signal_process
 
 _PAUSE = 0.01  # seconds between two polls of the program while MPI is initialised
 
@@ -107,8 +107,7 @@ class _Conversation:
     def end(self) -> None:
         """Kill the program."""
         if not self._gone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
+            signal_process(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
 
 

@@ -19,7 +19,7 @@ from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.logs import log_files
 from hpc_hydra.planning.tasks import step_request
 from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
-from hpc_hydra.processes import GRACE, Signals
+from hpc_hydra.processes import GRACE, Signals, signal_group
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
@@ -47,8 +47,7 @@ class Starter:
             if sender not in (self.pid, self.supervisor):
                 direct[signum] = now
             elif now - direct.get(signum, -GRACE) >= GRACE:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signum)
+                signal_group(child, signum)
 
         return forward
 

@@ -43,6 +43,8 @@ from hpc_hydra.processes import (
     exit_code,
     name_of,
     number_of,
+    signal_group,
+    signal_process,
 )
 from hpc_hydra.records.files import make_below, read_json, write_json
 from hpc_hydra.records.frozen_config import Program
@@ -254,8 +256,7 @@ def _relay_to(child: int, context: RankContext) -> Callable[[int, int], None] | 
 
     def relay(signum: int, sender: int) -> None:
         if signum in STOP:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signum)
+            signal_process(child, signum)
 
     return relay
 
@@ -292,8 +293,7 @@ def _wait(
         if guardian is not None and os.getppid() != guardian:  # its death caused the signal
             os.kill(child, signal.SIGKILL)
             if relay is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
+                signal_group(child, signal.SIGKILL)
             if os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
         if relay is not None and signum is not None and signum != signal.SIGCHLD:

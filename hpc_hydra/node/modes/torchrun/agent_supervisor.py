@@ -39,6 +39,7 @@ from hpc_hydra.processes import (
     die_with_parent,
     exit_code,
     name_of,
+    signal_process,
 )
 from hpc_hydra.records.collect import first_cause, read_ends
 from hpc_hydra.records.files import read_json, write_json
@@ -205,8 +206,7 @@ def forward_warnings(signals: Signals, workers: Sequence[int], forwarded: set[tu
         for worker in workers if signum in WARN else ():
             if (worker, signum) not in forwarded:
                 forwarded.add((worker, signum))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker, signum)
+                signal_process(worker, signum)
 
 
 def cannot_succeed(context: RankContext) -> bool:
