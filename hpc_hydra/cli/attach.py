@@ -251,7 +251,7 @@ def _write(attached: Attached, prepared: Prepared, task: Program) -> None:
 
 def _execute(attached: Attached) -> int:
     try:
-        with _warn_if_stuck(attached):
+        with warn_if_stuck(attached):
             ended = run_attached(
                 attached.command, env=attached.env, cwd=attached.spec.workdir, streams=attached.streams
             )
@@ -270,7 +270,7 @@ def _execute(attached: Attached) -> int:
 
 
 @contextlib.contextmanager
-def _warn_if_stuck(attached: Attached) -> Iterator[None]:
+def warn_if_stuck(attached: Attached) -> Iterator[None]:
     """Meanwhile, warn once if the scheduler has accepted a request that can never start."""
     adapter = attached.adapter
     command = adapter.pending_command() if isinstance(adapter, Attach) and attached.spec.allocation is None else None

@@ -37,7 +37,7 @@ def test_it_is_told(
     said: list[str] = []
     monkeypatch.setattr(attach, "complain", said.append)
     before = set(threading.enumerate())
-    with attach._warn_if_stuck(todo(scheduler, held)):
+    with attach.warn_if_stuck(todo(scheduler, held)):
         for thread in set(threading.enumerate()) - before:
             thread.join(60)
     assert len(said) == told and all("job 7, PartitionTimeLimit" in text for text in said)
@@ -46,7 +46,7 @@ def test_it_is_told(
 def test_an_allocation_that_starts_soon_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     before = set(threading.enumerate())
-    with attach._warn_if_stuck(todo("slurm")):
+    with attach.warn_if_stuck(todo("slurm")):
         waiting = set(threading.enumerate()) - before
     for thread in waiting:
         thread.join(60)
