@@ -43,6 +43,16 @@ def test_ranks_of_several_hosts_and_what_reaches_them(
     assert list(tmp_path.glob(".hpc_hydra-*")) == []
 
 
+@pytest.mark.parametrize(
+    "value", ["a b", "it's", 'say "hi"', 'it\'s "so" $(touch pwned) `id` ; \\', "''", '"', "é 東京", "x\\"]
+)
+def test_a_text_reaches_qsub_unchanged(jobs: Jobs, fake_pbs: Cluster, value: str) -> None:
+    (id_,) = jobs.submit("true", account=value)
+    job = fake_pbs.job(id_)
+    assert job is not None and job.data["account"] == value
+    assert not (jobs.root / "pwned").exists()
+
+
 def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:
     program = '[ "$HPC_HYDRA_PBS_NODE$HPC_HYDRA_SPAWN_RANK" = 11 ] && exit 7; exec sleep 600'
     ids = jobs.submit(program, nodes=2, procs_per_node=2)

@@ -152,8 +152,10 @@ def check_submit(name: str, value: str | None, request: Request) -> None:
         raise PlanError(f"{_dashed(name)} cannot be set", where=where, fix=TABLE.refused[name])
     if value is not None:
         one_line(value, where)
-        if '"' in value and "'" in value:
-            raise PlanError(f"{value!r} contains both kinds of quotes, which a #PBS line cannot", where=where)
+        if name in _OF_CHUNKS and re.search(r"[\s:+]", value):
+            raise PlanError(
+                f"{value!r} is not one value of a resource", where=where, fix="several in scheduler.constraint"
+            )
     elif len(name) > 1:
         raise PlanError(f"{name} needs a value", where=where, fix=f"scheduler.extra.{name}=VALUE")
 
@@ -161,9 +163,9 @@ def check_submit(name: str, value: str | None, request: Request) -> None:
 def _free(request: Request) -> Iterator[Option]:
     """The user's options that are not resources of a chunk, nor options of the launch command alone."""
     launch = {name for name, _ in _launch_args(request)}
-    both = set(request.launch_args)
+    both, has_chunks = set(request.launch_args), flavour(request) != "totals"
     for name, value in request.submit_args:
-        if name in _OF_CHUNKS or (name in launch and (name, value) in both):
+        if (has_chunks and name in _OF_CHUNKS) or (name in launch and (name, value) in both):
             continue
         yield name, value
 
@@ -240,6 +242,12 @@ def _totals(request: Request) -> Iterator[Option]:
     for key, value in (("scheduler.constraint", request.constraint), ("scheduler.nodelist", request.nodelist)):
         if value is not None:
             raise PlanError("jobs of this site name no nodes", where=key, fix="leave it out")
+    if request.exclusive:
+        raise PlanError(
+            "this site gives whole nodes to jobs with all their CPUs only",
+            where="resources.exclusive",
+            fix="leave it out, and ask for all cores",
+        )
     yield "ncpus", str(request.world_size * (request.cpus_per_proc or 1))
     if gpus := _gpus(request):
         yield "ngpus", str(request.nodes * gpus)
@@ -349,13 +357,13 @@ def _overridden(ours: Iterable[Option], extra: Iterable[Option], removed: Iterab
 
 
 def directive(option: Option) -> str:
-    """``-name value`` for a #PBS line."""
+    """``-name value`` for a #PBS line. In quotes of either kind, all characters but these quotes are literal."""
     name, value = option
     if value is None:
         return f"-{name}"
     text = value if len(name) == 1 else f"{name}={value}"
     if not re.fullmatch(r"[\w@%+=:,./^\[\]-]+", text, re.ASCII):
-        text = f'"{text}"' if '"' not in text else f"'{text}'"
+        text = '"' + text.replace('"', '"\'"\'"') + '"'
     return f"{_dashed(name)} {text}"
 
 

@@ -57,6 +57,7 @@ def lines(asked: Request) -> list[str]:
         ({"mail_type": "END,FAIL", "mail_user": "me@example.org"}, ["-M me@example.org", "-m ae"]),
         ({"submit_args": (("filesystems", "home:flare"), ("p", "10"))}, ["-l filesystems=home:flare", "-p 10"]),
         ({"submit_args": (("umask", "027"), ("place", "pack"))}, ["-W umask=027", "-l place=pack"]),
+        ({"flavour": "totals", "submit_args": (("model", "v100"),)}, ["-l ncpus=1", "-l model=v100"]),
         ({"job_name": "it's 東"}, ["-N it_s__"]),
     ],
 )
@@ -73,6 +74,8 @@ def test_a_request_becomes_directives(fields: dict[str, Any], expected: list[str
         ({"submit_args": (("l", "select=2"),)}, "scheduler.submit_extra.l"),
         ({"submit_args": (("select", "2"),)}, "scheduler.submit_extra.select"),
         ({"submit_args": (("umask", None),)}, "scheduler.submit_extra.umask"),
+        ({"submit_args": (("system", "x+8:ncpus=4"),)}, "scheduler.submit_extra.system"),
+        ({"flavour": "totals", "exclusive": True}, "resources.exclusive"),
         ({"constraint": "a100"}, "scheduler.constraint"),
         ({"nodelist": "n[1-3]", "nodes": 2}, "scheduler.nodelist"),
         ({"exclude": "n1"}, "scheduler.exclude"),
