@@ -92,6 +92,22 @@ def test_without_history_queued_jobs_are_known_and_found_and_ended_ones_are_not(
     jobs.submitter.cancel([done.stdout.strip()])
 
 
+@pytest.mark.parametrize("runs", [(0,), (0, 3)])
+def test_a_job_that_has_ended_is_found_without_history_and_so_not_submitted_again(
+    jobs: Jobs, fake_pbs: Cluster, runs: tuple[int, ...]
+) -> None:
+    fake_pbs.set_note("history", False)
+    spec = jobs.spec("true", runs=runs)
+    script = jobs.write(spec)
+    assert jobs.submitter.find(spec, script) == ()
+    jobs.submit("true", key="job01")  # the log of another job
+    ids = jobs.submitter.submit(spec, script)
+    jobs.until(ids, lambda status: status.state not in (State.PENDING, State.RUNNING))
+    (spec.log / f"job0.{10**6}.pbshead.log").touch()  # of a successor
+    (spec.log / "job0.attached.log").touch()
+    assert jobs.submitter.find(spec, script) == ids
+
+
 @pytest.mark.parametrize("history", [True, False])
 @pytest.mark.parametrize(("program", "code"), [("exit 0", 0), ("exit 7", 7)])
 def test_an_attached_run_has_the_exit_code_of_its_job(

@@ -63,6 +63,7 @@ _LIST = (
     'found=$(qselect -u "$me"{0}) || exit; last=$(qselect -x -u "$me"{0}) || exit; '
     'last=$(printf "%s\\n" $last | tail -n 20); show "$found" ""; show "$last" -x'
 )
+_LOGS = '; for log in "$2".*.log; do echo "Log: ${log#"$2".}"; done'  # of started jobs, also without job history
 _FOLLOWED = "hpc_hydra_followed"  # set in attached jobs, whose output is read from a file
 # PBS knows no dependency on an element of an array.
 _AFTER = """while qstat -f "$hpc_hydra_of" 2>/dev/null | grep -q 'job_state = [RE]'; do sleep 1; done"""
@@ -279,13 +280,14 @@ class Pbs(
 
     def find_command(self, spec: JobSpec) -> list[str]:
         name = options_of.job_name(spec.plan.request)
-        return ["sh", "-c", _LIST.format(' -N "$1"'), "qselect", name]
+        return ["sh", "-c", _LIST.format(' -N "$1"') + _LOGS, "qselect", name, f"{spec.log}/{spec.key}"]
 
     def parse_found(self, stdout: str, spec: JobSpec, script: Path) -> tuple[str, ...]:
         for id_, fields in output.records((), stdout).items():
             if fields["Variable_List"].get(_TAG) == spec.tag:
                 return output.elements(output.array_of(id_), spec.elements)
-        return ()
+        (first, *_) = [*output.logged(stdout), ""]  # its successors have later numbers
+        return output.elements(output.array_of(first), spec.elements) if first else ()
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
         """A whole array by its own id: PBS takes none of its elements."""

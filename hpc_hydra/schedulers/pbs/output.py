@@ -54,6 +54,12 @@ def submitted(text: str) -> str:
     return str(found[-1])
 
 
+def logged(text: str) -> list[str]:
+    """Ids in the lines ``Log: ID.log``, in the order of their numbers."""
+    found = re.findall(rf"^Log: ({_ID})\.log$", text, re.MULTILINE)
+    return sorted(found, key=lambda id_: int(re.split(r"\D", id_)[0]))
+
+
 def elements(job: str, count: int) -> tuple[str, ...]:
     """Ids of the elements of an array ``12[].server``, which count from 0; the id itself if it is no array."""
     if "[]" not in job:
