@@ -57,13 +57,15 @@ class StatusPoller:
             found[job] = capability_defaults.status_of(self.adapter, job, queue or {}) or UNKNOWN
         index = self.adapter.status_forms
         while missing := [job for job in wanted if not _is_open(found[job]) and not _is_settled(found[job])]:
-            if index >= len(self.adapter.status_commands(missing)):
+            queue_command, *others = self.adapter.status_commands(missing)
+            if index > len(others):
                 break
-            history = self._run(missing, index) or {}
+            history = self._run(missing, index)
+            if history is None and index == len(others) and others[-1][0] == queue_command[0]:
+                self.silent = self._message  # an outage: that program serves the queue, too
             for job in missing:
-                found[job] = _joined(
-                    found[job], capability_defaults.status_of(self.adapter, job, history), queue_failed=queue is None
-                )
+                status = capability_defaults.status_of(self.adapter, job, history or {})
+                found[job] = _joined(found[job], status, queue_failed=queue is None)
             index += 1
         for job in wanted:
             if job in self.cancelled:

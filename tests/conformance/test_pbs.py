@@ -14,6 +14,7 @@ from hpc_hydra.schedulers.capabilities import Attach, Resubmission
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import adapter_for
 from tests.conformance.jobs import Jobs, in_python
+from tests.fakes.commands import Fakes
 from tests.fakes.scheduler_state import Cluster
 
 pytestmark = pytest.mark.only("pbs")
@@ -26,6 +27,11 @@ def jobs(fake_pbs: Cluster, tmp_path: Path) -> Jobs:
     root = tmp_path / "it's (a) sweep"
     root.mkdir()
     return Jobs("pbs", root, BatchSubmitter(adapter_for("pbs"), sleep=lambda seconds: None))
+
+
+@pytest.fixture
+def commands(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(tmp_path / "before the stand-in", monkeypatch)
 
 
 def test_ranks_of_several_hosts_and_what_reaches_them(
@@ -131,6 +137,21 @@ def test_a_server_that_does_not_answer_ends_nothing(jobs: Jobs, fake_pbs: Cluste
     fake_pbs.misbehave("qstat", times=0)
     assert jobs.submitter.poll(ids)[ids[0]].state is State.RUNNING
     jobs.submitter.cancel(ids)
+
+
+def test_a_job_is_not_forgotten_while_only_job_history_does_not_answer(
+    jobs: Jobs, commands: Fakes, fake_pbs: Cluster
+) -> None:
+    (id_,) = jobs.submit("exit 3")
+    jobs.coded([id_])
+    down = "echo 'qstat: cannot connect to server pbshead (errno=15010)' >&2; exit 255"
+    commands.put("qstat", f'case "$*" in *-x*) {down} ;; *) exec "$REAL" "$@" ;; esac')
+    watcher = BatchSubmitter(jobs.adapter)
+    assert watcher.poll([id_])[id_].state is State.UNKNOWN
+    assert "errno=15010" in (watcher.unanswered() or "")
+    commands.put("qstat", 'exec "$REAL" "$@"')
+    assert watcher.poll([id_])[id_].exit_code == 3
+    assert watcher.unanswered() is None
 
 
 @pytest.mark.parametrize(
