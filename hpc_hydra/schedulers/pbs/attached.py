@@ -17,9 +17,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpc_hydra.errors import SchedulerError
 from hpc_hydra.processes import STOP, Signals
-from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import State
+from hpc_hydra.schedulers.batch_queue import BatchQueue
+from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.pbs import follow, output
+from hpc_hydra.schedulers.watcher import StatusPoller
 
 EXIT = ".exit"
 """Suffix of the file with the exit code of the script."""
@@ -32,14 +37,11 @@ def attached(argv: Sequence[str]) -> int:
     """Return the job's exit code, 128+n if it was ended by signal n; qsub's if it does not take the job."""
     parser = argparse.ArgumentParser(prog="python -m hpc_hydra.node qsub_attached", allow_abbrev=False)
     parser.add_argument("--log", type=Path, required=True)
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    options = parser.parse_args(list(argv[:at]))
+    options, command = parse_with_command(parser, argv)
     signals = Signals()
     for path in (options.log, _exit_file(options.log)):
         path.unlink(missing_ok=True)
-    done = subprocess.run(
-        list(argv[at + 1 :]), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         return done.returncode
     return _follow(output.submitted(done.stdout), options.log, signals)
@@ -47,19 +49,24 @@ def attached(argv: Sequence[str]) -> int:
 
 def _follow(job: str, log: Path, signals: Signals) -> int:
     print(f"hpc_hydra: job {job}", file=sys.stderr, flush=True)
+    adapter = registry.adapter_for("pbs")
+    watcher = StatusPoller(adapter)
     place, asked, pause = 0, 0.0, _ASK[0]
     while True:
         signum = signals.wait(_LOOK)
         if signum in STOP:
-            subprocess.run(["qdel", job], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            try:
+                BatchQueue(adapter, watcher).cancel([job])
+            except SchedulerError as error:
+                print(f"hpc_hydra: {error}", file=sys.stderr, flush=True)
             pause = _ASK[0]
         grown = follow.copy(log, place)
         pause, place = (_ASK[0] if grown > place else pause), grown
         if time.monotonic() - asked < pause:
             continue
-        status = _status(job)
+        status = watcher.ask([job])[job]
         asked, pause = time.monotonic(), min(1.5 * pause, _ASK[1])
-        if status is not None:
+        if status.state not in (State.PENDING, State.RUNNING) and not watcher.silent:
             end = time.monotonic() + _SETTLE
             while time.monotonic() < end:  # files of another host may be seen late
                 time.sleep(_LOOK)
@@ -78,18 +85,3 @@ def _exit_code(log: Path) -> int | None:
         return int(_exit_file(log).read_text())
     except (OSError, ValueError):
         return None
-
-
-def _status(job: str) -> JobStatus | None:
-    """How a job ended, UNKNOWN if PBS does not say; None while it is in the queue, or PBS does not answer."""
-    has_left = False
-    for argv in output.commands([job]):
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        try:
-            status = output.parse(argv, done.stdout).get(job)
-        except Exception:
-            continue
-        if status is not None:
-            return status if status.state.is_finished else None
-        has_left = output.is_unknown_job(done.stderr)  # in the end by job history
-    return JobStatus(State.UNKNOWN) if has_left else None

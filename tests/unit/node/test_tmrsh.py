@@ -13,6 +13,7 @@ import pytest
 
 from hpc_hydra.schedulers.host_starter import Host
 from hpc_hydra.schedulers.pbs.tmrsh import Tmrsh, program
+from tests.awaiting import await_true
 from tests.fakes.commands import Fakes
 
 
@@ -59,3 +60,19 @@ def test_an_attached_job_that_has_left_the_queue_waits_for_its_exit_code(command
     commands.put("qstat", f'case "$*" in *-x*) {down}; printf "{state}" ;; *) {finished} ;; esac')
     argv = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached", "--log", str(tmp_path / "log"), "--", "qsub"]
     assert subprocess.run(argv, capture_output=True, timeout=120).returncode == 3
+
+
+def test_an_attached_job_that_cannot_be_deleted_is_told_of_and_followed(commands: Fakes, tmp_path: Path) -> None:
+    commands.put("qsub", "echo 1.srv")
+    commands.put("qdel", f"touch {tmp_path}/deleting; echo 'qdel: Unauthorized Request' >&2; exit 159")
+    state = r"Job Id: 1.srv\n    job_state = $state\n    stime = x\n    Exit_status = 3\n"
+    commands.put("qstat", f'state=R; [ ! -e {tmp_path}/ended ] || state=F; printf "{state}"')
+    argv = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached", "--log", str(tmp_path / "log"), "--", "qsub"]
+    process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None and process.stderr.readline() == "hpc_hydra: job 1.srv\n"
+    process.terminate()
+    assert await_true((tmp_path / "deleting").exists)
+    assert "Unauthorized Request; not cancelled: 1.srv" in process.stderr.readline()
+    (tmp_path / "ended").touch()
+    assert process.wait(120) == 3
+    process.stderr.close()
