@@ -59,6 +59,19 @@ def test_a_text_reaches_qsub_unchanged(jobs: Jobs, fake_pbs: Cluster, value: str
     assert not (jobs.root / "pwned").exists()
 
 
+def test_the_successor_of_a_job_with_a_long_name_is_submitted_and_found(jobs: Jobs) -> None:
+    spec = jobs.spec("true", max_requeues=1, job_name="n" * 230)
+    script = jobs.write(spec)
+    name = next(line for line in script.read_text().splitlines() if "HPC_HYDRA_PBS_NAME=" in line).rpartition("=")[2]
+    env = {"HPC_HYDRA_PBS_NAME": name.replace("$HPC_HYDRA_RUN", "9999")}
+    assert isinstance(jobs.adapter, Resubmission)
+    command = jobs.adapter.resubmit_command(env, script, 9999, 999, "1.pbshead")
+    done = subprocess.run([*command[:-1], "-h", command[-1]], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert jobs.submitter.successor(jobs.adapter.successor_name(env, 999) or "") == done.stdout.strip()
+    jobs.submitter.cancel([done.stdout.strip()])
+
+
 def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:
     program = '[ "$HPC_HYDRA_PBS_NODE$HPC_HYDRA_SPAWN_RANK" = 11 ] && exit 7; exec sleep 600'
     ids = jobs.submit(program, nodes=2, procs_per_node=2)

@@ -179,7 +179,7 @@ class Pbs(
         if elsewhere and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
         if request.max_requeues and not spec.attached:
-            name = quote(f"{options_of.job_name(request)}.")
+            name = quote(options_of.successor_name(request))
             again = shlex.join(options_of.words(option for option in self._options(spec) if option[0] not in "JNv"))
             before += [f'export {_AGAIN}="${{hpc_hydra_count:-0}}" {_NAME}={name}${envvars.RUN}.{spec.tag}']
             before += [f"export {_OPTIONS}={quote(again)}"]

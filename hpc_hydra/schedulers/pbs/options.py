@@ -103,6 +103,7 @@ _OF_LAUNCHERS = {  # other spellings of sizes, which are refused
 }
 _NAME = re.compile(r"[^A-Za-z0-9+._-]")
 _LONGEST = 230  # characters of a name
+_SUFFIX = 60  # characters that the name of a successor may add
 
 
 def flavour(request: Request) -> str:
@@ -127,6 +128,11 @@ def job_name(request: Request) -> str:
     if not name:
         raise PlanError("is empty", where="scheduler.job_name", fix="scheduler.job_name=train")
     return name
+
+
+def successor_name(request: Request) -> str:
+    """The first part of the names of the job's successors, which end with the run, the tag and a number."""
+    return f"{job_name(request)[: _LONGEST - _SUFFIX]}."
 
 
 def walltime(seconds: int) -> str:
