@@ -117,9 +117,9 @@ class FluxOptions(Scheduler):
     options = TABLE
 
     def check(self, request: Request) -> None:
-        if request.mem_per_node and not request.exclusive:
+        if request.mem_per_node is not None and not request.exclusive:
             raise PlanError(
-                "Flux does not support an amount of memory",
+                "Flux does not allocate memory",
                 where="resources.mem_per_node",
                 fix="resources.exclusive=true takes whole nodes with their memory",
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,34 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks, planner
 from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.schedulers.registry import adapter_for, names
-from tests.unit.schedulers.specs import request
+from tests.unit.schedulers.specs import request, spec
 
 WITH_COMMANDS = ("slurm", "flux", "lsf", "pbs")
 KEYS = {f"{name}.{field.name}" for name, group in GROUPS.items() for field in dataclasses.fields(group)}
+VARIANTS = [
+    ("slurm", {}), ("flux", {}), ("lsf", {}), ("lsf", {"flavour": "csm"}), ("pbs", {}), ("pbs", {"flavour": "nodes"}),
+    ("pbs", {"flavour": "totals"}), ("pbs", {"mpi": "pals"}), ("pbs", {"mpi": "mpich"}), ("pbs", {"mpi": "openmpi"}),
+]  # fmt: skip
+ASKED: dict[str, list[Any]] = {  # field of a request → values, of which a scheduler may know one only
+    "nodes": [3], "procs_per_node": [2], "gpus_per_proc": [2], "shared_gpus": [2], "cpus_per_proc": [2],
+    "mem_per_node": [2048, 0], "time_limit": [7200], "exclusive": [True], "job_name": ["bert"], "queue": ["long"],
+    "account": ["abc"], "qos": ["high"], "reservation": ["r1"], "dependency": ["afterok:1"], "nodelist": ["n[1-2]"],
+    "constraint": ["a100", "model=a100"], "exclude": ["n9"], "mail_type": ["END"], "mail_user": ["me@example.org"],
+    "comment": ["why"], "array_parallelism": [2], "mpi": ["pmix", "mpich"], "gpu_request": ["none"], "gpu_type": ["a1"],
+    "gpu_bind": ["per-task"], "cpu_bind": ["cores", "on"], "project": ["p1"], "user_group": ["g1"],
+    "setup_lines": [("true",)], "warning": ["USR1@60"], "max_requeues": [1],
+    "submit_args": [(("filesystems", "home"),), (("model", "v1"),), (("p", "1"),)],
+    "launch_args": [(("label", None),), (("verbose", None),)],
+}  # fmt: skip
+WHOLE_NODES = [("lsf", {"flavour": "csm"}), ("pbs", {"flavour": "nodes"})]
+OF_WHOLE_NODES = {"exclusive=True", "mem_per_node=0", "shared_gpus=2", "gpu_request=none"}  # what they imply
+NOT_ASKED = {
+    "scheduler",
+    "flavour",  # in VARIANTS
+    "survives_node_loss", "steps_survive_node_loss", "allocation",  # follow from the rendezvous
+    "hosts",  # of schedulers without a queue
+    "removed_args",
+}  # fmt: skip
 FIELDS = {field.name for field in dataclasses.fields(Request)}
 
 
@@ -65,3 +91,25 @@ def test_the_default_way_to_ask_for_gpus_is_in_the_table(scheduler: str) -> None
     with pytest.raises(PlanError) as error:
         capability_checks.check(adapter, request(scheduler=scheduler, gpus_per_proc=1, gpu_request="by hand"))
     assert error.value.fix == " | ".join(adapter.options.gpu_requests)
+
+
+@pytest.mark.parametrize(("scheduler", "variant"), VARIANTS, ids=str)
+def test_what_is_asked_of_a_scheduler_is_in_the_script_or_refused(scheduler: str, variant: dict[str, Any]) -> None:
+    assert ASKED.keys() | NOT_ASKED == FIELDS
+    adapter = adapter_for(scheduler)
+
+    def script(**fields: Any) -> str:
+        sizes = {"nodes": 2, "procs_per_node": 4, "gpus_per_proc": 1, "time_limit": 3600}
+        asked = request(**{"scheduler": scheduler, **sizes, **variant, **fields})
+        capability_checks.check(adapter, asked)
+        return adapter.script(spec(asked, runs=(0, 1)))
+
+    before, dropped = script(), []
+    for field, values in ASKED.items():
+        if field in variant:
+            continue
+        for value in values:
+            with contextlib.suppress(PlanError):
+                if script(**{field: value}) == before:
+                    dropped.append(f"{field}={value}")
+    assert {*dropped} <= (OF_WHOLE_NODES if (scheduler, variant) in WHOLE_NODES else set())
