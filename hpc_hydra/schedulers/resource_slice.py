@@ -1,4 +1,4 @@
-"""The cores and GPUs of a host that a packed run uses, if our own launch commands confine it (LSF's blaunch, ssh).
+"""The cores and GPUs of a host that a packed run uses, if our own launch commands confine it.
 
 The packer assigns positions, such as the third of the cores that the job may use on a host. The host translates them
 to its cores and GPUs: those of its CPU affinity and of its list of visible GPUs.
@@ -48,7 +48,7 @@ class Slice:
 
 
 @dataclass
-class Host:
+class FreeNode:
     """Free resources of a node; ``name`` is empty if the scheduler places runs."""
 
     name: str

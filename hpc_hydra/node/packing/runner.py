@@ -45,7 +45,7 @@ from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.capabilities import EndWarning, GracefulCancel, LostHosts, Packing, StepSignals
 from hpc_hydra.schedulers.registry import adapter_for
-from hpc_hydra.schedulers.resource_slice import Host
+from hpc_hydra.schedulers.resource_slice import FreeNode
 
 POLL = 2.0  # seconds between two checks for cancelled runs
 ASK_TIMEOUT = 45.0  # seconds for the scheduler's commands that signal the ranks of a run
@@ -61,7 +61,7 @@ class PackRunner:
     scheduler: str
     id: str  # of the allocation
     at_a_time: int | None
-    hosts: list[Host]
+    hosts: list[FreeNode]
     waiting: list[Task]
     requeue: PackRequeue
     first: int  # the run that names the pack
@@ -96,7 +96,7 @@ class PackRunner:
         assert isinstance(adapter, Packing)  # or there would be no such script
         hosts = capability_defaults.hosts(adapter, env)
         room = (data["cpus"], data["gpus"], data["mem"])
-        nodes = [Host(name, *room) for name in hosts or [""] * data["nodes"]]
+        nodes = [FreeNode(name, *room) for name in hosts or [""] * data["nodes"]]
         tasks = tasks_of(paths, job, data, numbers)
         restarts = capability_defaults.restarts(adapter, env)
         plans = [task.plan for task in tasks]

@@ -13,19 +13,19 @@ import pytest
 from hpc_hydra.envvars import SLICE
 from hpc_hydra.errors import PlanError, RendezvousError
 from hpc_hydra.planning.packing import Share
-from hpc_hydra.schedulers.resource_slice import Host, Slice, confine
+from hpc_hydra.schedulers.resource_slice import FreeNode, Slice, confine
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_a_host_is_dealt_out_without_overlap_and_taken_back() -> None:
-    host = Host("n1", 8, 4, 0)
+    host = FreeNode("n1", 8, 4, 0)
     first, second = host.take(Share(1, 3, 2)), host.take(Share(1, 4, 1))
     assert (str(first), str(second)) == ("0-1/4:0-2/8", "2/4:3-6/8")
     assert host.holds(Share(1, 1, 1), False) and not host.holds(Share(1, 2, 1), False)
     host.give_back(first, Share(1, 3, 2))
     assert str(host.take(Share(1, 4, 3))) == "0-1,3/4:0-2,7/8"
-    host = Host("n2", 8, 4, 0, lost="gone")
+    host = FreeNode("n2", 8, 4, 0, lost="gone")
     assert not host.holds(Share(1, 1), False)
 
 
