@@ -38,14 +38,14 @@ OF_SWEEPS = ("status", "logs", "wait", "cancel", "resume", "results", "report", 
 SWEEPS = 20  # sweeps that are offered
 
 _BASH = r"""_hpc_hydra() {
-    local cur="${COMP_WORDS[COMP_CWORD]}" word line="${COMP_LINE:0:COMP_POINT}" IFS=$'\n'
+    local cur="${COMP_WORDS[COMP_CWORD]}" word line="${COMP_LINE:0:COMP_POINT}"
     [[ $cur == [=:] ]] && cur=
     COMPREPLY=()
-    for word in $(hpc-hydra completion --line "$line" 2>/dev/null); do
+    while IFS= read -r word; do
         word="${word%%$'\t'*}"
         [[ $word == *[=./] ]] && compopt -o nospace
         COMPREPLY+=("$word")
-    done
+    done < <(hpc-hydra completion --line "$line" 2>/dev/null)
     word="${line##*[[:space:]]}"
     [[ $word == *"$cur" ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"$cur"}"}")
 }
@@ -98,34 +98,36 @@ def main(argv: Sequence[str]) -> int:
 def complete(line: str, *, quoted: bool = True) -> list[tuple[str, str]]:
     """Return the words that the last word of a command line can become, with descriptions.
 
-    Empty if files should be completed instead. ``quoted``: escape what a shell would split or replace, unless the last
-    word begins with a quote.
+    Empty if files should be completed instead. ``quoted``: escape what a shell would split or replace, within the quotes
+    of the last word if they are open.
     """
-    words, is_open = _words(line)
+    words, quote = _words(line)
     last = words[-1]
     if len(words) < 2 or "--" in words[:-1]:
         return []
     with contextlib.suppress(Exception):  # completion never disturbs what is typed
         found = [(word, about) for word, about in _candidates(words[1:-1], last) if word.startswith(last)]
-        return [(_escaped(word), about) for word, about in found] if quoted and not is_open else found
+        return [(_escaped(word, quote), about) for word, about in found] if quoted else found
     return []
 
 
-def _escaped(word: str) -> str:
-    return re.sub(r"[^\w~@%+=:,./-]", r"\\\g<0>", word)
+def _escaped(word: str, quote: str) -> str:
+    if quote == "'":
+        return word.replace("'", "'\\''")
+    return re.sub(r'["$`\\]' if quote else r"[^\w~@%+=:,./-]", r"\\\g<0>", word)
 
 
-def _words(line: str) -> tuple[list[str], bool]:
+def _words(line: str) -> tuple[list[str], str]:
     """Split a line as a shell does; the last word, which may be empty or quoted in part, is the one to complete.
 
-    Returns the words, and whether a quote is open.
+    Returns the words, and the quote that is open.
     """
-    for end in ("", "'", '"'):
+    for quote in ("", "'", '"'):
         with contextlib.suppress(ValueError):
-            words = shlex.split(line + end)
-            is_new = not end and (not line or line[-1].isspace()) and not line.endswith("\\ ")
-            return [*words, ""] if is_new else words, bool(end)
-    return [""], False
+            words = shlex.split(line + quote)
+            is_new = not quote and (not line or line[-1].isspace()) and not line.endswith("\\ ")
+            return [*words, ""] if is_new else words, quote
+    return [""], ""
 
 
 def _candidates(before: Sequence[str], last: str) -> Iterable[tuple[str, str]]:

@@ -31,6 +31,7 @@ TYPED = [
     ("hpc-hydra status multi", "hpc-hydra status multirun/7 "),
     ("hpc-hydra status my", "hpc-hydra status my\\ runs/7 "),
     ("hpc-hydra status my\\ r", "hpc-hydra status my\\ runs/7 "),
+    ("hpc-hydra torchrun --verb", "hpc-hydra torchrun --verbose "),
 ]
 
 
@@ -91,6 +92,7 @@ def bash(place: Path) -> Iterator[Terminal]:
 
 
 def test_a_real_bash_completes_what_is_typed(bash: Terminal) -> None:
+    bash.send("shopt -s failglob\n")  # descriptions are no patterns
     bash.send('bind "set enable-bracketed-paste off"; eval "$(hpc-hydra completion bash)"; complete -p hpc-hydra\n')
     assert bash.read_until("-F _hpc_hydra hpc-hydra")
     for typed, line in TYPED:
@@ -135,6 +137,18 @@ def test_words_that_can_follow(line: str, words: list[str], place: Path) -> None
     (place / "conf" / "system").mkdir(parents=True)
     (place / "conf" / "system" / "mine.yaml").touch()
     assert [word for word, _ in completion.complete(line)] == words
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_a_shell_reads_a_completed_word_as_it_is(quote: str, place: Path) -> None:
+    name = 'odd $(touch PWNED) `touch PWNED` $HOME \\ "it\'s"'
+    paths = SweepPaths(place / name)
+    paths.meta.mkdir(parents=True)
+    paths.program.write_text("{}")
+    known.remember(paths.root)
+    ((word, _),) = completion.complete(f"hpc-hydra status {quote}odd")
+    done = subprocess.run(["bash", "-c", f"printf %s {quote}{word}{quote}"], capture_output=True, text=True, check=True)
+    assert done.stdout == name and not (place / "PWNED").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
