@@ -9,6 +9,7 @@ import codecs
 import contextlib
 import io
 import os
+import select
 import signal
 import sys
 import time
@@ -276,6 +277,16 @@ def escape_unencodable_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_ascii(stream)):
             stream.reconfigure(errors="backslashreplace")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of ``data``, also if the descriptor is non-blocking or accepts only a part at a time."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            select.select([], [descriptor], [])
 
 
 def _is_ascii(stream: io.TextIOWrapper) -> bool:

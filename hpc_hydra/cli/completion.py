@@ -98,8 +98,8 @@ def main(argv: Sequence[str]) -> int:
 def complete(line: str, *, quoted: bool = True) -> list[tuple[str, str]]:
     """Return the words that the last word of a command line can become, with descriptions.
 
-    Empty if files should be completed instead. ``quoted``: escape what a shell would split or replace, within the quotes
-    of the last word if they are open.
+    Empty if files should be completed instead. ``quoted``: escape what a shell would split or replace, also within open
+    quotes.
     """
     words, quote = _words(line)
     last = words[-1]

@@ -23,7 +23,8 @@ from types import FrameType
 from typing import Any
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.ui.streams import note, write_all
+from hpc_hydra.processes import write_all
+from hpc_hydra.ui.streams import note
 
 RED, RESET = b"\x1b[31m", b"\x1b[0m"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -22,10 +22,10 @@ from typing import IO
 
 from hpc_hydra.cli.console import Streams, colored
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.processes import write_all
 from hpc_hydra.schedulers import commands
 from hpc_hydra.schedulers.capabilities import BatchScripts, SubmitAdvice
 from hpc_hydra.ui.progress import complain
-from hpc_hydra.ui.streams import write_all
 
 _TICK = 0.2  # interval of reading the output, seconds
 _ASK = 2.0  # interval of asking the scheduler for the output files, seconds

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc_hydra.processes import write_all
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.collect import latest_attempt
 from hpc_hydra.records.layout import RunPaths
@@ -154,7 +155,7 @@ class ConsoleOutput:
             return
         try:
             with self._lock:
-                streams.write_all(number, data)
+                write_all(number, data)
         except OSError as error:  # the reader of a pipe has gone, the terminal is closed, or the disk is full
             streams.note(error, {1: "standard output", 2: "standard error"}[number])
             self._silent = True

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.processes import write_all
 from hpc_hydra.records.layout import SweepPaths
 
 GONE = "the directory of the sweep is gone (deleted or moved)"
@@ -85,7 +86,7 @@ def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
         try:
             if mode is not None:
                 os.fchmod(descriptor, mode)
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -168,7 +169,7 @@ def append_line(path: Path, data: Any, *, sync: bool = False) -> None:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             line = b"\n" + line
-        _write_all(descriptor, line)
+        write_all(descriptor, line)
         if sync:
             os.fsync(descriptor)
     finally:
@@ -186,9 +187,3 @@ def read_lines(path: Path) -> Iterator[Any]:
             yield json.loads(line.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError):
             continue
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

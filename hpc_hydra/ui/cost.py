@@ -60,7 +60,7 @@ def told(groups: Sequence[Group]) -> str:
         return ""
     now = packed(charged)
     if not any(g.pack is not None for g in charged):
-        return f"{_count(now.jobs, 'job')}, {_hours(now.hours)}"
+        return f"{_count(now.jobs, 'run')}, {_hours(now.hours)}"
     lines = []
     for g in charged:
         if g.pack is None:

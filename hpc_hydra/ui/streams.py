@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -107,13 +106,3 @@ def leave(*numbers: int) -> None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
             os.close(nowhere)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``, also if the descriptor is non-blocking or accepts only a part at a time."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Callable
 from typing import IO, Any
 
+from hpc_hydra.processes import write_all
 from hpc_hydra.schedulers.ssh.agent import MARK, Order
 
 _KEPT = 1 << 16  # bytes of output before the start, kept for error messages
@@ -87,14 +87,8 @@ class Link:
         if self.prefix:
             body = data[:-1] if data.endswith(b"\n") else data
             data = self.prefix + body.replace(b"\n", b"\n" + self.prefix) + b"\n"
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(number, view) :]
-            except BlockingIOError:
-                select.select([], [number], [])
-            except OSError:  # the console is gone; the ranks continue
-                return
+        with contextlib.suppress(OSError):  # the console is gone; the ranks continue
+            write_all(number, data)
 
     def write(self) -> None:
         """Send as much of `outgoing` as possible."""

@@ -41,7 +41,7 @@ def test_more_node_hours_than_confirm_above_are_asked_for_again(
         resume(refused, Wanted(overrides=("resources.time_limit=8h",)))
     assert told.value.where == "launch.confirm_above" and "--yes" in (told.value.fix or "")
     assert sorted(refused.glob(".hpc_hydra/jobs/*.sh")) == scripts  # nothing was submitted, or written
-    assert "at most 16.0 node-hours" in capfd.readouterr().out
+    assert "2 runs, at most 16.0 node-hours" in capfd.readouterr().out
     with pytest.raises(SubmitError, match="invalid partition"):
         resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
     assert capfd.readouterr().out == ""
