@@ -10,7 +10,7 @@ import argparse
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli import sweep_args
@@ -122,6 +122,10 @@ def logs(argv: Sequence[str]) -> int:
         what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
         raise UsageError(what, where=str(sweep.root), fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
     found = _await_logs(sweep, views[0], options)
+    if sys.stderr.isatty():
+        from hpc_hydra.ui.progress import complain
+
+        complain(f"==> {_heading(views[0])}{f': {found[0].path}' if len(found) == 1 else ''} <==")
     if options.follow and views[0].word not in _ended():
         parts = output.follow(found, lambda: _has_ended(sweep, views[0].run.num))
     else:
@@ -132,15 +136,22 @@ def logs(argv: Sequence[str]) -> int:
     return 0
 
 
+def _heading(view: RunView, common: Collection[str] = ()) -> str:
+    """Return number and overrides of a run, without those in ``common``."""
+    from hpc_hydra.ui.run_table import shown_overrides
+
+    return f"run {view.run.num} {shown_overrides(view.run.told, common)}"
+
+
 def _ends_of_logs(sweep: SweepRecords, views: Sequence[RunView], options: argparse.Namespace) -> int:
     """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
     from hpc_hydra.records.collect import last_lines
     from hpc_hydra.sweep import logs as output
-    from hpc_hydra.ui.run_table import common_overrides, printable, shown_overrides
+    from hpc_hydra.ui.run_table import common_overrides, printable
 
     common = common_overrides([view.run for view in views])
     for view in views:
-        heading = f"run {view.run.num} {shown_overrides(view.run.told, common)}".strip()
+        heading = _heading(view, common)
         try:
             found = output.log_files(sweep, view, rank=options.rank, all_ranks=options.all_ranks)
         except SweepError as error:

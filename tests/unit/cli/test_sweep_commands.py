@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,6 +165,16 @@ def test_logs_show_why_a_run_failed_else_rank_0(ended: Sweeps) -> None:
     assert ended.hpc("logs", "0", "--follow", "--rank", "1") == "lr is 0.1, rank 1\n"
     both = ended.hpc("logs", "0", "--all-ranks")
     assert both.index("==> rank 0 <==") < both.index("rank 0\n") < both.index("==> rank 1 <==") < both.index("rank 1\n")
+
+
+def test_in_a_terminal_logs_of_one_run_have_a_header(
+    ended: Sweeps, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert sweep_commands.logs([str(ended.sweep), "0"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "lr is 0.1, rank 0\n"
+    assert re.fullmatch(r"==> run 0 .*optim\.lr=0\.1 .*: /.*/0/logs/.*/rank_0\.log <==\n", said.err), said.err
 
 
 def test_results_beside_overrides(ended: Sweeps) -> None:
