@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, Union, get_args, get_origin
 
 from hpc_hydra.config import load
@@ -16,7 +16,6 @@ from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.records.frozen_config import parse_override
-from hpc_hydra.suggest import nearest
 
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 _GENERATED = ("launch.launch_dir",)  # `true` requests a directory with a generated name
@@ -40,12 +39,14 @@ def check(overrides: Iterable[str]) -> None:
 
 
 def _check_misspelt_group(text: str, key: str) -> None:
-    """Refuse a new key whose group is nearly one of ours, with a key of that group."""
+    """Refuse a new key whose group is nearly one of ours, with a key of that group. Any group may have a name."""
     group, _, name = key.partition(".")
-    for near in nearest(group, GROUPS, 1) if text.startswith("+") and name else ():
-        if name.partition(".")[0] in {field.name for field in fields(GROUPS[near])}:
-            fix = f"{near}.{text.lstrip('+').partition('.')[2]}"
-            raise ConfigError(f"there is no group {group!r}", where=key, fix=fix if not is_secret(name) else near)
+    first = name.partition(".")[0]
+    if not text.startswith("+") or first in ("", "name", "kind"):
+        return
+    if near := load.misspelt_group(group, {first: None}):
+        fix = f"{near}.{text.lstrip('+').partition('.')[2]}"
+        raise ConfigError(f"there is no group {group!r}", where=key, fix=fix if not is_secret(name) else near)
 
 
 def _values(text: str) -> list[Any]:

@@ -147,3 +147,9 @@ def test_values_swept_by_the_primary_config_are_checked(app: Path, tmp_path: Pat
     (tmp_path / "train.py").write_text((app / "train.py").read_text())
     done = python("train.py", "-m", "launch.dry_run=true", cwd=tmp_path)
     assert done.returncode == 2 and fix in done.stderr and "RAN" not in done.stdout
+
+
+def test_a_group_of_the_users_own_is_taken_also_with_a_name_like_ours() -> None:
+    check(["++lr_scheduler.name=cosine", "+lr_scheduler.kind=a", "++monitoring.interval=5", "+schedule.name=cosine"])
+    assert refused("+resource.nodes=2").fix == "resources.nodes=2"
+    assert refused("++launchs.env.TOKEN=1").fix == "launch"
