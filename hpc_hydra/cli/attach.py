@@ -236,7 +236,7 @@ def _write(attached: Attached, prepared: Prepared, task: Program) -> None:
     run, sweep = attached.run, attached.spec.sweep
     from hpc_hydra.launcher.reuse import take_over  # not needed for a dry run
 
-    with take_over(sweep, [run], registry.submitter):
+    with take_over(sweep, [run], registry.submitter, "launch.launch_dir"):
         if run.plan.has_secrets:
             keep_private(SweepPaths(sweep).meta)
         freezer = Freezer(sweep, task)

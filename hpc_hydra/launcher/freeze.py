@@ -55,11 +55,17 @@ class FrozenSweep:
         """Whether a batch has been written."""
         return self._freezer is not None
 
-    def write(self, prepared: Prepared, jobs: Jobs, master: DictConfig, submitter: Callable[[str], Submitter]) -> None:
-        """Write a batch. The first one replaces an earlier sweep there; `SweepError` if that has active jobs."""
+    def write(
+        self, prepared: Prepared, jobs: Jobs, master: DictConfig, submitter: Callable[[str], Submitter], key: str
+    ) -> None:
+        """Write a batch. The first one replaces an earlier sweep there; `SweepError` if that has active jobs.
+
+        Args:
+            key: sets the directory; for errors.
+        """
         from hpc_hydra.launcher.reuse import take_over
 
-        with nullcontext() if self._freezer else take_over(self.root, prepared.runs, submitter):
+        with nullcontext() if self._freezer else take_over(self.root, prepared.runs, submitter, key):
             if self._freezer is None:
                 self._keep_code(prepared.settings.launch)
                 self._freezer = self._begin(prepared, master)

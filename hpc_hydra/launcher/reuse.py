@@ -60,13 +60,17 @@ def release() -> None:
 
 
 @contextmanager
-def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter]) -> Iterator[None]:
-    """Prepare the directory for a new sweep. Raises `SweepError`, without changes, if an old one is active."""
+def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter], key: str) -> Iterator[None]:
+    """Prepare the directory for a new sweep. Raises `SweepError`, without changes, if an old one is active.
+
+    Args:
+        key: sets the directory; for errors.
+    """
     paths = SweepPaths(root)
-    _check_writable(root, "hydra.run.dir" if [run.dir for run in runs] == [root] else "hydra.sweep.dir")
-    _lock(root)
+    _check_writable(root, key)
+    _lock(root, key)
     if paths.manifest.exists():
-        _refuse_active(root, submitter)
+        _refuse_active(root, submitter, key)
     if _claimed.pop(root, None) is None and paths.meta.exists():
         _put_aside(paths, runs)
     for run in runs:
@@ -109,7 +113,7 @@ def _check_writable(root: Path, key: str) -> None:
         ) from error
 
 
-def _lock(root: Path) -> None:
+def _lock(root: Path, key: str) -> None:
     """Lock the directory against other launchers until this process ends, when the kernel releases the lock."""
     real = root.resolve()
     if real in _locked:
@@ -124,7 +128,7 @@ def _lock(root: Path) -> None:
             raise SweepError(
                 "another launcher is using this directory",
                 where=str(root),
-                fix="start again to get a new directory, or set another hydra.sweep.dir",
+                fix=f"start again to get a new directory, or set another {key}",
             ) from error
         except OSError:
             os.close(descriptor)
@@ -133,7 +137,7 @@ def _lock(root: Path) -> None:
         return
 
 
-def _refuse_active(root: Path, submitter: Callable[[str], Submitter]) -> None:
+def _refuse_active(root: Path, submitter: Callable[[str], Submitter], key: str) -> None:
     state = read_manifest(root)
     try:
         dirs = {record.num: record.dir for record in read_runs(root)}
@@ -157,5 +161,5 @@ def _refuse_active(root: Path, submitter: Callable[[str], Submitter]) -> None:
             raise SweepError(
                 f"jobs of an earlier sweep in this directory are still active: {' '.join(alive[:10])}",
                 where=str(root),
-                fix=f"{command('wait', root)}, or {command('cancel', root)}, or another hydra.sweep.dir",
+                fix=f"{command('wait', root)}, or {command('cancel', root)}, or another {key}",
             )

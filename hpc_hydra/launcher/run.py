@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from hpc_hydra.launcher.submit import Session
     from hpc_hydra.records.manifest import Manifest
 
-_DISK_FIX = "free some space there, or hydra.sweep.dir=PATH; nothing was submitted"
 _LIST_SWEEPERS = ("hydra_plugins.hpc_hydra.HpcSweeper", BASIC_SWEEPER)  # do not need results
 
 
 class Launch:
     """All batches of one command line."""
+
+    directory_key = "hydra.sweep.dir"  # sets the sweep directory
 
     def __init__(
         self, context: HydraContext, function: TaskFunction, master: DictConfig, bundle: Sequence[str] = ()
@@ -125,8 +126,8 @@ class Launch:
 
         # freeze → script
         scripts.check_output(launch.output_script, len(jobs))
-        with on_disk(sweep.root, _DISK_FIX):
-            sweep.write(prepared, jobs, self.master, adapters.submitter)
+        with on_disk(sweep.root, f"free some space there, or {self.directory_key}=PATH; nothing was submitted"):
+            sweep.write(prepared, jobs, self.master, adapters.submitter, self.directory_key)
             stays = launch.setup_only or not launch.bg or batch.outlives_launcher(groups, adapters)
             if stays:
                 scripts.write(jobs, used, launch.output_script, sweep.plan_key)

@@ -66,6 +66,7 @@ def _as_sweep(config: DictConfig) -> DictConfig:
 class _OneRun(Launch):
     """The launch of one run, whose output goes to this console; the launcher's own goes to standard error."""
 
+    directory_key = "hydra.run.dir"
     exit_code = 0
     _output: ConsoleOutput | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import runpy
@@ -213,6 +214,19 @@ def test_a_launcher_that_leaves_at_once_withdraws_its_input(program: App) -> Non
         _, told = process.communicate(timeout=60)
     assert process.returncode == 130 and b"left at once" in told
     assert not offered.exists()
+
+
+def test_a_directory_in_use_is_refused_by_its_key(program: App) -> None:
+    out = program.folder / "out"
+    out.mkdir()
+    lock = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = program.start(*TWO)
+    finally:
+        os.close(lock)
+    assert done.returncode == 2 and "another launcher is using this directory" in done.stderr
+    assert "hydra.run.dir" in done.stderr and "hydra.sweep.dir" not in done.stderr
 
 
 @pytest.mark.parametrize("defaults", ["[hpc, _self_]", "[notes, hpc, _self_]"])

@@ -19,6 +19,8 @@ from .fakes import FakeSubmitter, finish, runs
 
 pytestmark = pytest.mark.hydra
 
+KEY = "hydra.run.dir"
+
 
 def earlier(root: Path) -> None:
     freezer = Freezer(root, Program("script", "train.py"))
@@ -33,7 +35,7 @@ def earlier(root: Path) -> None:
 def test_a_directory_that_a_time_names_belongs_to_one_launch(tmp_path: Path) -> None:
     root = tmp_path / "multirun" / "12-00-00"
     assert [claim(root).name for _ in range(3)] == ["12-00-00", "12-00-00_1", "12-00-00_2"]
-    with take_over(root, runs(root, 1), lambda _: FakeSubmitter()):
+    with take_over(root, runs(root, 1), lambda _: FakeSubmitter(), KEY):
         pass
     release()  # the others have ended before they began
     assert [path.name for path in root.parent.iterdir()] == ["12-00-00"]
@@ -47,9 +49,12 @@ def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state
     finish(runs(tmp_path, 2)[0])
     submitter = FakeSubmitter()
     submitter.states = {"7_1": JobStatus(state)}
-    with pytest.raises(SweepError, match="7_1") as error, take_over(tmp_path, runs(tmp_path, 2), lambda _: submitter):
+    with (
+        pytest.raises(SweepError, match="7_1") as error,
+        take_over(tmp_path, runs(tmp_path, 2), lambda _: submitter, KEY),
+    ):
         pass
-    assert "hpc-hydra cancel" in (error.value.fix or "")
+    assert "hpc-hydra cancel" in (error.value.fix or "") and f"another {KEY}" in (error.value.fix or "")
     assert submitter.polled == [["7_1"]]
     assert RunPaths(tmp_path / "0").outcome.exists()
 
@@ -59,7 +64,7 @@ def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path, capsys
     for run in runs(tmp_path, 2):
         finish(run)
     MetricLog(tmp_path / "1").write({"loss": 1})
-    with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter()):
+    with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter(), KEY):
         assert not (tmp_path / ".hpc_hydra").exists()
     old = tmp_path / ".hpc_hydra.1"
     assert all(
