@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from hpc_hydra import envvars
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.schedulers.task_variables import number
 
 HOSTS = f"{envvars.PREFIX}FLUX_HOSTS"  # hosts of the job, separated by commas; set by our script
 NODE = f"{envvars.PREFIX}FLUX_NODE"  # index of the task's node in the job; filled in by `flux run` (since 0.70)
+
+_VARIABLES = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES", "FLUX_TASK_LOCAL_ID")
+_FIX = "start the ranks with flux run, and remove no FLUX_* variables"
 
 
 def rank_info(env: Mapping[str, str]) -> RankInfo | None:
@@ -26,8 +30,7 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
     """
     if "FLUX_TASK_RANK" not in env:
         return None
-    rank, size = _number(env, "FLUX_TASK_RANK"), _number(env, "FLUX_JOB_SIZE")
-    nodes, local = _number(env, "FLUX_JOB_NNODES"), _number(env, "FLUX_TASK_LOCAL_ID")
+    rank, size, nodes, local = (number(env, name, fix=_FIX, beside=_VARIABLES[0]) for name in _VARIABLES)
     if size == 1 and envvars.RUN not in env:
         return None
     if not nodes or size % nodes:
@@ -63,16 +66,5 @@ def rank_info(env: Mapping[str, str]) -> RankInfo | None:
         master_host=hosts[0] if hosts else "",
         hosts=hosts,
         job_id=job.replace("ƒ", "f", 1),
-        source=" ".join(f"{n}={env[n]}" for n in ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_JOB_NNODES")),
+        source=" ".join(f"{n}={env[n]}" for n in _VARIABLES[:3]),
     )
-
-
-def _number(env: Mapping[str, str], name: str) -> int:
-    value = env.get(name, "")
-    if not (value.isascii() and value.isdigit()):
-        raise RendezvousError(
-            f"is {value!r}, not a number" if name in env else "is not set, although FLUX_TASK_RANK is",
-            where=name,
-            fix="start the ranks with flux run, and remove no FLUX_* variables",
-        )
-    return int(value)

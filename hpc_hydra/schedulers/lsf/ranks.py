@@ -16,6 +16,7 @@ from hpc_hydra.errors import RendezvousError
 from hpc_hydra.planning.types import RankInfo
 from hpc_hydra.schedulers.base import Allocation
 from hpc_hydra.schedulers.host_variables import RANK, HostVariables
+from hpc_hydra.schedulers.task_variables import number
 
 VARIABLES = HostVariables("lsf")
 """What ``blaunch`` sets on each host."""
@@ -27,6 +28,8 @@ _TASKS = (  # families of per-task variables, the most specific first
     ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 )
+
+_FIX = "start the ranks by the job script"
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -70,7 +73,7 @@ def signals_tasks_only(env: Mapping[str, str]) -> bool:
 
 
 def _of_jsrun(env: Mapping[str, str], names: tuple[str, str, str, str]) -> RankInfo:
-    rank, size, local, per_node = (_number(env, name, beside=names[0]) for name in names)
+    rank, size, local, per_node = (number(env, name, fix=_FIX, beside=names[0]) for name in names)
     source = " ".join(f"{name}={env[name]}" for name in names)
     if rank >= size or not per_node or local >= per_node or size % per_node or rank % per_node != local:
         raise RendezvousError(
@@ -129,8 +132,8 @@ def _slots(env: Mapping[str, str]) -> tuple[str, dict[str, int]]:
 
 def _added(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     slots: dict[str, int] = {}
-    for host, number in pairs:
-        slots[host] = slots.get(host, 0) + number
+    for host, count in pairs:
+        slots[host] = slots.get(host, 0) + count
     return slots
 
 
@@ -139,11 +142,3 @@ def _has_launch_node(env: Mapping[str, str], slots: Mapping[str, int]) -> bool:
     first, *others = slots.values()
     csm = env.get(FLAVOUR) == "csm" or "CSM_ALLOCATION_ID" in env or "JSM_NAMESPACE_RANK" in env
     return csm and bool(others) and first == 1 and max(others) > 1
-
-
-def _number(env: Mapping[str, str], name: str, beside: str = RANK) -> int:
-    value = env.get(name, "")
-    if not (value.isascii() and value.isdigit()):
-        what = f"{value!r} is not a number" if value else f"is not set, although {beside} is"
-        raise RendezvousError(what, where=name, fix="start the ranks by the job script")
-    return int(value)
