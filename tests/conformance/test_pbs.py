@@ -72,6 +72,14 @@ def test_the_successor_of_a_job_with_a_long_name_is_submitted_and_found(jobs: Jo
     jobs.submitter.cancel([done.stdout.strip()])
 
 
+def test_a_successor_keeps_its_variables_from_its_ranks(jobs: Jobs) -> None:
+    spec = jobs.spec("compgen -v hpc_hydra_ > seen; echo $HPC_HYDRA_RUN >> seen", runs=(0, 3), max_requeues=1)
+    assert isinstance(jobs.adapter, Resubmission)
+    command = jobs.adapter.resubmit_command({"HPC_HYDRA_PBS_OPTIONS": "-r n"}, jobs.write(spec), 3, 1, "1[1].pbshead")
+    subprocess.run(command, capture_output=True, check=True)
+    assert jobs.appears("seen") == "3\n"
+
+
 def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(jobs: Jobs, fake_pbs: Cluster) -> None:
     program = '[ "$HPC_HYDRA_PBS_NODE$HPC_HYDRA_SPAWN_RANK" = 11 ] && exit 7; exec sleep 600'
     ids = jobs.submit(program, nodes=2, procs_per_node=2)

@@ -184,6 +184,7 @@ class Pbs(
             before += [f'export {_AGAIN}="${{hpc_hydra_count:-0}}" {_NAME}={name}${envvars.RUN}.{spec.tag}']
             before += [f"export {_OPTIONS}={quote(again)}"]
             before += takes_over(spec, "hpc_hydra_of", "PBS_JOBID", _AFTER)
+            before.append("unset hpc_hydra_run hpc_hydra_count hpc_hydra_of  # not for scripts that the ranks start")
         own = SchedulerLines(
             self.name,
             "${PBS_JOBID:-by-hand}",
