@@ -43,7 +43,10 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.ui.run_table import plural
 
     found, gone = listing.sweeps(folders)
-    shown = list(listing.summaries(found if "all" in given else found[:MANY]))
+    silent: set[str] = set()
+    shown = list(listing.summaries(found if "all" in given else found[:MANY], silent))
+    for why in sorted(silent):
+        complain(f"{why}; the states of its runs are unknown")
     if "json" in given:
         print(sweep_tables.as_json([_data(each) for each in shown]))
         return 0

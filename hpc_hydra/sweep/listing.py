@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.schedulers import registry
+from hpc_hydra.schedulers.base import JobStatus
+from hpc_hydra.schedulers.submitter import JobControl
 from hpc_hydra.sweep import known
 from hpc_hydra.sweep.known import Known
 from hpc_hydra.sweep.status import look
@@ -43,16 +47,48 @@ def sweeps(folders: Sequence[Path]) -> tuple[list[Known], int]:
     return present, len(every) - len(present)
 
 
-def summaries(found: Iterable[Known]) -> Iterator[Summary]:
-    """Yield the sweeps with the states of their runs."""
+class AskedOnce(JobControl):
+    """Polls a scheduler for several sweeps, but no more after it has not answered: each query waits for its timeout."""
+
+    def __init__(self, name: str) -> None:
+        self.control = registry.submitter(name)
+        self.adapter = self.control.adapter
+        self.silent: str | None = None
+
+    def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        if self.silent is not None:
+            return {}
+        found = self.control.poll(ids)
+        self.silent = self.control.unanswered()
+        return found
+
+    def unanswered(self) -> str | None:
+        return self.silent
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self.control.cancel(ids)
+
+    def successor(self, name: str) -> str | None:
+        return self.control.successor(name)
+
+
+def summaries(found: Iterable[Known], silent: set[str]) -> Iterator[Summary]:
+    """Yield the sweeps with the states of their runs.
+
+    Args:
+        silent: receives why schedulers do not answer; the states of their runs are unknown.
+    """
+    control_of = cache(AskedOnce)
     for sweep in found:
         try:
             opened = open_sweep(sweep.root)
+            opened.control_of = control_of
             words = Counter(view.word for view in look(opened))
         except (HpcHydraError, OSError) as error:
             problem = error.what if isinstance(error, HpcHydraError) else str(error.strerror)
             yield Summary(sweep.root, sweep.launched, problem=problem)
             continue
+        silent |= {why for control in opened.controls.values() if (why := control.unanswered())}
         yield Summary(sweep.root, sweep.launched, _name(opened.program), words)
 
 

@@ -107,11 +107,17 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
         except HpcHydraError as error:
             errors.append(error)
         else:
-            numbers = " ".join(str(view.run.num) for view in active)
-            done.append(f"cancelled on {scheduler}: run{'s' if len(active) > 1 else ''} {numbers}")
+            before = [view for view in active if view.id in sweep.state.cancelled]
+            new = [view for view in active if view.id not in sweep.state.cancelled]
+            done += [f"cancelled on {scheduler}: {_numbers(new)}"] if new else []
+            done += [f"cancelled before, and not ended yet: {_numbers(before)}; cancelled again"] if before else []
     if errors:
         raise SchedulerError("; ".join(e.what for e in errors), where=errors[0].where, fix=errors[0].fix)
     return done
+
+
+def _numbers(views: Sequence[RunView]) -> str:
+    return f"run{'s' if len(views) > 1 else ''} {' '.join(str(view.run.num) for view in views)}"
 
 
 def _cancellable_in_queue(sweep: SweepRecords, views: Sequence[RunView], every: Sequence[RunView] | None) -> list[str]:

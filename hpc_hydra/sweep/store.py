@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,7 @@ class SweepRecords:
     state: SweepState
     unresolved: dict[str, str] = field(default_factory=dict)  # job → why it is unknown whether it is in the queue
     controls: dict[str, JobControl] = field(default_factory=dict)
+    control_of: Callable[[str], JobControl] = field(default_factory=lambda: registry.submitter)  # of a scheduler
     _version: object = None  # of the files with runs and plans
 
     @property
@@ -90,7 +92,7 @@ class SweepRecords:
         if not registry.has_queue(name):
             return DetachedLocal(name, self.paths.jobs, self.owners)
         if name not in self.controls:
-            self.controls[name] = registry.submitter(name)
+            self.controls[name] = self.control_of(name)
         return self.controls[name]
 
     def script(self, key: str) -> Path:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import write_json
-from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.manifest import Manifest
+from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, SubmitError, Submitter
 from hpc_hydra.schedulers.slurm.adapter import Slurm
 
@@ -51,6 +54,23 @@ class FakeSubmitter(Submitter):
 
     def close(self, *, cancel: bool) -> None:
         self.closed = cancel
+
+
+def running(root: Path, runs: int = 2) -> Path:
+    """The records of a sweep of one array on SLURM, job 7, that its launcher has left."""
+    freezer = Freezer(root, Program("script", "/x.py", cwd="/", sys_path0="/"))
+    for num in range(runs):
+        freezer.add_run(num, [f"x={num}"], plan="plan0", base=0, seed=num, dir=root / str(num))
+    freezer.write_plans({"plan0": Plan("test", Request("slurm", 1, 1))})
+    freezer.flush()
+    freezer.close()
+    SweepPaths(root).jobs.mkdir()
+    manifest = Manifest(root)
+    job = Job("job0", "plan0", tuple(range(runs)), "tag")
+    manifest.submitting(job, "slurm")
+    manifest.submitted(replace(job, ids=tuple(f"7_{num}" for num in range(runs))))
+    manifest.detached()
+    return root
 
 
 class Clock:

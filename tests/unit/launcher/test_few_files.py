@@ -7,24 +7,21 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc_hydra.planning.types import Plan, Request, to_json
-from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.outcome_index import note_end
-from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep.status import RunView, look
 from hpc_hydra.sweep.store import SweepRecords, open_sweep
 from hpc_hydra.sweep.watch import SLOWEST, Watcher
 
-from .fakes import Clock, FakeSubmitter
+from .fakes import Clock, FakeSubmitter, running
 
 COUNT, FEW = 300, 20
 _touched: list[str] | None = None
@@ -68,19 +65,7 @@ class Large:
 
     def __init__(self, root: Path) -> None:
         self.root, self.submitter = root, FakeSubmitter()
-        freezer = Freezer(root, Program("script", "/x.py", cwd="/", sys_path0="/"))
-        for num in range(COUNT):
-            freezer.add_run(num, [f"x={num}"], plan="plan0", base=0, seed=num, dir=root / str(num))
-        freezer.write_plans({"plan0": Plan("test", Request("slurm", 1, 1))})
-        freezer.flush()
-        freezer.close()
-        paths = SweepPaths(root)
-        paths.jobs.mkdir()
-        manifest = Manifest(root)
-        job = Job("job0", "plan0", tuple(range(COUNT)), "tag")
-        manifest.submitting(job, "slurm")
-        manifest.submitted(replace(job, ids=tuple(f"7_{num}" for num in range(COUNT))))
-        manifest.detached()
+        running(root, COUNT)
         self.say(State.RUNNING, range(COUNT))
 
     def say(self, state: State, nums: range) -> None:
