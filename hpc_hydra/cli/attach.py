@@ -38,7 +38,7 @@ from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run
 from hpc_hydra.ui.dry_run import told
-from hpc_hydra.ui.progress import complain, say
+from hpc_hydra.ui.progress import complain, say, size
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -95,6 +95,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             _write(attached, prepared, task)
         for note in attached.notes:
             complain(f"note: {note}")
+        if master.scheduler.kind == "auto":
+            complain(f"{_detected(master, prepared)}: {size(attached.run.plan)}")
         job = (Group(attached.run.plan, (attached.run,)), attached.spec, SweepPaths(attached.spec.sweep).script(JOB))
         pattern = prepared.settings.launch.output_script
         with on_disk(attached.spec.sweep, "launch.output_script=PATH in a writable directory"):
@@ -107,6 +109,13 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             return _execute(attached)
         finally:
             _keep_hostlist(attached, keep=keep)
+
+
+def _detected(master: DictConfig, prepared: Prepared) -> str:
+    """Return the scheduler that detection chose, with the machine if that is a known one."""
+    scheduler, system = prepared.settings.scheduler.name, prepared.settings.system
+    machine = f"{system.name}, " if master.system.kind == "auto" and system.kind == "known" else ""
+    return f"{machine}{scheduler} (detected)"
 
 
 def _keeps(master: DictConfig) -> bool:

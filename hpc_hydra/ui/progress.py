@@ -282,14 +282,18 @@ def submission(job: Job, plan: Plan) -> str:
     Args:
         plan: of the job; of its allocations if runs are packed.
     """
-    request, count = plan.request, plural(len(job.runs), "run")
-    size = f"{plural(request.nodes, 'node')} × {plural(request.procs_per_node, 'rank')}"
-    own = request.procs_per_node * request.gpus_per_proc
-    if gpus := request.nodes * (own if request.shared_gpus is None else request.shared_gpus):
-        size += f", {plural(gpus, 'GPU')}"
     jobs = len(set(map(queue_id, job.ids))) if job.packs else len(job.runs)
     packed = f" in {plural(jobs, 'allocation')}" if job.packs else ""
-    return f"{count}{packed} ({size}{' each' * (jobs > 1)})"
+    return f"{plural(len(job.runs), 'run')}{packed} ({size(plan)}{' each' * (jobs > 1)})"
+
+
+def size(plan: Plan) -> str:
+    """Return the size of one run, or of one allocation: ``1 node × 4 ranks, 4 GPUs``."""
+    request = plan.request
+    own = request.procs_per_node * request.gpus_per_proc
+    gpus = request.nodes * (own if request.shared_gpus is None else request.shared_gpus)
+    text = f"{plural(request.nodes, 'node')} × {plural(request.procs_per_node, 'rank')}"
+    return f"{text}, {plural(gpus, 'GPU')}" if gpus else text
 
 
 def interruption(signal_name: str, active: Sequence[Watched]) -> str:

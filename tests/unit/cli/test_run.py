@@ -48,6 +48,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [((), "local (detected): 1 node × 2 ranks\n"), (("system=auto", "scheduler=local"), ""), (("system=local",), "")],
+)
+def test_what_was_detected_is_told(here: Path, chosen: tuple[str, ...], said: str) -> None:
+    (here / "bin").mkdir()
+    for name in ("bash", "date", "env", "true"):  # no scheduler's command
+        (here / "bin" / name).symlink_to(f"/usr/bin/{name}")
+    env = {"PATH": str(here / "bin")}
+    done = hpc_hydra("run", "resources.procs_per_node=2", *chosen, "--", "true", cwd=here, env=env)
+    assert (done.returncode, done.stderr) == (0, said)
+
+
 def test_arguments_arrive_byte_for_byte_on_every_rank(here: Path) -> None:
     done = hpc_hydra("torchrun", "--local", "-n", "2", "train.py", *AWKWARD, cwd=here)
     assert done.returncode == 0, done.stderr
