@@ -115,7 +115,6 @@ def _check_run(config: DictConfig) -> bool:
     only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
     if processes == 1 and not only_shown:
         _note_in_place(config)
-        _warn_of_unused(config)
         return False
     if processes == 1:
         from hpc_hydra.ui.progress import complain
@@ -128,24 +127,15 @@ def _check_run(config: DictConfig) -> bool:
     return True
 
 
-def _note_in_place(config: DictConfig) -> None:
-    """Tell that a single process runs here, where the configuration names a scheduler with a queue."""
-    from hpc_hydra.schedulers import registry
-    from hpc_hydra.ui.progress import complain
-
-    name = OmegaConf.select(config, "scheduler.name")
-    if name in registry.names() and registry.has_queue(name):
-        complain(f"note: one process is requested, so it runs here, not in a job on {name} (add -m for a job)")
-
-
 _IN_PLACE = ("launch.debug", "launch.seed", "launch.dry_run", "launch.setup_only", "launch.secrets")
 _ONLY_IN_JOBS = ("launch.", "container.", "monitor.", "logging.", "scheduler.")
 _OF_JOBS = ("container", "monitor", "resources.time_limit", "resources.mem_per_node", "resources.exclusive")
 
 
-def _warn_of_unused(config: DictConfig) -> None:
-    """Warn of keys on the command line that have no effect on a single process."""
+def _note_in_place(config: DictConfig) -> None:
+    """Tell that a single process runs here, if typed keys have no effect on it or the scheduler has a queue."""
     from hpc_hydra.launcher.compose import raw_list
+    from hpc_hydra.schedulers import registry
     from hpc_hydra.ui.progress import complain
 
     unused = []
@@ -154,9 +144,12 @@ def _warn_of_unused(config: DictConfig) -> None:
         is_ours = (key.startswith(_ONLY_IN_JOBS) or key in _OF_JOBS) and key not in _IN_PLACE
         if is_ours and not text.startswith("~") and value.lower() not in ("", "null", "false", "none"):
             unused.append(key)
+    name = OmegaConf.select(config, "scheduler.name")
     if unused:
         has = "has" if len(unused) == 1 else "have"
         complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job (add -m)")
+    elif name in registry.names() and registry.has_queue(name):
+        complain(f"note: one process is requested, so it runs here, not in a job on {name} (add -m for a job)")
 
 
 def _check_launcher(config: DictConfig) -> None:
