@@ -65,11 +65,12 @@ class ConsoleOutput:
 
     def __init__(self, run: Run, ranks: int | str = 0) -> None:
         self.run, self.ranks = run, ranks
+        self._only = ranks if isinstance(ranks, int) else None
         paths = RunPaths(run.dir)
         self._earlier = latest_attempt(paths) or ""  # of another launch into this directory
         patterns = [pattern for pattern in (run.plan.logging.out, run.plan.logging.err) if pattern]
         # Bytes that are not shown (again): of earlier launches, and of earlier attempts that wrote to the same files.
-        self._seen = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one).values()}
+        self._seen = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one, self._only).values()}
         self._attempt = ""
         self._logs: dict[tuple[int, int], _Shown] = {}  # of this attempt, by stream and rank
         self._searched = 0.0
@@ -122,7 +123,7 @@ class ConsoleOutput:
             self._finish()
             self._attempt, self._logs = newest, {}
         logging = self.run.plan.logging
-        for number, found in ((1, rank_logs(self.run, newest)), (2, error_logs(self.run))):
+        for number, found in ((1, rank_logs(self.run, newest, self._only)), (2, error_logs(self.run, self._only))):
             for rank, path in sorted(found.items()):
                 log = self._logs.get((number, rank))
                 if self.ranks in (ALL, rank) and (log is None or log.path != path):

@@ -73,8 +73,12 @@ def log_files(
     )
 
 
-def rank_logs(run: Run, attempt: str) -> dict[int, Path]:
-    """Map each rank of an attempt to its log file, in the default place or as set by ``logging.out``."""
+def rank_logs(run: Run, attempt: str, only: int | None = None) -> dict[int, Path]:
+    """Map each rank of an attempt to its log file, in the default place or as set by ``logging.out``.
+
+    Args:
+        only: a rank; others may be left out.
+    """
     if not attempt:
         return {}
     paths = RunPaths(run.dir)
@@ -89,20 +93,24 @@ def rank_logs(run: Run, attempt: str) -> dict[int, Path]:
         if number not in found and end.log and Path(end.log).is_file():
             found[number] = Path(end.log)
     if run.plan.logging.out and not found:
-        found.update(by_pattern(run, run.plan.logging.out))
+        found.update(by_pattern(run, run.plan.logging.out, only))
     return found
 
 
-def error_logs(run: Run) -> dict[int, Path]:
-    """Map ranks to the files of their standard error, if ``logging.err`` separates it."""
+def error_logs(run: Run, only: int | None = None) -> dict[int, Path]:
+    """Map ranks to the files of their standard error, if ``logging.err`` separates it. ``only`` as in `rank_logs`."""
     err = run.plan.logging.err
-    return by_pattern(run, err) if err and err != run.plan.logging.out else {}
+    return by_pattern(run, err, only) if err and err != run.plan.logging.out else {}
 
 
-def by_pattern(run: Run, pattern: str) -> dict[int, Path]:
-    """Find the logs of ranks by a pattern as in ``logging.out``; a log without ``{rank}`` is rank 0's."""
+def by_pattern(run: Run, pattern: str, only: int | None = None) -> dict[int, Path]:
+    """Find the logs of ranks by a pattern as in ``logging.out``; a log without ``{rank}`` is rank 0's.
+
+    A pattern costs a listing of its directory per rank; with ``only``, one.
+    """
     logs = {}
-    for rank in range(run.plan.world_size) if "{rank}" in pattern else (0,):
+    ranks = range(run.plan.world_size) if only is None else (only,)
+    for rank in ranks if "{rank}" in pattern else (0,):
         filled = pattern.replace("{rank}", str(rank)).replace("{num}", str(run.num))
         glob = re.sub(r"\{\w+\}", "*", filled)
         path = Path(glob)

@@ -81,6 +81,18 @@ def test_a_log_named_by_attempt_is_followed_by_that_of_the_next(
     assert shows("warning 1")[1] == "warning 0\nwarning 1\n"
 
 
+def test_one_rank_is_shown_of_logs_that_a_pattern_names(
+    tmp_path: Path, shows: Callable[[str], tuple[str, str]]
+) -> None:
+    one = run(tmp_path, out="out.{job_id}.{rank}.log", err="err.{rank}.log")
+    with ConsoleOutput(one, 1):
+        attempt(one, 0)
+        for rank in range(2):
+            append(tmp_path / f"err.{rank}.log", f"warning {rank}\n")
+            append(tmp_path / f"out.7.{rank}.log", f"line {rank}\n")
+    assert shows("warning 1") == ("line 1\n", "warning 1\n")
+
+
 @pytest.mark.parametrize("ranks", [0, ALL])
 def test_a_long_line_without_an_end_is_shown_whole(
     tmp_path: Path, shows: Callable[[str], tuple[str, str]], ranks: int | str
