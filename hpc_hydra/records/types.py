@@ -94,6 +94,7 @@ class Outcome:
     last_lines: tuple[str, ...] = ()
     world_size: int | None = None
     hosts: tuple[str, ...] = ()  # of ranks that left a record of their end, in order of ranks
+    bad_nodes: tuple[str, ...] = ()  # hosts that failed the preflight (launch.preflight), so that no rank started
     restarts: int = 0  # restarts of all ranks by torchrun's agents, or of replica groups
     requeues: int = 0  # number of earlier requeues (launch.max_requeues)
     started: float | None = None
