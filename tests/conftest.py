@@ -169,6 +169,13 @@ def _no_hydra_left_over() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_bad_nodes_left_over() -> Iterator[None]:
+    """Nodes that failed a run of one test are not left out by the launches of the next."""
+    yield
+    shutil.rmtree(Path(os.environ["XDG_STATE_HOME"], "hpc_hydra", "bad_nodes"), ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
 def _no_scheduler_of_this_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SLURM that happens to be up answers only the tests that ask for it, and what it has answered them is forgotten:
     the others are alike on every machine.

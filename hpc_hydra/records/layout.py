@@ -13,6 +13,7 @@
 <sweep>/.hpc_hydra/jobs/<job>.<id>.log     output of the scheduler and the batch shell
 <sweep>/.hpc_hydra/jobs/<job>.<plan>.toml  only with container=edf: the description of the container
 <sweep>/.hpc_hydra/ended/<machine>.jsonl   outcomes of many runs in one file, to read fewer files
+<sweep>/.hpc_hydra/bad_nodes/<host>.jsonl  nodes that failed a run (records/bad_nodes)
 <sweep>/.hpc_hydra/console_input.json      only while a run is attached to a console: where rank 0 gets its input
 <sweep>/.hpc_hydra/lib/                    only with a container: a copy of this package for the ranks
 <sweep>/.hpc_hydra/jobs/<job>.pack.json    packed runs: the runs of each allocation, and the resources of each run
@@ -123,6 +124,10 @@ class SweepPaths:
     @property
     def ended(self) -> Path:
         return self.meta / "ended"
+
+    @property
+    def bad_nodes(self) -> Path:
+        return self.meta / "bad_nodes"
 
     @property
     def console_input(self) -> Path:

@@ -1,23 +1,20 @@
 """The sweeps that this user has launched, from anywhere: a list in the state directory, one line for each launch.
 
-``~/.local/state/hpc_hydra/sweeps/<host>.jsonl`` (or ``$XDG_STATE_HOME/hpc_hydra/…``). Each host appends to a file of
-its own, because several hosts must not append to one file on a network file system. The list is a convenience: a launch
-goes on if it cannot be written, and lines of sweeps that are gone are ignored. Must not know: states of runs, how
-anything is shown.
+The list is a convenience: a launch goes on if it cannot be written, and lines of sweeps that are gone are ignored. Must
+not know: states of runs, how anything is shown.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc_hydra.records.files import append_line, read_lines
+from hpc_hydra.records import state_directory
+from hpc_hydra.records.files import read_lines
 from hpc_hydra.records.layout import META, SweepPaths
 
 DEPTH = 6  # levels below a directory that are searched for sweeps
@@ -34,32 +31,18 @@ class Known:
     launched: float
 
 
-def state_directory(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of our state, following the XDG Base Directory Specification."""
-    home = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~", ".local", "state"))
-    return Path(home).expanduser() / "hpc_hydra"
-
-
 def remember(sweep: Path) -> None:
     """Add a sweep to the list. Fails silently."""
-    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
-    path = state_directory() / "sweeps" / f"{host}.jsonl"
-    with suppress(OSError, RuntimeError):  # a read-only or missing home directory
-        path.parent.mkdir(parents=True, exist_ok=True)
-        append_line(path, {"time": round(time.time(), 6), "sweep": str(sweep)})
+    state_directory.add_line("sweeps", {"time": round(time.time(), 6), "sweep": str(sweep)})
 
 
 def remembered() -> list[Known]:
     """Return the sweeps of the list, the newest launch first, also those whose directories are gone."""
     newest: dict[str, float] = {}
-    with suppress(OSError, RuntimeError):
-        for path in sorted((state_directory() / "sweeps").glob("*.jsonl")):
-            for line in read_lines(path):
-                if not isinstance(line, dict):
-                    continue
-                root, launched = line.get("sweep"), line.get("time")
-                if isinstance(root, str) and root and isinstance(launched, (int, float)) and 0 <= launched < _END:
-                    newest[root] = max(newest.get(root, 0.0), float(launched))
+    for line in state_directory.lines("sweeps"):
+        root, launched = line.get("sweep"), line.get("time")
+        if isinstance(root, str) and root and isinstance(launched, (int, float)) and 0 <= launched < _END:
+            newest[root] = max(newest.get(root, 0.0), float(launched))
     return _sorted(Known(Path(root), launched) for root, launched in newest.items())
 
 

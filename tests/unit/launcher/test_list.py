@@ -12,6 +12,7 @@ import pytest
 from hpc_hydra.cli.main import main
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.state_directory import state_directory
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep import known
@@ -54,7 +55,7 @@ def test_launches_at_the_same_time_are_all_remembered() -> None:
 
 def test_an_unfinished_line_harms_no_other() -> None:
     known.remember(Path("/s/1"))
-    (file,) = known.state_directory().glob("sweeps/*.jsonl")
+    (file,) = state_directory().glob("sweeps/*.jsonl")
     with file.open("a") as appended:
         appended.write('{"time": 5, "sw')
     known.remember(Path("/s/2"))
