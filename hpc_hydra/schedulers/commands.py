@@ -5,6 +5,7 @@ Must not know: any scheduler.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ class Answer:
         """The error output, or the standard output if it is empty."""
         output = self.err.strip() or self.out.strip()
         return output or ("no answer in time" if self.code is None else f"exit code {self.code}, without a message")
+
+
+def every_line(message: str, pattern: re.Pattern[str]) -> bool:
+    """Whether a command that was given several jobs complains of nothing else: each line of its message matches."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    return bool(lines) and all(pattern.search(line) for line in lines)
 
 
 def run(

@@ -141,8 +141,9 @@ class Node:
 
 
 class Cluster:
-    """What a test may ask of the cluster. Partitions: gpu (default), debug, spot (preemptible); each node has 8 CPUs,
-    32000 MB and 4 GPUs that exist by name only. ``mine`` is the directory below which this session's jobs work."""
+    """What a test may ask of the cluster. Partitions: gpu (default), debug, and spot, whose jobs those of
+    debug preempt; each node has 8 CPUs, 32000 MB and 4 GPUs that exist by name only. ``mine`` is the directory below
+    which this session's jobs work."""
 
     def __init__(self, mine: Path) -> None:
         self.mine = mine

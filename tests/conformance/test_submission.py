@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.schedulers import capability_defaults
+from hpc_hydra.schedulers import capability_defaults, commands
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.capabilities import (
     ArrayCheck,
@@ -137,6 +137,18 @@ def test_a_job_does_not_run_after_one_that_failed(jobs: Jobs) -> None:
     jobs.ended(jobs.submit("true", key="job2"))  # which was submitted later
     assert not (jobs.root / "ran").exists()
     assert jobs.submitter.poll(last)[last[0]].state not in (State.RUNNING, State.COMPLETED)
+
+
+@pytest.mark.queue
+def test_a_cancel_command_fails_only_because_some_of_its_jobs_have_ended(jobs: Jobs) -> None:
+    """The others may still be ending when its failure is looked into."""
+    done = jobs.submit("true")
+    jobs.ended(done)
+    on = jobs.submit("sleep 600", key="job1")
+    argv = jobs.adapter.cancel_command([*done, *on])
+    answer = commands.run(argv, env=environment(jobs.adapter), timeout=60)
+    assert answer.ok or jobs.adapter.only_ended(answer.err), answer.err
+    assert jobs.ended(on)[0].state is not State.COMPLETED
 
 
 @declares(ShellDefaults)

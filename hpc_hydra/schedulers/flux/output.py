@@ -15,6 +15,7 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import JobEndState, JobSpec, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.commands import every_line
 
 STATES = {
     "DEPEND": State.PENDING,
@@ -38,6 +39,7 @@ _TRANSIENT = re.compile(
     r"|Function not implemented|Broken pipe|Resource temporarily unavailable|try again",
     re.IGNORECASE,
 )
+_ENDED = re.compile(r"job is inactive|unknown job id")  # of flux cancel
 
 
 class FluxOutput:
@@ -142,8 +144,7 @@ class FluxOutput:
         return re.search(r"JobID \S+ unknown", message) is not None
 
     def only_ended(self, message: str) -> bool:
-        lines = [line for line in message.splitlines() if line.strip()]
-        return bool(lines) and all(re.search(r"job is inactive|unknown job id", line) for line in lines)
+        return every_line(message, _ENDED)
 
 
 def _status(job: Mapping[str, Any]) -> JobStatus:

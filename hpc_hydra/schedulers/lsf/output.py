@@ -15,6 +15,7 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import Allocation, JobSpec, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.commands import every_line
 from hpc_hydra.schedulers.hostlist import ranges
 from hpc_hydra.schedulers.lsf import ranks
 
@@ -41,6 +42,7 @@ _TRANSIENT = re.compile(
 _LIMIT = re.compile(r"(pending|submitted|unfinished)[\w ]*(job|slot)[\w ]*(threshold|limit)|job limit", re.IGNORECASE)
 _NO_ARRAY = re.compile(r"job array index too large", re.IGNORECASE)  # MAX_JOB_ARRAY_SIZE
 _UNKNOWN = re.compile(r"is not found|no matching job found|no (unfinished )?job found", re.IGNORECASE)
+_ENDED = re.compile(rf"{_UNKNOWN.pattern}|has already finished|operation is in progress", re.IGNORECASE)  # of bkill
 _END = re.compile(r"\d:(?:Donesuccessfully|Exited(?:withexitcode(\d+)|bysignal(\d+))?)")  # in text without white space
 _BEGAN = ("Dispatched", "Started", "requeued")
 _KILLED = re.compile(r"Signal<(KILL|9)>requestedbyuser")
@@ -111,8 +113,10 @@ class LsfOutput:
         return [id_ for id_ in ids if id_ not in listed] if listed else []
 
     def is_unknown_job(self, message: str) -> bool:
-        lines = [line for line in message.splitlines() if line.strip()]
-        return bool(lines) and all(_UNKNOWN.search(line) for line in lines)
+        return every_line(message, _UNKNOWN)
+
+    def only_ended(self, message: str) -> bool:
+        return every_line(message, _ENDED)
 
     def terminate_command(self, ids: Sequence[str]) -> list[str]:
         """By default LSF kills parallel jobs at once (LSB_USE_SEQUENTIAL_SIGNAL), so TERM is sent first."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.schedulers.base import Cause, JobEndState, JobStatus, State, SubmitErrorKind
+from hpc_hydra.schedulers.commands import every_line
 from hpc_hydra.schedulers.hostlist import ranges
 
 STATES = {
@@ -34,7 +35,7 @@ _WHY = {  # negative Exit_status → reason; pbs_job.h
 }  # fmt: skip
 _TERMINATED = 91  # substate of a job that was deleted
 _UNKNOWN = re.compile(r"Unknown Job I[dD]|Job has finished|not configured to maintain job history")
-_ENDED = re.compile(r"Request invalid for state of job")
+_ENDED = re.compile(rf"{_UNKNOWN.pattern}|Request invalid for state of job")
 _LIMIT = re.compile(
     r"would exceed .*(limit|max)|Maximum number of jobs|exceeds .*per-(user|project|group)|max_queued", re.IGNORECASE
 )
@@ -229,16 +230,11 @@ def queues(stdout: str) -> list[str]:
 
 def is_unknown_job(message: str) -> bool:
     """Whether the queue, or job history, has none of the jobs."""
-    return _only(message, _UNKNOWN)
+    return every_line(message, _UNKNOWN)
 
 
 def only_ended(message: str) -> bool:
-    return _only(message, re.compile(f"{_UNKNOWN.pattern}|{_ENDED.pattern}"))
-
-
-def _only(message: str, pattern: re.Pattern[str]) -> bool:
-    lines = [line for line in message.splitlines() if line.strip()]
-    return bool(lines) and all(pattern.search(line) for line in lines)
+    return every_line(message, _ENDED)
 
 
 def node_counts(fields: Mapping[str, Any]) -> list[tuple[str, int, int]]:
