@@ -4,8 +4,8 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 PY14 := .venv14/bin/python
 HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
-# pytest workers: more than cores, because most tests wait
-WORKERS := $(shell echo $$((2 * $$(nproc))))
+# pytest workers: one more than cores, because most tests wait
+WORKERS := $(shell echo $$((1 + $$(nproc))))
 ARGS ?=
 GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
 # tests start thousands of processes, which must not recompile our modules

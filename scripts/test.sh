@@ -1,6 +1,6 @@
 #!/bin/sh
 # scripts/test.sh PYTHON: the whole suite, in two sessions side by side: the tests of the real SLURM mostly wait for it.
-# What that session prints comes at the end. Each has several workers, more than cores, because most tests wait.
+# What that session prints comes at the end. Most tests wait, but more workers only compete for the cores.
 set -u
 python=$1
 rm -rf .pytest_cache/other .pytest_cache/slurm
@@ -24,7 +24,7 @@ trap 'stop 143' TERM
 log=$(mktemp)
 half slurm 3 >"$log" 2>&1 &
 slurm=$!
-(half other "$((2 * $(nproc)))")
+(half other "$((1 + $(nproc)))")
 other=$?
 wait "$slurm"
 code=$?

@@ -111,16 +111,8 @@ def test_a_run_that_gives_way_is_queued_again_and_one_that_is_cancelled_is_not(
         begun = saved / "begun.0"
         assert await_true(begun.exists)
         begun.unlink()
-        other = [
-            "srun",
-            "--partition=debug",
-            "--nodelist=node04",
-            "--ntasks=1",
-            "--cpus-per-task=8",
-            "--mem=100",
-            "true",
-        ]
-        subprocess.run(other, check=True, capture_output=True, timeout=120)
+        other = ["--partition=debug", "--nodelist=node04", "--ntasks=1", "--cpus-per-task=8", "--mem=100", "true"]
+        subprocess.run(["srun", *other], check=True, capture_output=True, timeout=120)
         assert await_true(begun.exists)
         subprocess.run(["scancel", job_of(probe)], check=True)
         text, _ = launcher.communicate(timeout=120)
