@@ -217,9 +217,10 @@ def _names(group: str, folders: Sequence[Path]) -> list[str]:
 
 
 def _states() -> list[tuple[str, str]]:
-    from hpc_hydra.sweep.status import WORDS
+    from hpc_hydra.sweep.status import FAILED, WORDS
 
-    return [(word, "runs in this state") for word in WORDS]
+    of_failed = f"runs in state {', '.join(FAILED)}"
+    return [(word, of_failed if word == "failed" else "runs in this state") for word in WORDS]
 
 
 def _sweeps(last: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hpc_hydra.sweep.store import SweepRecords
 
 _RUNS = """
-  RUNS       3, 0-4, 1,5, a state (failed, lost …) or an override (lr=0.1).
+  RUNS       3, 0-4, 1,5, a state (lost, pending …; failed
+             includes timeout and lost) or an override (lr=0.1).
              You may give several: all that match any of them."""
 _DIR = f"""
   SWEEP_DIR  {A_SWEEP}

@@ -238,20 +238,8 @@ def _wrong_package(file: str, path: str, group: str, package: str) -> ConfigErro
 
 
 def _plain(group: str, value: str, file: str) -> ConfigError:
-    where = f"{group} (in {file}.yaml)" if file else group
-    near = [value] if value in shipped(group) else suggest.nearest(value, shipped(group))
-    if near:
-        return ConfigError(
-            f"`{group}: {value}` puts a string in the place of the group",
-            where=where,
-            fix=f"`- override /{group}: {near[0]}` in the defaults list, after `- hpc`",
-        )
-    return ConfigError(
-        f"{value!r} is in the place of hpc_hydra's group",
-        where=where,
-        fix=f"`- override /{group}: CHOICE` in the defaults list, or `{group}: {{key: value}}`; "
-        + suggest.clash_cure(group),
-    )
+    what, fix = suggest.group_replaced(group, value, shipped(group))
+    return ConfigError(what, where=f"{group} (in {file}.yaml)" if file else group, fix=fix)
 
 
 def _endless(trace: TracebackType | None) -> ConfigError | None:

@@ -20,7 +20,7 @@ from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat import composition
-from hpc_hydra.suggest import clash_cure, nearest
+from hpc_hydra.suggest import clash_cure, group_replaced, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -240,7 +240,8 @@ def _all_keys() -> dict[str, list[str]]:
 
 def _group(group: str, kind: type[Any], data: Any) -> Any:
     if not isinstance(data, Mapping):
-        raise ConfigError(f"{data!r} is in the place of hpc_hydra's group", where=group, fix=clash_cure(group))
+        what, fix = group_replaced(group, data, shipped(group))
+        raise ConfigError(what, where=group, fix=fix)
     unknown = [str(key) for key in data if key not in _fields(kind)]
     if group in unknown and isinstance(data[group], Mapping):
         raise ConfigError(
@@ -296,7 +297,7 @@ def _check_names(config: Settings) -> None:
             raise ConfigError(
                 f"{name!r} would silently disable detection ({group}=auto)",
                 where=f"{group}.name",
-                fix=f"choose with {group}={name} (`- override {group}: {name}` in a defaults list); "
+                fix=f"choose with {group}={name} (`- override /{group}: {name}` in a defaults list); "
                 f"{clash_cure(group)}",
             )
 

@@ -21,6 +21,22 @@ PLUGGED = "hpc_hydra.schedulers"
 
 
 _TYPED = (str, bool, str | None, bool | None)
+_PLAIN = (str, bool, int, float)
+
+
+class _Replaceable(type):
+    """The metaclass of a group's schema. OmegaConf asks it whether a value may replace the group.
+
+    It accepts plain values, as in ``scheduler: slurm``, which `load` refuses with file, line and the right spelling.
+    OmegaConf's error would end the program before any code of ours is called.
+    """
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return other in _PLAIN or super().__subclasscheck__(other)
+
+
+class _Schema(metaclass=_Replaceable):
+    pass
 
 
 @lru_cache(maxsize=16)
@@ -34,7 +50,7 @@ def __getattr__(name: str) -> Any:
     if kind is None:
         raise AttributeError(name)
     fields = [(one.name, one.type if one.type in _TYPED else Any, one) for one in fields_of(kind)]
-    return make_dataclass(name, fields, namespace={"__module__": __name__})
+    return make_dataclass(name, fields, bases=(_Schema,), namespace={"__module__": __name__})
 
 
 @lru_cache(maxsize=1)

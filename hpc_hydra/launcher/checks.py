@@ -88,7 +88,7 @@ def with_file(
 ) -> HpcHydraError:
     """Add the user's file that sets the key to an error about it, unless the command line sets it."""
     key, name, folders = str(error.where), config.hydra.job.config_name, _own_folders(loader) if loader else []
-    typed = {str(parse_override(text).key_or_group) for text in overrides}
+    typed = {str(parse_override(text).key_or_group) for text in overrides} - GROUPS.keys()
     if loader is None or not folders or name is None or key in typed or key.partition(".")[0] not in GROUPS:
         return error
     with suppress(Exception):  # if Hydra cannot compose this again, keep the error as it is

@@ -38,14 +38,13 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
-from hpc_hydra.sweep.status import UNREADABLE, RunView, in_queues, look
+from hpc_hydra.sweep.status import FAILED, UNREADABLE, RunView, in_queues, look
 from hpc_hydra.sweep.store import SweepRecords, command, open_sweep
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost
 from hpc_hydra.ui.progress import MANY, complain, hushed, say
 from hpc_hydra.ui.run_table import common_overrides, plural, shown_overrides
 
-FAILED = ("failed", "timeout", "lost")
 OPEN = (*FAILED, "cancelled", "unsubmitted")
 _CONFIRM_FIX = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
 _PERMISSION_FIX = "run this as a user with write permission: resume writes to the sweep directory"

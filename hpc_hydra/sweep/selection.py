@@ -16,7 +16,7 @@ from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import is_packed, queue_id
-from hpc_hydra.sweep.status import WORDS, RunView, look
+from hpc_hydra.sweep.status import FAILED, WORDS, RunView, look
 from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import late
 
@@ -30,6 +30,8 @@ def is_selection(word: str) -> bool:
 
 def select(views: Sequence[RunView], words: Sequence[str]) -> list[RunView]:
     """Return the runs that match any of ``words``: ``3``, ``0-4``, ``1,5``, ``failed``, ``lr=0.1``. No words: all runs.
+
+    ``failed`` selects the runs that timed out or are lost, too; other states select the runs in that state.
 
     Raises:
         SweepError: a word matches no run.
@@ -56,7 +58,8 @@ def _matching(views: Sequence[RunView], word: str) -> set[int]:
             found.update(wanted)
         return found & known
     if word in WORDS:
-        return {view.run.num for view in views if view.word == word}
+        states = FAILED if word == "failed" else (word,)
+        return {view.run.num for view in views if view.word in states}
     found = {view.run.num for view in views if any(_matches(o, word) for o in view.run.overrides)}
     if not found:
         raise SweepError(

@@ -34,6 +34,7 @@ from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import left_open, settled, with_why
 from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
 
+FAILED = ("failed", "timeout", "lost")  # what `failed` selects
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
 FORGOTTEN = 600.0  # seconds after its end for which an unknown job may still appear in the accounting
 UNREADABLE = "unreadable"  # this user may not read its directory

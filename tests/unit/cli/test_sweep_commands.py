@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,6 +146,19 @@ def test_status_as_json_is_whole(ended: Sweeps) -> None:
 )
 def test_runs_are_chosen_by_number_state_or_override(ended: Sweeps, words: list[str], runs: list[int]) -> None:
     assert list(ended.states(*words)) == runs
+
+
+def test_failed_selects_runs_that_timed_out_or_are_lost_too(ended: Sweeps, tmp_path: Path) -> None:
+    copied = Sweeps(tmp_path)
+    sweep = shutil.copytree(ended.sweep, tmp_path / "multirun" / "day" / "time")
+    shutil.rmtree(sweep / ".hpc_hydra" / "ended")  # the index of what the files below say
+    for num, state in ((0, "lost"), (1, "timeout")):
+        outcome = sweep / str(num) / "outcome.json"
+        outcome.write_text(json.dumps({**json.loads(outcome.read_text()), "status": state}))
+    assert copied.states("failed") == {0: "lost", 1: "timeout", 3: "failed"}
+    assert copied.states("timeout") == {1: "timeout"}
+    shown = copied.hpc("logs", "failed")
+    assert "run 0" in shown and "run 1" in shown and "run 2" not in shown, shown
 
 
 def test_a_folder_of_the_sweep_stands_for_it(ended: Sweeps) -> None:

@@ -151,7 +151,7 @@ def test_errors_about_groups_of_the_users_own_stay_hydras(composed: Compose, ove
 )
 def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: str, fix: str) -> None:
     said = explained(composed, primary=f"{BUNDLE}{group}: {value}\n")
-    assert said is not None and said.where == f"{group} (in config.yaml)"
+    assert said is not None and said.where == group
     assert fix in (said.fix or ""), said.fix
 
 

@@ -34,6 +34,22 @@ MISTAKES = {
         ["+exp=long"],
         ["long.yaml, line 3", '"4:00"'],
     ),
+    "a value in the place of a group": (
+        {"config": "defaults: [hpc, _self_]\nx: 0\nscheduler: slurm\n"},
+        [],
+        [
+            "scheduler (in ",
+            "config.yaml, line 3)",
+            "- override /scheduler: slurm",
+            "scheduler=slurm on the command line",
+        ],
+    ),
+    "a number in the place of a group": (
+        {"config": "defaults: [hpc, _self_]\nx: 0\nresources: 2\n"},
+        [],
+        ["resources (in ", "config.yaml, line 3)", "resources: {key: value}"],
+    ),
+    "the beginning of a key": ({}, ["+resources.gpu=2"], ["resources.gpu", "resources.gpus_per_proc"]),
     "key of nobody": ({}, ["+resources.nodez=2"], ["nodez", "resources.nodes"]),
     "no such choice": (
         {},
@@ -103,7 +119,7 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
     files, overrides, words = MISTAKES[name]
     app.write(**files)
     before = [*app.listing(), "app.py"]
-    done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", *overrides)
+    done = app.start("-m", "launch.dry_run=true", *overrides, "scheduler=slurm")
     assert done.returncode == 2, done.stdout + done.stderr
     assert all(word in done.stderr for word in words) and "Traceback" not in done.stderr, done.stderr
     assert "HYDRA_FULL_ERROR" not in done.stderr
@@ -119,6 +135,7 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
         "unknown key in the primary",
         "unknown key in a system of one's own",
         "unknown key in a choice",
+        "a value in the place of a group",
         "a value of the wrong type in a file",
         "a value of the wrong type",
         "a text for a list",
