@@ -123,6 +123,5 @@ class _Lines(Reporter):
         """Print the states of the job until it ends; the end is in the table."""
         for watched in changed:
             if watched.outcome is None:
-                reason = watched.status.reason
-                why = f" ({printable(reason)})" if reason and reason != "None" else ""
+                why = f" ({printable(watched.reason)})" if watched.reason else ""
                 say(f"job {watched.id}: {watched.word}{why}", to=self.stream)

@@ -26,6 +26,7 @@ from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
 from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
+from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import JobEndQuery
 from hpc_hydra.schedulers.capability_defaults import requeue_exit_code
 from hpc_hydra.schedulers.registry import adapter_for
@@ -69,10 +70,11 @@ def finish(code: str) -> int:
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         return int(code) if code.isdigit() and int(code) else 1
+    limit = plan.request.time_limit if plan is not None else None
     if not attempt.attached:
-        print(summary(outcome), flush=True)
+        print(summary(outcome, limit), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
-        print(summary(replace(outcome, log=None)), file=sys.stderr, flush=True)
+        print(summary(replace(outcome, log=None), limit, attached=True), file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 
 
@@ -108,7 +110,11 @@ def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
     """Return an outcome that no rank explains with the state of the job, if the scheduler knows it already."""
     scheduler = adapter_for(attempt.scheduler)
     of_itself = outcome.status == "completed" or (outcome.status == "failed" and outcome.rank is not None)
-    if of_itself or attempt.attached or not (isinstance(scheduler, JobEndQuery) and scheduler.tells_cancellation):
+    if of_itself or not isinstance(scheduler, JobEndQuery):
+        return outcome
+    if attempt.attached:
+        return _stopped_at_the_console(scheduler, outcome)
+    if not scheduler.tells_cancellation:
         return outcome
     from hpc_hydra.node.requeue import job_end_state
 
@@ -118,6 +124,20 @@ def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
     if state.reached_limit:
         return replace(outcome, status="timeout", reason="the time limit was reached")
     return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
+
+
+def _stopped_at_the_console(scheduler: Scheduler, outcome: Outcome) -> Outcome:
+    """Return the outcome of a stopped run with the reason that the scheduler has: no launcher asks later."""
+    from hpc_hydra.node.requeue import job_end_state
+
+    if outcome.status != "cancelled" or envvars.INTERRUPTED in os.environ:
+        return outcome
+    state = job_end_state(scheduler)
+    if state is not None and state.reached_limit:
+        return replace(outcome, status="timeout", reason="the time limit was reached")
+    if state is not None and state.is_preempted:
+        return replace(outcome, reason="preempted")
+    return outcome
 
 
 def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> Outcome:
@@ -140,9 +160,13 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
     return outcome
 
 
-def summary(outcome: Outcome) -> str:
-    """Return the line for the job's log."""
-    text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome)}"
-    advice = ending.advice(outcome)
+def summary(outcome: Outcome, limit: int | None = None, *, attached: bool = False) -> str:
+    """Return the line for the job's log, or for the console of an ``attached`` run, with advice.
+
+    Args:
+        limit: the time limit, seconds.
+    """
+    text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome, limit)}"
+    advice = ending.advice(outcome, limit, attached=attached)
     text += f" ({outcome.log})" if outcome.log else ""
-    return f"{text}\n  Look at: {advice}" if advice else text
+    return f"{text}\n  {advice}" if advice else text

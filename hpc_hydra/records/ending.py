@@ -11,12 +11,15 @@ import signal
 from hpc_hydra.planning.units import clock
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import attempts
+from hpc_hydra.records.files import is_there
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 _BY_USER = re.compile(r"CANCELLED by (\d+)")
 _REQUEUE_REASONS = {"preempted": "preempted", "warned that its time is up": "warned"}  # of `requeue_policy.why_again`
+_REQUEUED = "launch.signal_before_end=2m launch.max_requeues=3"
+_THREAD_AT_EXIT = "terminate called without an active exception"  # of C++: a thread was neither joined nor detached
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
 
@@ -58,25 +61,48 @@ def exit_code(outcome: Outcome) -> int | None:
     return outcome.exit_code if known else None
 
 
-def advice(outcome: Outcome) -> str | None:
-    """Return what to look at next after an outcome that does not explain itself, such as SIGKILL."""
+def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False) -> str | None:
+    """Return what to type, or to look at, after an outcome that does not explain itself, such as SIGKILL.
+
+    Args:
+        limit: the time limit, seconds.
+        attached: the run belongs to a console and leaves no sweep that could be resumed.
+    """
     why = (outcome.reason or "").upper()
+    if "HPC-HYDRA RESUME" in why:
+        return None
+    if outcome.status == "timeout":
+        more = f"resources.time_limit={-(-limit // 30)}m" if limit else "a longer resources.time_limit"
+        again = f"Try: {more}" if attached else f"Try: hpc-hydra resume timeout -- {more}"
+        return f"{again}; or save checkpoints, and be warned and requeued: {_REQUEUED}"
+    if "PREEMPTED" in why:
+        if attached:
+            return "Try: launch.bg=true launch.max_requeues=3, which queues a preempted run again"
+        return "Try: hpc-hydra resume; launch.max_requeues=3 queues preempted runs again"
     if outcome.status != "failed":
         return None
     if "OUT OF MEMORY" in re.sub(r"(CUDA|HIP) OUT OF MEMORY", "", why.replace("_", " ")):  # of the node, not a GPU
-        return (
-            "request more memory (resources.mem_per_node=64G) or use less: fewer data-loader workers, smaller batches"
-        )
+        return "Try: more memory (resources.mem_per_node=64G), or use less: fewer data-loader workers, smaller batches"
     if outcome.signal == signal.SIGKILL or "SIGKILL" in why:
         where = f" on {outcome.host}" if outcome.host else ""
         return (
-            f"out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM killer ended; "
-            "resources.mem_per_node=64G requests more"
+            f"Look at: out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM "
+            "killer ended; resources.mem_per_node=64G requests more"
+        )
+    if outcome.signal == signal.SIGABRT and any(_THREAD_AT_EXIT in line for line in outcome.last_lines):
+        return (
+            "Look at: a thread of a library, such as gloo's, was running when the process ended; "
+            "torch.distributed.destroy_process_group() before the end of the program stops it"
         )
     if outcome.signal in _CRASHES:
-        return "logging.faulthandler=true prints the stack of each Python thread at a crash; core files: ulimit -c"
+        return (
+            "Look at: logging.faulthandler=true prints the stacks of Python threads at a crash; core files: ulimit -c"
+        )
     if outcome.signal == signal.SIGBUS:
-        return "a full /dev/shm (`df /dev/shm`; data loaders use it), or a file that was truncated while it was read"
+        return (
+            "Look at: a full /dev/shm (`df /dev/shm`; data loaders use it), "
+            "or a file that was truncated while it was read"
+        )
     return None
 
 
@@ -103,6 +129,12 @@ def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
             count = ended.requeues + 1
             return (count, f"attempt {number} was {word} and requeued ({count} of {most})") if word else None
     return None
+
+
+def newest_attempt(paths: RunPaths) -> int:
+    """Return the number of the newest attempt of a pending or running run; it may not have begun."""
+    names = attempts(paths)
+    return len(names) + (bool(names) and is_there(paths.closed(names[-1])))
 
 
 def was_requeued(outcome: Outcome) -> bool:

@@ -21,7 +21,7 @@ from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.records.files import is_there, write_json
+from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.metrics import Metric
@@ -296,9 +296,7 @@ def _attempt(view: RunView, requeues: int) -> int:
     known = view.tries + requeues
     if view.tries < 2:
         return known
-    names = attempts(view.paths)
-    is_next = bool(names) and view.is_active and is_there(view.paths.closed(names[-1]))
-    return max(known, len(names) + is_next)
+    return max(known, ending.newest_attempt(view.paths) if view.is_active else len(attempts(view.paths)))
 
 
 def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:

@@ -49,6 +49,8 @@ class Watched:
     status: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))
     allocation: JobStatus = field(default_factory=lambda: JobStatus(State.PENDING))  # of the job in the queue
     outcome: Outcome | None = None
+    requeued: str = ""  # why and how often, if it was requeued
+    attempt: int = 0  # number of its newest attempt if it was requeued
     unknown_since: float | None = None
     stopped_since: float | None = None  # its outcome says stopped, and the scheduler has not reported why
     ended_since: float | None = None  # the scheduler reports its end, and there is no outcome yet
@@ -67,6 +69,18 @@ class Watched:
         if self.outcome is not None:
             return self.outcome.status
         return "ending" if self.status.state.is_finished else self.status.state.value
+
+    @property
+    def reason(self) -> str:
+        """Why it was requeued, and why it waits; empty if neither is known."""
+        native = "" if self.status.reason == "None" else self.status.reason
+        return ", ".join(filter(None, (self.requeued, native)))
+
+    def note_requeue(self) -> None:
+        """Note whether it was requeued. If `launch.max_requeues` is 0, no file is read."""
+        found = ending.requeued(self.paths, self.run.plan.request.max_requeues)
+        if found is not None:
+            self.requeued, self.attempt = found[1], ending.newest_attempt(self.paths)
 
 
 class Watcher:
@@ -128,7 +142,7 @@ class Watcher:
 
     def step(self) -> list[Watched]:
         """Update all states once. Returns the runs whose state has changed."""
-        before = [(w, w.word) for w in self.active]
+        before = [(w, w.word, w.status.start) for w in self.active]
         now = self.clock()
         if now - self._polled >= self.interval:
             self._poll(now)
@@ -137,11 +151,10 @@ class Watcher:
         self.follow([w for w in self.active if w.ended_since is not None or w.unknown_since is not None])
         for watched in self._candidates():
             self._read_outcome(watched, now)
-        changed = [watched for watched, word in before if watched.word != word]
-        for watched in changed:
-            if watched.word == State.PENDING.value:
-                requeued = ending.requeued(watched.paths, watched.run.plan.request.max_requeues)
-                watched.status = replace(watched.status, reason=requeued[1] if requeued else watched.status.reason)
+        changed = [watched for watched, word, _ in before if watched.word != word]
+        for watched, word, start in before:
+            if not watched.is_done and (watched.word, watched.status.start) != (word, start):
+                watched.note_requeue()
         if changed:
             self._changed = now
         return changed

@@ -188,12 +188,12 @@ class Reporter:
 
 def _line(watched: Watched, common: Collection[str]) -> str:
     text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
-    outcome, status = watched.outcome, watched.status
+    outcome = watched.outcome
     if outcome is not None:  # a completed run may have a note
         reason = ending.reason(outcome, watched.run.plan.request.time_limit)
         text += f", {printable(reason)}" if reason else ""
-    elif outcome is None and status.reason and status.reason != "None":
-        text += f" ({printable(status.reason)})"
+    elif watched.reason:
+        text += f" ({printable(watched.reason)})"
     return f"{text} [{shown_overrides(watched.run.told, common)}]"
 
 
@@ -224,7 +224,7 @@ def live_table(
     tail = [Text(f"the scheduler does not answer: {message}", style="yellow")] if message else []
 
     def note(row: Row) -> str:
-        return newest(row.run) if row.word == "running" and not row.note else row.note
+        return run_table.with_progress(row, newest(row.run)) if run_table.has_progress(row) else row.note
 
     above = len(head) + (run_table.length(head[0].plain) > width)  # the counts may take two lines
     room = height - above - len(tail) - 1  # the cursor is below the table
@@ -241,13 +241,13 @@ def row_of(watched: Watched) -> Row:
     run, status = watched.run, watched.status
     if watched.outcome is not None:
         return run_table.ended(run, watched.outcome, watched.id)
-    seconds, note = None, "" if status.reason == "None" else status.reason
+    seconds, note = None, watched.reason
     if watched.word == "pending" and status.start:
         starts = f"starts about {time.strftime('%H:%M', time.localtime(status.start))}"
         note = ", ".join(filter(None, (starts, note)))
     if watched.word == "running" and status.start:
         seconds = time.time() - status.start
-    return Row(run, watched.id, watched.word, seconds, note)
+    return Row(run, watched.id, watched.word, seconds, note, watched.attempt)
 
 
 def rows_of(

@@ -73,6 +73,17 @@ def ended(run: Run, outcome: Outcome, job: str = "", note: str | None = None) ->
     return Row(run, job or outcome.job_id, outcome.status, seconds, why)
 
 
+def has_progress(row: Row) -> bool:
+    """Whether a row shows the newest output of its run: it is running, or waits after an earlier attempt."""
+    return row.word == "running" or (row.word == "pending" and row.attempt > 1)
+
+
+def with_progress(row: Row, newest: str) -> str:
+    """Return the note of a run with its newest output, which comes first while it runs."""
+    parts = (newest, row.note) if row.word == "running" else (row.note, newest)
+    return "; ".join(filter(None, parts))
+
+
 def plural(count: int, noun: str) -> str:
     """Return ``1 run`` or ``2 runs``."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -175,8 +175,8 @@ def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str]) ->
     if outcome.where:
         lines.append(f"    {printable(_from_here(outcome.where))}")
     lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
-    advice = ending.advice(outcome)
-    lines += [f"    look at: {advice}"] if advice else []
+    advice = ending.advice(outcome, run.plan.request.time_limit)
+    lines += [f"    {advice}"] if advice else []
     if outcome.log:
         lines.append(f"    log: {outcome.log}")
         lines += [f"    | {printable(line)}" for line in outcome.last_lines[-_LINES:]]

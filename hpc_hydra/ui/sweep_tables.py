@@ -51,7 +51,7 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
     """
     width = streams.width() if width is None else width
     rows = [row_of(view) for view in views]
-    shown = [replace(row_of(view), note=_note(view)) for view in (views if every else of_interest(views))]
+    shown = [_with_note(view) for view in (views if every else of_interest(views))]
     common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
     top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
     top += run_table.wrapped(line, width) if line else []
@@ -72,7 +72,13 @@ def live_status(views: Sequence[RunView], head: str, size: tuple[int, int]) -> A
     top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
     above = len(top) + (run_table.length(top[-1].plain) > width) + bool(line)  # the counts may take two lines
     top += [run_table.cut(line, width)] if line else []
-    table, more = run_table.fitted(rows, (width, height - above - 1), common) if rows else ([], [])
+    by_num = {view.run.num: view for view in views}
+    room = width, height - above - 1
+
+    def note(row: Row) -> str:
+        return _with_note(by_num[row.run.num]).note
+
+    table, more = run_table.fitted(rows, room, common, note) if rows else ([], [])
     return run_table.show(top, table, more)
 
 
@@ -81,9 +87,12 @@ def row_of(view: RunView) -> Row:
     return Row(view.run, view.id, view.word, view.seconds, view.reason, view.attempt)
 
 
-def _note(view: RunView) -> str:
-    """Return why a run waits or ended, or the newest metrics of a running one."""
-    return view.reason or (str(view.last_metrics() or "") if view.word == "running" else "")
+def _with_note(view: RunView) -> Row:
+    """Return the row of a run, with the newest metrics of one that is running or queued again."""
+    row = row_of(view)
+    if not run_table.has_progress(row):
+        return row
+    return replace(row, note=run_table.with_progress(row, str(view.last_metrics() or "")))
 
 
 def status_data(views: Sequence[RunView]) -> list[dict[str, Any]]:

@@ -196,6 +196,22 @@ def test_attempts_are_counted_over_requeues_and_submissions(tmp_path: Path) -> N
     assert never_started.attempt == 6
 
 
+@pytest.mark.parametrize("live", [False, True])
+def test_a_run_that_waits_again_shows_its_last_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, live: bool
+) -> None:
+    log = MetricLog(tmp_path)
+    log.write({"loss": 0.5}, step=10)
+    log.close()
+    run = Run(0, (), Plan("test", Request("slurm", 1, 1)), tmp_path, 0)
+    for word, why, told in (("pending", "requeued", "requeued; step 10 loss=0.5"), ("running", "", "step 10 loss=0.5")):
+        view = RunView(run, word, id="8", attempt=2, reason=why)
+        table = sweep_tables.live_status([view], "", (80, 24)) if live else sweep_tables.status([view])
+        sweep_tables.draw(table)
+        out = capsys.readouterr().out
+        assert told in out and "attempt" in out, out
+
+
 def test_a_single_run_has_its_overrides_above_its_values_which_are_rounded() -> None:
     plan = Plan("test", Request("slurm", 1, 1))
     done = Outcome(0, "completed", 0, "t", result={"loss": 0.123456789}, result_kind="json")

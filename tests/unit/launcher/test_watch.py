@@ -7,11 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.types import to_json
+from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.metrics import MetricLog
+from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State
+from hpc_hydra.sweep.logs import RecentOutput
 from hpc_hydra.sweep.watch import LOST_AFTER, SLOWEST, Watcher
+from hpc_hydra.ui.progress import live_table, row_of
 
 from .fakes import Clock, FakeSubmitter, finish, runs
 
@@ -154,6 +161,37 @@ def test_a_requeued_run_goes_on(bench: Bench) -> None:
     bench.step()
     bench.step()
     assert not bench.watched[0].is_done
+
+
+def test_a_requeued_run_shows_its_attempt_and_its_last_metrics_while_it_waits_and_runs(bench: Bench) -> None:
+    one = bench.watched[0]
+    one.run = replace(one.run, plan=replace(one.run.plan, request=replace(one.run.plan.request, max_requeues=2)))
+    bench.say(RUNNING, "7_0")
+    bench.step()
+    paths = RunPaths(one.run.dir)
+    paths.attempt("20260101-000000-7").mkdir(parents=True)
+    log = MetricLog(one.run.dir)
+    log.write({"loss": 0.5}, step=10)
+    log.close()
+    preempted = Outcome(0, "cancelled", 143, reason="preempted; stopped by SIGTERM")
+    write_json(paths.closed("20260101-000000-7"), to_json(preempted))
+
+    def shown() -> str:
+        console = Console(record=True, width=150)
+        console.print(live_table([row_of(one)], 1, None, (150, 24), RecentOutput().newest))
+        return console.export_text()
+
+    bench.say(JobStatus(State.PENDING, reason="Priority"), "7_0")
+    for seconds in (1, SLOWEST):  # a later query keeps what is known
+        bench.step(seconds)
+        assert all(
+            word in shown() for word in ("attempt", "preempted and requeued (1 of 2), Priority; step 10 loss=0.5")
+        )
+        assert row_of(one).attempt == 2
+    paths.attempt("20260101-010000-7").mkdir()
+    bench.say(JobStatus(State.RUNNING, start=1.0), "7_0")
+    bench.step()
+    assert "step 10 loss=0.5; attempt 1 was preempted" in shown() and row_of(one).attempt == 2
 
 
 def test_queries_are_seldom_when_nothing_changes_and_never_older_than_promised(bench: Bench) -> None:

@@ -121,7 +121,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[..., Frozen]]:
         body: str = "pass", *, procs: int = 1, config: str = CONFIG, overrides: tuple[str, ...] = (), nodes: int = 1,
         program: Program | None = None, outside: str = "", plan: dict[str, Any] | None = None, seed: int = 5,
         rendezvous: Rendezvous | None = None, logging: Logging | None = None, main: str = "main()",
-        warning: str | None = None, **prog: Any,
+        warning: str | None = None, time_limit: int | None = None, **prog: Any,
     ) -> Frozen:  # fmt: skip
         (tmp_path / "conf").mkdir(exist_ok=True)
         (tmp_path / "conf" / "config.yaml").write_text(config)
@@ -136,7 +136,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[..., Frozen]]:
         program = program or Program(
             "script", str(script), **{"cwd": str(tmp_path), **prog}, sys_path0=str(tmp_path), pythonpath=(str(ROOT),)
         )
-        request = Request("local", nodes, procs, warning=warning)
+        request = Request("local", nodes, procs, warning=warning, time_limit=time_limit)
         chosen = Plan("local", request, rendezvous or Rendezvous(timeout=60), logging or Logging(), **(plan or {}))
         freezer = Freezer(sweep, program)
         base = freezer.add_base(compose(tmp_path / "conf"), ())

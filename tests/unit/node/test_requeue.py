@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.frozen_config import Program, RunRecord
 from hpc_hydra.records.manifest import current, took_over
 from hpc_hydra.records.types import Outcome, RankEnd
+
+from .conftest import ATTEMPT as ATTEMPT_OF_FROZEN
+from .conftest import Frozen
 
 ATTEMPT = "20260101-000000-70_3"
 STOPPED = Outcome(0, "failed", 75, attempt=ATTEMPT, reason="exit code 75")
@@ -89,6 +93,26 @@ def test_a_cancelled_job_stays_cancelled(bench: Bench) -> None:
 def test_the_time_limit_is_no_cancellation(bench: Bench) -> None:
     bench.says("JobState=COMPLETING Reason=TimeLimit PreemptTime=None")
     assert bench.ends(Outcome(0, "cancelled", 143)) is None and bench.asked == ["requeue 70_3"]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("JobState=TIMEOUT Reason=TimeLimit", ["timeout", "time limit 1m reached", "Try: resources.time_limit=2m"]),
+        ("JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00", ["cancelled", "preempted", "max_requeues=3"]),
+        ("JobState=CANCELLED Reason=None", ["cancelled", "stopped by SIGTERM"]),
+    ],
+)
+def test_a_console_is_told_why_the_scheduler_stopped_its_run(
+    bench: Bench, freeze: Callable[..., Frozen], state: str, told: list[str]
+) -> None:
+    frozen = freeze("", time_limit=60)
+    end = frozen.paths.rank_end(ATTEMPT_OF_FROZEN, 0)
+    end.parent.mkdir(parents=True)
+    end.write_text(json.dumps(to_json(RankEnd(0, "a", 143, signal=15, told_to_stop=True))))
+    bench.says(state)
+    done = frozen.finish(143, HPC_HYDRA_SCHEDULER="slurm", HPC_HYDRA_ATTACHED="1", SLURM_JOB_ID="77")
+    assert done.returncode == 143 and all(words in done.stderr for words in told), done.stderr
 
 
 def test_a_preempted_job_that_has_ended_is_requeued_by_the_scheduler(bench: Bench) -> None:

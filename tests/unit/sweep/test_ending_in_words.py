@@ -52,7 +52,20 @@ def test_an_end_in_words(outcome: Outcome, words: str) -> None:
         (end("failed", 137, "killed by SIGKILL (out of memory: OUT_OF_MEMORY)", signal=9), ("mem_per_node",)),
         (end("failed", 139, "killed by SIGSEGV", signal=11), ("logging.faulthandler=true",)),
         (end("failed", 134, "killed by SIGABRT", signal=6), ("logging.faulthandler=true",)),
+        (
+            end(
+                "failed",
+                134,
+                "killed by SIGABRT",
+                signal=6,
+                last_lines=("terminate called without an active exception",),
+            ),
+            ("gloo", "destroy_process_group"),
+        ),
         (end("failed", 135, "killed by SIGBUS", signal=7), ("/dev/shm",)),
+        (end("timeout", 143, "TIMEOUT"), ("resume timeout -- resources.time_limit=2m", "launch.max_requeues")),
+        (end("failed", 143, "PREEMPTED"), ("hpc-hydra resume", "launch.max_requeues")),
+        (end("cancelled", 143, "preempted; used up launch.max_requeues=1; `hpc-hydra resume /s` continues it"), ()),
         (end("failed", 1, "OUT_OF_MEMORY"), ("mem_per_node",)),
         (end("failed", 1, "torch.OutOfMemoryError: CUDA out of memory"), ()),
         (end("failed", 1, "torch.OutOfMemoryError: HIP out of memory"), ()),
@@ -61,7 +74,7 @@ def test_an_end_in_words(outcome: Outcome, words: str) -> None:
     ],
 )
 def test_where_to_look_next(outcome: Outcome, named: tuple[str, ...]) -> None:
-    said = ending.advice(outcome)
+    said = ending.advice(outcome, 60)
     assert (said is not None) == bool(named) and all(word in str(said) for word in named)
 
 
