@@ -68,22 +68,22 @@ def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False
         limit: the time limit, seconds.
         attached: the run belongs to a console and leaves no sweep that could be resumed.
     """
-    why = (outcome.reason or "").upper()
-    if "HPC-HYDRA RESUME" in why:
+    why = (outcome.reason or "").lower()
+    if "hpc-hydra resume" in why:
         return None
     if outcome.status == "timeout":
         more = f"resources.time_limit={-(-limit // 30)}m" if limit else "a longer resources.time_limit"
         again = f"Try: {more}" if attached else f"Try: hpc-hydra resume timeout -- {more}"
         return f"{again}; or save checkpoints, and be warned and requeued: {_REQUEUED}"
-    if "PREEMPTED" in why:
+    if "preempted" in why:
         if attached:
             return "Try: launch.bg=true launch.max_requeues=3, which queues a preempted run again"
         return "Try: hpc-hydra resume; launch.max_requeues=3 queues preempted runs again"
     if outcome.status != "failed":
         return None
-    if "OUT OF MEMORY" in re.sub(r"(CUDA|HIP) OUT OF MEMORY", "", why.replace("_", " ")):  # of the node, not a GPU
+    if "out of memory" in re.sub(r"(cuda|hip) out of memory", "", why.replace("_", " ")):  # of the node, not a GPU
         return "Try: more memory (resources.mem_per_node=64G), or use less: fewer data-loader workers, smaller batches"
-    if outcome.signal == signal.SIGKILL or "SIGKILL" in why:
+    if outcome.signal == signal.SIGKILL or "sigkill" in why:
         where = f" on {outcome.host}" if outcome.host else ""
         return (
             f"Look at: out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM "
