@@ -22,7 +22,7 @@ from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import intends, took_over, was_cancelled, withdraws
-from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
+from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
@@ -215,5 +215,6 @@ def with_reason(outcome: Outcome, more: str) -> Outcome:
 def used_up(outcome: Outcome, why: str, most: int, sweep: Path) -> Outcome:
     """Return the outcome of a run that is not requeued, as it was ``most`` times; ``why`` is from `why_again`."""
     cause = "preempted" if why.startswith("preempted") else "warned before its time limit"
+    cause = why if why == SAVED_AND_ENDED else cause
     resume = f"`hpc-hydra resume {shlex.quote(str(sweep))}` continues it"
     return replace(outcome, reason=f"{cause}; used up launch.max_requeues={most}; {resume}")

@@ -340,6 +340,8 @@ def _word(
         return "lost" if lost else "failed", _join(native, absent)
     if stopped:
         signum = next((end.signal for end in stopped if end.signal), None)
+        if any(end.requested for end in stopped) and not absent:
+            return "cancelled", "stopped on request, after saving a checkpoint"
         reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
         if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of the missing rank
             return "failed", f"{absent}; the others were {reason}"
@@ -355,6 +357,8 @@ def _word(
 
 def _code(exit_code: int | None, status: SchedulerStatus | None, stopped: Sequence[RankEnd]) -> tuple[int, int | None]:
     """Return exit code and signal of a run in which no rank failed by itself. The exit code is never 0."""
+    if any(end.requested for end in stopped) and not exit_code:
+        return next(end.exit_code for end in stopped if end.requested), None
     signum = next((end.signal for end in stopped if end.signal), None) or (status.signal if status else None) or None
     for code in (exit_code, status.exit_code if status else None):
         if code:

@@ -42,6 +42,9 @@
     logs/<attempt>/rank_<r>.result.json    result of a command ($HPC_HYDRA_RESULT); that of rank 0 counts
     logs/<attempt>/returned.json           return value of rank 0's task function, or a reference to result.pkl
     logs/<attempt>/outcome.json            how the attempt ended, moved here when the run is submitted again
+    logs/<attempt>/requests.jsonl          requests to the running ranks (records/requests), one a line
+    logs/<attempt>/answers.jsonl           what the ranks have done about them
+    STOP                                   a user's file, here or in <sweep>: save and end, as `checkpoint --stop`
 """
 
 from __future__ import annotations
@@ -224,3 +227,9 @@ class RunPaths:
 
     def closed(self, attempt: str) -> Path:
         return self.attempt(attempt) / "outcome.json"
+
+    def requests(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "requests.jsonl"
+
+    def answers(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "answers.jsonl"

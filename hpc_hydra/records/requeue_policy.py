@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hpc_hydra.records.types import Outcome, RankEnd
 
+SAVED_AND_ENDED = "saved on request, and exited with code 75"
 TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: the program was warned, saved a checkpoint, and asks to be requeued
 
 
@@ -27,19 +28,21 @@ def is_warned_early(outcome: Outcome, code: int, signum: int | None) -> bool:
 def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False, early: bool = False) -> str | None:
     """Return why a run is to be queued again, or None if it is not.
 
-    A program that was warned and then fails has failed. Only exit code 75, or an end by a signal or by the time limit,
-    means that it has more to do.
+    Not if the ranks were asked to end. A program that was warned and then fails has failed. Only exit code 75, or an
+    end by a signal or by the time limit, means that it has more to do.
 
     Args:
         ends: how the ranks of its last attempt ended.
         preempted: the scheduler reports that it preempted the job.
         early: it was warned before its ranks could record it.
     """
-    if outcome.status == "completed":
+    if outcome.status == "completed" or any(end.requested == "stop" for end in ends):
         return None
     stopped = outcome.status in ("cancelled", "timeout")
     if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"preempted; {outcome.reason}" if outcome.reason else "preempted"
+    if outcome.exit_code == TIME_IS_UP and any(end.requested for end in ends):
+        return SAVED_AND_ENDED
     if (early or any(end.warned for end in ends)) and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
     return None

@@ -24,7 +24,8 @@ class RankEnd:
     log: str | None = None  # path of its standard error
     round: int = 0  # torchrun: number of earlier starts of the ranks
     replica: int | None = None  # torchft: its replica group; ranks of a group count from 0
-    warned: bool = False  # it received launch.signal
+    warned: bool = False  # it received launch.signal, or a request for a checkpoint before it exited with code 75
+    requested: Literal["save", "stop"] | None = None  # it exited with code 75 after such a request
     left: str | None = None  # message: its function had returned, but its process did not exit by itself
 
 

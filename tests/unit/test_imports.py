@@ -178,7 +178,7 @@ def test_our_environment_variables_are_named_in_one_module() -> None:
 
 
 def test_public_names_are_frozen() -> None:
-    assert hpc_hydra.__all__ == ["Dist", "HpcHydraError", "Result", "Sweep", "distributed", "launch"]
+    assert hpc_hydra.__all__ == ["Dist", "HpcHydraError", "Result", "Sweep", "Warned", "distributed", "launch"]
     assert all(getattr(hpc_hydra, name) for name in hpc_hydra.__all__)
 
 

@@ -21,6 +21,7 @@ from hpc_hydra.node.rank import mpi_identity, pmi_relay, rendezvous
 from hpc_hydra.node.rank.context import RankContext, check_world, prepare_run, publish_endpoint, record_startup_error
 from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
 from hpc_hydra.node.rank.mpi_identity import Channel
+from hpc_hydra.node.rank.requests import Page
 from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, ended_early, open_logs, wait_for_program
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of, signal_process
@@ -33,6 +34,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
     ours, theirs = socket.socketpair()
     reader, writer = os.pipe()
     pmi = pmi_relay.relay_of(os.environ) if context.plan.rendezvous.launcher == "scheduler" else None
+    page = Page.create()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -42,7 +44,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
         os.close(reader)
         if pmi is not None:
             pmi.connect()
-        return _program(context, Channel(theirs), writer)
+        return _program(context, Channel(theirs), writer, page)
     theirs.close()
     os.close(writer)
     if pmi is not None:
@@ -66,7 +68,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
         except (Stopped, HpcHydraError, OSError) as error:
             conversation.end()
             return ended_early(context, error, context.host, signals)
-        return wait_for_program(context, child, reader, signals)
+        return wait_for_program(context, child, reader, signals, page)
 
 
 class _Conversation:
@@ -115,12 +117,12 @@ def _with_job(context: RankContext, info: RankInfo) -> RankInfo:
     return dataclasses.replace(info, job_id=context.attempt.job_id)
 
 
-def _program(context: RankContext, channel: Channel, writer: int) -> Child:
+def _program(context: RankContext, channel: Channel, writer: int, page: Page) -> Child:
     """In the child: identify the rank by MPI and prepare the program."""
     try:
         info, endpoint = mpi_identity.introduce(channel)
         context = context.identified(_with_job(context, info), os.environ)
-        env, notes = build_environment(context, endpoint)
+        env, notes = build_environment(context, endpoint, page)
         out, err = open_logs(context, notes)
         return prepare_program(context, env, out, err, writer, run=_run_in_mpi, before_new_image=mpi_identity.finalize)
     except HpcHydraError as error:

@@ -16,8 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.rank import gc_tuning, rendezvous, trackers, warning_signal
+from hpc_hydra.node.rank import gc_tuning, rendezvous, warning_signal
+from hpc_hydra.node.rank.dist import Dist
 from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
-from hpc_hydra.records.metrics import number, step_number
 
 if TYPE_CHECKING:
     import torch
@@ -39,79 +38,6 @@ if TYPE_CHECKING:
 PATIENCE = 5.0  # seconds in which a failing rank must destroy its group
 _count = 0  # groups of this process; each has keys of its own in the store
 _served: list[Any] = []  # stores of rank 0, which others may still use while it forms its next group
-
-
-@dataclass(frozen=True)
-class Dist:
-    """The rank of this process, and its device.
-
-    Attributes:
-        world_size: number of ranks of the run, or of the replica group.
-        local_world_size: number of ranks on this node.
-        device: the GPU of this rank, or the CPU.
-        backend: of the process group: ``nccl``, ``gloo``, ``xccl``, ``mpi``.
-        seed: the run's seed, the same on all ranks.
-        output_dir: directory of the run, absolute, the same on all ranks and for all attempts. None outside of Hydra.
-        replica: number of the replica group (torchft) whose ranks these are.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int
-    num_nodes: int
-    device: torch.device
-    backend: str
-    seed: int
-    master_host: str
-    output_dir: Path | None = None
-    replica: int = 0
-    num_replicas: int = 1
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0 of its replica group: the rank that writes checkpoints and prints."""
-        return self.rank == 0
-
-    @property
-    def warned(self) -> bool:
-        """Whether the time limit is near (`launch.signal_before_end`): save, and exit with code 75.
-
-        Ranks are warned at different times: agree, such as by the sum of their flags, before leaving a loop.
-        """
-        return warning_signal.warned()
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        import torch.distributed as group
-
-        if group.is_initialized():
-            group.barrier(device_ids=[self.device.index] if self.backend == "nccl" else None)
-
-    def log(self, values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
-        """Record metrics: ``dist.log(step=10, loss=0.25)``, or ``dist.log({"train/loss": 0.25}, step=10)``.
-
-        Rank 0 appends them to `metrics.jsonl` in the run's directory, and passes them on to active runs of W&B and
-        MLflow in this process and to writers of `log_to`. On other ranks, and in replica groups after the first, this
-        does nothing. A line survives a crash of the process. Errors of the disk and of trackers are warnings.
-
-        A step is an integer; a value is a number, or an array or tensor with one element; else `TypeError` is raised.
-        Reading a tensor of a GPU waits for the GPU, as ``tensor.item()`` does: log every few steps, or values that are
-        read anyway.
-        """
-        if self.rank == 0 and not self.replica:
-            found = {**values, **more} if values else more
-            values = {name: number(name, value) for name, value in found.items()}
-            trackers.metrics_of(self.output_dir).log(values, step_number(step))
-
-    def log_to(self, writer: Any) -> None:
-        """Pass later metrics on to ``writer``: a ``SummaryWriter`` of TensorBoard, or a function of values and step.
-
-        Does nothing on ranks that do not `log`. Raises `TypeError` for anything else.
-        """
-        if self.rank == 0 and not self.replica:
-            trackers.metrics_of(self.output_dir).add(writer)
 
 
 @contextlib.contextmanager

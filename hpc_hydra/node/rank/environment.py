@@ -83,6 +83,8 @@ def rank_environment(
     env[envvars.NUM_NODES] = str(info.num_nodes)
     optional = {
         envvars.WARNING: plan.request.warn_signal,
+        envvars.WARNING_BEFORE: plan.request.warn_before or None,
+        envvars.TIME_LIMIT_AT: None,
         envvars.BACKEND: plan.rendezvous.backend,
         envvars.FRACTION_MAX_GPU_MEM: plan.rendezvous.fraction_max_gpu_mem,
     }

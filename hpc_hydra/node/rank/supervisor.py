@@ -30,6 +30,7 @@ from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.node.rank.overdue import Overdue
+from hpc_hydra.node.rank.requests import Page, Watch
 from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
 from hpc_hydra.planning import addresses
 from hpc_hydra.planning.types import Plan, to_json
@@ -49,6 +50,7 @@ from hpc_hydra.processes import (
 from hpc_hydra.records.files import make_below, read_json, write_json
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
+from hpc_hydra.records.layout import attempt_began
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers import registry
@@ -68,7 +70,8 @@ def start(
 
     ``new_image``: the program needs an interpreter of its own.
     """
-    env, notes = build_environment(context, endpoint)
+    page = Page.create()
+    env, notes = build_environment(context, endpoint, page)
     out, err = open_logs(context, notes)
     prefixers = prefixed_streams(context, out, err)
     reader, writer = os.pipe()
@@ -96,7 +99,7 @@ def start(
         os.close(descriptor)
     for lines in dict.fromkeys(prefixers):
         lines.begin()
-    code = wait_for_program(context, child, reader, signals)
+    code = wait_for_program(context, child, reader, signals, page)
     for lines in prefixers:
         lines.end()
     return code
@@ -116,14 +119,16 @@ def prefixed_streams(context: RankContext, out: int, err: int) -> list[Lines]:
     return [first, first if err == out else Lines(err, prefix)]
 
 
-def build_environment(context: RankContext, endpoint: rendezvous.Endpoint) -> tuple[dict[str, str], list[str]]:
+def build_environment(
+    context: RankContext, endpoint: rendezvous.Endpoint, page: Page
+) -> tuple[dict[str, str], list[str]]:
     """Return the complete environment of the rank, and notes about it."""
     env, notes = environment.rank_environment(
         os.environ, context.plan, context.info, host=context.host, address=endpoint.address, port=endpoint.port,
         master_host=endpoint.host, seed=context.record.seed,
     )  # fmt: skip
     record = context.record
-    env |= run_variables(context)
+    env |= run_variables(context) | {envvars.REQUESTS: page.path}
     env |= trackers.variables(
         env, sweep=context.attempt.sweep, program=record.program.target or (record.program.argv or ("",))[0],
         num=record.num, overrides=record.overrides, run_dir=record.dir, system=context.plan.system,
@@ -143,14 +148,18 @@ def run_variables(context: RankContext) -> dict[str, str]:
     """Return variables that programs may read: the output directory, the job, and where to write the result."""
     result = context.paths.told_result(context.attempt.place, context.info.rank)
     found = {envvars.JOB_ID: context.job_id, envvars.RESULT: str(result)}
+    began, limit = attempt_began(context.attempt.name), context.plan.request.time_limit
+    if began is not None and limit is not None and envvars.SLICE not in os.environ:  # a packed run may begin later
+        found[envvars.TIME_LIMIT_AT] = str(began + limit)
     return found if context.attempt.temporary else {**found, envvars.OUTPUT_DIR: str(context.record.dir)}
 
 
-def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals) -> int:
+def wait_for_program(context: RankContext, child: int, reader: int, signals: Signals, page: Page) -> int:
     """Wait for the program, record how it ended, and return the exit code for the launch command."""
     guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
-    overdue = Overdue(lambda: is_warned(context, signals), lambda: _another_saved(context))
+    watch = Watch(context, page)
+    overdue = Overdue(lambda: is_warned(context, signals) or watch.stop, lambda: _another_saved(context))
     report = Report(reader)
     lingering = Lingering(
         child, context.plan.exit_timeout, lambda: report.returned_before(signals.stopped_at),
@@ -159,8 +168,15 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     )  # fmt: skip
     with _monitored(context):
         code, signum = _wait(
-            child, signals, lambda: _another_failed(context), guardian, relay, stamps_of(context), (overdue, lingering)
+            child,
+            signals,
+            lambda: _another_failed(context),
+            guardian,
+            relay,
+            stamps_of(context),
+            (overdue, lingering, watch),
         )
+    watch.finish()
     lingering.clear()
     if signum in (*STOP, *WARN):
         _await_signal(signals, signum)
@@ -176,13 +192,15 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             ended_overdue=overdue.signalled,
         )
     )
+    requested = watch.followed(decided.exit_code)
     end = context.rank_end(
         decided.exit_code,
         signal=decided.signal,
-        told_to_stop=decided.told_to_stop,
+        told_to_stop=decided.told_to_stop or requested is not None,
         error=_with_full_disks(context, report.found.get("error")),
         traceback=report.found.get("traceback"),
-        warned=is_warned(context, signals),
+        warned=is_warned(context, signals) or requested is not None,
+        requested=requested,
         left=_left(signals, lingering.noted) if decided.left_processes else None,
     )
     code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
@@ -268,7 +286,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
-    ends: Sequence[Overdue | Lingering],
+    helpers: Sequence[Overdue | Lingering | Watch],
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -279,7 +297,8 @@ def _wait(
         guardian: the parent; if it dies, the rank is killed.
         relay: forwards a signal, given its sender. None: the scheduler signals program and supervisor alike.
         stamps: writes time stamps into the log.
-        ends: say when to signal a program that hangs after a warning, or after its function returned.
+        helpers: say when to signal a program that hangs after a warning, or after its function returned; watch for
+            requests.
     """
     kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:
@@ -288,7 +307,7 @@ def _wait(
             return exit_code(status)
         left = [] if kill_at is None else [kill_at - time.monotonic()]
         left += [stamps.left()] if stamps else []
-        left += [seconds for seconds in [each.left() for each in ends] if seconds is not None]
+        left += [seconds for seconds in [each.left() for each in helpers] if seconds is not None]
         signum = signals.wait(min(left, default=None))
         if guardian is not None and os.getppid() != guardian:  # its death caused the signal
             os.kill(child, signal.SIGKILL)
@@ -298,7 +317,7 @@ def _wait(
                 os.killpg(0, signal.SIGKILL)
         if relay is not None and signum is not None and signum != signal.SIGCHLD:
             relay(signum, signals.sender)
-        for ended_by in [each.due() for each in ends]:
+        for ended_by in [each.due() for each in helpers]:
             if ended_by is not None:
                 os.kill(child, ended_by)
         if signum in STOP and kill_at is None:

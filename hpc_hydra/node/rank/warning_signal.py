@@ -1,4 +1,4 @@
-"""Notes the warning signal (`launch.signal`) for `Dist.warned`.
+"""Notes the warning signal (`launch.signal`) for `Dist.warned` (`warned.py`).
 
 Must not know: who sends it.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 from hpc_hydra import envvars
 from hpc_hydra.processes import number_of
 
-_came = False
+_came: float | None = None  # Unix time, seconds
 _earlier: dict[int, object] = {}  # the program's own handlers
 
 
@@ -41,12 +42,17 @@ def begin() -> None:
 
 def warned() -> bool:
     """Whether the warning has arrived."""
+    return _came is not None
+
+
+def came_at() -> float | None:
+    """When the warning arrived first: Unix time, seconds. None: it has not."""
     return _came
 
 
 def _note(number: int, frame: FrameType | None) -> None:
     global _came
-    _came = True
+    _came = _came or time.time()
     before = _earlier.get(number)
     if callable(before):
         before(number, frame)

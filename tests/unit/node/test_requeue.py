@@ -145,7 +145,7 @@ def test_an_error_of_its_own_is_an_error(bench: Bench) -> None:
 def test_the_warning_is_noted_and_the_programs_own_handler_called(monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: got.append(number))
-    monkeypatch.setattr(warning_signal, "_came", False)
+    monkeypatch.setattr(warning_signal, "_came", None)
     try:
         monkeypatch.delenv(WARNING, raising=False)
         warning_signal.listen()
