@@ -193,7 +193,7 @@ class Cluster:
                 yield
             finally:
                 done = run(SCRIPTS / "controller", "start")
-                wait_for(answers, 60, "slurmctld and all nodes answer again")
+                wait_for(answers, 200, "slurmctld and all nodes answer again")
             assert done.returncode == 0, done.stderr
 
     def restore(self) -> None:
@@ -202,7 +202,7 @@ class Cluster:
             node = self.node(name)
             node.start()
             node.join()
-        wait_for(answers, 90, "all four nodes are up again")
+        wait_for(answers, 200, "all four nodes are up again")
 
     @staticmethod
     def _is_mine(job: dict[str, str], mine: Path) -> bool:

@@ -111,7 +111,7 @@ def ssh_hosts(ssh_daemons: SshHosts) -> SshHosts:
             _start(node, ssh_daemons.folder)
     for node in NODES:
         log = f"{ssh_daemons.folder}/{node}.log"
-        wait_for(partial(_listens, node, ssh_daemons.port), 60, f"sshd of {node}: {log}")
+        wait_for(partial(_listens, node, ssh_daemons.port), 200, f"sshd of {node}: {log}")
     return ssh_daemons
 
 

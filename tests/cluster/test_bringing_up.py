@@ -22,7 +22,7 @@ with socket.create_server(("127.0.0.1", 33306)):
 
 def check(*argv: str | Path, state: Path) -> tuple[int, list[str]]:
     env = {**os.environ, "TEST_SLURM_DIR": str(state)}
-    done = subprocess.run([*argv], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*argv], env=env, capture_output=True, text=True, timeout=200, check=False)
     assert not done.stdout
     return done.returncode, done.stderr.splitlines()
 

@@ -139,7 +139,7 @@ def test_a_shell_of_srun_pty_is_no_rank_and_its_steps_are(inside: Inside) -> Non
             text += block.decode(errors="replace")
     except OSError:  # the terminal has gone with its last process
         pass
-    assert process.wait(60) == 0, text
+    assert process.wait(200) == 0, text
     assert sorted(re.findall(r"who (\w+)", text)) == ["2", "2", "None"], text
 
 

@@ -62,7 +62,7 @@ def test_the_link_of_a_node_can_be_cut(slurm_cluster: Cluster) -> None:
     slurm_cluster.node("node02").cut()
     assert not reachable()
     slurm_cluster.node("node02").join()
-    slurm_cluster.wait_for(reachable, 20)
+    slurm_cluster.wait_for(reachable, 200)
 
 
 def test_a_test_that_disturbs_nodes_must_say_so(slurm_cluster: Cluster) -> None:

@@ -68,7 +68,7 @@ def test_a_script_submitted_by_hand_inside_another_scheduler_sees_none_of_it(flu
     spec = flux.spec('echo "[${SLURM_PROCID-}${SLURM_NTASKS-}]"')
     script = flux.write(spec)
     env = {**os.environ, "SLURM_PROCID": "3", "SLURM_NTASKS": "9", "FLUX_F58_FORCE_ASCII": "1"}
-    done = subprocess.run(["flux", "batch", str(script)], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["flux", "batch", str(script)], env=env, capture_output=True, text=True, timeout=200)
     flux.ids.append(done.stdout.strip())
     flux.ended(flux.ids)
     assert "[]\n" in flux.log(flux.ids[0])
@@ -121,7 +121,7 @@ def test_a_job_that_cannot_run_says_why(flux: Jobs) -> None:
 def test_text_of_the_user_arrives_as_it_is(flux: Jobs, text: str) -> None:
     spec = flux.spec("sleep 600", comment=text)
     done = subprocess.run(
-        ["flux", "batch", "--dry-run", str(flux.write(spec))], capture_output=True, text=True, timeout=60
+        ["flux", "batch", "--dry-run", str(flux.write(spec))], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
 

@@ -101,7 +101,7 @@ def test_a_task_knows_how_many_were_started(jobs: Jobs) -> None:
 @declares(AutoDetection)
 def test_a_scheduler_answers_where_it_is(jobs: Jobs) -> None:
     assert isinstance(jobs.adapter, AutoDetection)
-    done = subprocess.run(jobs.adapter.answer_command(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(jobs.adapter.answer_command(), capture_output=True, text=True, timeout=200)
     assert jobs.adapter.answers(done.stdout)
     assert not jobs.adapter.is_disabled({"PATH": "/bin"})
 
@@ -109,7 +109,7 @@ def test_a_scheduler_answers_where_it_is(jobs: Jobs) -> None:
 @declares(NodeFacts)
 def test_the_nodes_of_the_cluster_are_described(jobs: Jobs) -> None:
     assert isinstance(jobs.adapter, NodeFacts)
-    done = subprocess.run(jobs.adapter.nodes_command(), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(jobs.adapter.nodes_command(), capture_output=True, text=True, timeout=200, check=True)
     facts = jobs.adapter.node_facts(done.stdout, None, with_gpus=False)
     assert {field.name for field in dataclasses.fields(SystemConfig)} >= facts.keys()
     assert facts["cores_per_node"] > 0

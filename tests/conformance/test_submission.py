@@ -146,7 +146,7 @@ def test_a_cancel_command_fails_only_because_some_of_its_jobs_have_ended(jobs: J
     jobs.ended(done)
     on = jobs.submit("sleep 600", key="job1")
     argv = jobs.adapter.cancel_command([*done, *on])
-    answer = commands.run(argv, env=environment(jobs.adapter), timeout=60)
+    answer = commands.run(argv, env=environment(jobs.adapter), timeout=200)
     assert answer.ok or jobs.adapter.only_ended(answer.err), answer.err
     assert jobs.ended(on)[0].state is not State.COMPLETED
 

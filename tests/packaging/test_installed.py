@@ -48,7 +48,7 @@ def test_the_command_line_program_starts(installed: Installed) -> None:
     assert usage.startswith("usage: hpc-hydra")
     if installed.way != "checkout":
         script = installed.python.with_name("hpc-hydra")
-        done = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=200, check=True)
         assert done.stdout == usage
 
 

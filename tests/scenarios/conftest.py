@@ -93,7 +93,7 @@ class Probe:
                 if launcher.poll() is None:
                     launcher.terminate()  # a launcher that is killed leaves its jobs to go on
                     with suppress(subprocess.TimeoutExpired):
-                        launcher.communicate(timeout=60)
+                        launcher.communicate(timeout=200)
                     launcher.kill()
 
     def interrupt(self, *args: str, running: int) -> None:

@@ -77,7 +77,7 @@ def test_nothing_of_a_production_job_that_is_killed_stays(
         shells = [psutil.Process(pid).ppid() for pid in launched]  # of an srun that has forked: srun
         ranks = [pid for pid, words in there.items() if "hpc_hydra.node rank" in words and "bwrap" not in words]
         os.kill(min(set(shells) - set(launched) if victim == "shell of the job" else ranks), signal.SIGKILL)
-        wait_for(lambda: not processes(probe.sweep), 90, "all has ended")
+        wait_for(lambda: not processes(probe.sweep), 200, "all has ended")
         said, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 1, said
     left = [path for path in probe.sweep.rglob("*") if path.suffix == ".tmp" or path.name.startswith(("tmp", ".tmp"))]

@@ -146,7 +146,7 @@ def test_a_request_that_can_never_start_is_said_aloud(slurm_probe: Probe) -> Non
         assert "(run 0), Partition" in said
         assert "will never start as it is: Partition" in runs(slurm_probe)[0]["reason"]
         hpc(slurm_probe, "cancel")
-        assert launcher.wait(timeout=90) == 1
+        assert launcher.wait(timeout=200) == 1
 
 
 def test_a_launcher_that_is_interrupted_says_so_of_its_runs(local_probe: Probe) -> None:
@@ -171,7 +171,7 @@ def test_cancelling_from_another_process(slurm_probe: Probe) -> None:
         text=True,
     )
     hpc(slurm_probe, "cancel")
-    out, _ = waiter.communicate(timeout=90)
+    out, _ = waiter.communicate(timeout=200)
     assert waiter.returncode == 1 and "of 2 runs, 2 were cancelled" in out
     assert re.search(r"run 1: cancelled, .*, by hpc-hydra, \d", out) and "unknown user" not in out
     assert states(slurm_probe) == ["cancelled", "cancelled"]
@@ -211,7 +211,7 @@ def test_a_controller_restarted_in_mid_sweep_loses_nothing(slurm_probe: Probe, s
             for gate in gates[:2]:
                 gate.touch()
             ended = "[01]/logs/*/rank_0.end.json"
-            assert await_true(lambda: len(list(slurm_probe.sweep.glob(ended))) == 2, 60)
+            assert await_true(lambda: len(list(slurm_probe.sweep.glob(ended))) == 2, 200)
             said = hpc(slurm_probe, "status")  # of accounting, where that answers meanwhile
             assert re.search("squeue (does not (answer|say)|failed)", said) and "lost" not in said, said
         for gate in gates[2:]:
@@ -325,7 +325,7 @@ def test_a_queue_that_does_not_answer_is_not_taken_for_lost_runs(slurm_probe: Pr
             env={**slurm_probe.env(), "PATH": path},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert done.returncode == code and "does not answer" in done.stdout + done.stderr
     assert "run 0" in hpc(slurm_probe, "cancel")

@@ -157,7 +157,7 @@ def test_the_digits_example_trains_under_plain_mpiexec(tmp_path: Path) -> None:
     mpiexec = [str(Path(sys.executable).parent / "mpiexec"), "-n", "2"]
     done = subprocess.run([*mpiexec, *node, "rank"], env=env, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
-    subprocess.run([*node, "finish", "0"], env=env, capture_output=True, timeout=60, check=True)
+    subprocess.run([*node, "finish", "0"], env=env, capture_output=True, timeout=200, check=True)
     outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
     assert (outcome["status"], outcome["world_size"]) == ("completed", 2) and outcome["result"] > 0.1
 
@@ -249,12 +249,12 @@ def test_a_node_that_is_cut_off_at_the_start_makes_no_half_worlds(slurm_cluster:
         return json.loads(found[0].read_text()) if found else None
 
     with probe.started(argv=argv) as launcher:
-        wait_for(lambda: list(probe.sweep.glob("0/logs/*/rank_1.log")), 60, "rank 1 has been started")
-        host = wait_for(lambda: slurm_cluster.squeue(), 60, "the job runs")[0]["NodeList"]
+        wait_for(lambda: list(probe.sweep.glob("0/logs/*/rank_1.log")), 200, "rank 1 has been started")
+        host = wait_for(lambda: slurm_cluster.squeue(), 200, "the job runs")[0]["NodeList"]
         second = slurm_cluster.node("node" + host.rstrip("]").split("-")[-1].split(",")[-1].removeprefix("node"))
         second.cut()
         try:
-            wait_for(lambda: ended(0) and ended(1), 60, "both ranks give up")
+            wait_for(lambda: ended(0) and ended(1), 200, "both ranks give up")
         finally:
             second.join()
         out, _ = launcher.communicate(timeout=120)

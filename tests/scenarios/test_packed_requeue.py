@@ -44,7 +44,7 @@ def test_an_allocation_that_is_put_back_repeats_only_what_was_interrupted(slurm_
         job = job_of(probe).partition("+")[0]
         (here / "enough").touch()
         subprocess.run(["scancel", "--signal=USR1", job], check=True)
-        assert await_true(lambda: states(probe) == ["completed", "failed", "pending", "running"], 60)
+        assert await_true(lambda: states(probe) == ["completed", "failed", "pending", "running"], 200)
         subprocess.run(["scontrol", "requeue", job], check=True)
         text, _ = launcher.communicate(timeout=180)
     assert launcher.returncode == 1, text
@@ -67,8 +67,8 @@ def test_on_flux_another_allocation_takes_over(request: pytest.FixtureRequest, t
         assert states(probe) == ["completed", "failed", "running", "running"]
         first = runs(probe)[2]["job_id"].partition("+")[0]
         (tmp_path / "enough").touch()
-        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
-        assert await_true((tmp_path / "heard.3").exists, 60)
+        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=200)
+        assert await_true((tmp_path / "heard.3").exists, 200)
         (tmp_path / "late.3").touch()
         text, _ = launcher.communicate(timeout=180)
     assert launcher.returncode == 1, text

@@ -77,7 +77,7 @@ def test_the_job_id_is_found_whatever_sbatch_prints(slurm_probe: Probe, tmp_path
     ],
 )
 def test_a_failed_submission_is_told_at_once(slurm_probe: Probe, tmp_path: Path, body: str, said: str) -> None:
-    result = slurm_probe.run("note=1,2", path=shim(tmp_path, "sbatch", body), timeout=60)
+    result = slurm_probe.run("note=1,2", path=shim(tmp_path, "sbatch", body), timeout=200)
     assert result.code == 2 and said in result.err and "Traceback" not in result.err
     assert not result.probes
 
@@ -151,7 +151,7 @@ def test_an_unquoted_time_in_yaml_is_caught_where_the_file_is_read(tmp_path: Pat
     )
     done = subprocess.run(
         [sys.executable, "app.py", "-m", "scheduler=slurm", "launch.dry_run=true"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 2
     assert "config.yaml" in done.stderr and f'"{written}"' in done.stderr and "line 3" in done.stderr

@@ -57,7 +57,7 @@ def saving(slurm_probe: Probe) -> tuple[Probe, Path, list[str]]:
 def warn(saved: Path, probe: Probe, times: int = 1) -> None:
     """What SLURM does before the time limit: the signal, to the steps."""
     for _ in range(times):
-        assert await_true(lambda: len(list(saved.glob("begun.*"))) == 2, 60)
+        assert await_true(lambda: len(list(saved.glob("begun.*"))) == 2, 200)
         subprocess.run(["scancel", "--signal=USR1", job_of(probe)], check=True)
         assert await_true(lambda: not list(saved.glob("begun.*")))
 

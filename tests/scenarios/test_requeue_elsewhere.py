@@ -64,7 +64,7 @@ class Saving(Probe):
 
     def tell(self, command: list[str]) -> None:
         (view,) = runs(self)
-        subprocess.run([*command, view["job_id"]], check=True, capture_output=True, timeout=60)
+        subprocess.run([*command, view["job_id"]], check=True, capture_output=True, timeout=200)
 
 
 @pytest.fixture(params=["flux", "lsf", "pbs"])
@@ -135,7 +135,7 @@ def test_a_job_that_is_killed_while_it_is_queued_again_has_one_successor_or_is_t
     with probe.started(argv=argv) as launcher:
         assert await_true(lambda: len(list(tmp_path.glob("once.*"))) == 1 + packed)
         first = runs(probe)[0]["job_id"].partition("+")[0]
-        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
+        subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=200)
         text, _ = launcher.communicate(timeout=PATIENCE)
     found = runs(probe)
     if submitted:
@@ -167,7 +167,7 @@ def test_a_successor_that_begins_while_it_is_given_up_is_the_one_that_goes_on(
     subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
     assert await_true((tmp_path / "once").exists)
     first = runs(probe)[0]["job_id"]
-    subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=60)
+    subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=200)
     ended = ["flux", "job", "wait-event", first, "clean"]
     subprocess.run(ended, check=True, capture_output=True, timeout=PATIENCE)
     assert "nothing to resume: run 0 is in the queue" in hpc(probe, "resume", "--bg")
@@ -218,7 +218,7 @@ def test_a_run_that_is_cancelled_while_it_is_queued_again_reads_cancelled_and_no
     subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
     assert await_true(lambda: len(list(tmp_path.glob("once.*"))) == 1 + packed)
     (first,) = fake_flux.jobs()
-    subprocess.run(["flux", "job", "kill", "-s", "USR1", first.id], check=True, capture_output=True, timeout=60)
+    subprocess.run(["flux", "job", "kill", "-s", "USR1", first.id], check=True, capture_output=True, timeout=200)
     assert await_true(asking.exists)
     if when != "by hand":
         hpc(probe, "cancel")

@@ -98,7 +98,7 @@ def test_debug_runs_one_rank_in_this_process(tmp_path: Path) -> None:
         [sys.executable, "train.py", "-m", "out=x", "scheduler=local", "resources.procs_per_node=4",
          "launch.debug=true"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, input="p x + 1\nc\n",
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "42" in done.stdout and "after 41" in done.stdout
@@ -144,7 +144,7 @@ def test_setup_only_leaves_scripts_that_run_by_hand(local_probe: Probe) -> None:
     assert not result.probes
     (script,) = (result.sweep / ".hpc_hydra" / "jobs").glob("*.sh")
     for num in ("0", "1"):
-        subprocess.run(["bash", str(script), num], check=True, timeout=60, cwd="/")
+        subprocess.run(["bash", str(script), num], check=True, timeout=200, cwd="/")
     assert {k: v["note"] for k, v in local_probe.saw().items()} == {(0, 0): "a", (0, 1): "a", (1, 0): "b", (1, 1): "b"}
 
 

@@ -35,7 +35,7 @@ def python(tmp_path: Path) -> str:
 )
 def test_either_half_can_fail_it(python: str, tmp_path: Path, slurm: int, other: int, good: bool) -> None:
     env = {**os.environ, "DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}"}
-    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0) == good
     assert sorted(line for line in done.stdout.splitlines() if "here" in line) == ["other here", "slurm here"]
 
@@ -46,7 +46,7 @@ def test_only_where_all_tests_ran_are_failed_ones_tried_once_more(
 ) -> None:
     codes = {"DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}"}
     env = {**os.environ, **codes, "AGAIN": "echo tests/scenarios/test_a.py::test_b"}
-    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0) == good
     assert ("tried once more" in done.stdout and "test_a.py::test_b" in done.stdout) == good
 
@@ -61,7 +61,7 @@ def test_an_interrupt_ends_the_half_in_the_background_too(python: str, tmp_path:
     try:
         await_true(begun.exists)
         os.killpg(script.pid, getattr(signal, name))
-        assert script.wait(timeout=60) == 128 + getattr(signal, name)
+        assert script.wait(timeout=200) == 128 + getattr(signal, name)
         if name == "SIGINT":
             await_true(ended.exists)
     finally:

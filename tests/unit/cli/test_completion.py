@@ -72,7 +72,7 @@ class Terminal:
 
     def read_until(self, wanted: str) -> str:
         """Read until some text appears. Raises `AssertionError` with what was read."""
-        text, end = "", time.monotonic() + 60
+        text, end = "", time.monotonic() + 200
         while wanted not in text:
             assert select.select([self.master], [], [], max(0.0, end - time.monotonic()))[0], (wanted, text)
             text += os.read(self.master, 65536).decode(errors="replace")

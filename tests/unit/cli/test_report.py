@@ -501,4 +501,4 @@ def _fits(page: Browser, width: int, *, dark: bool) -> None:
     page.await_true("document.documentElement.scrollWidth <= innerWidth")
     light = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0) / 765"
     assert page.ask(f"{light} > 0.5") is not dark
-    page.await_true(INSIDE, 30)  # no plot covers what is below or beside it
+    page.await_true(INSIDE, 200)  # no plot covers what is below or beside it

@@ -101,7 +101,7 @@ def test_a_signal_cancels_a_batch_script_that_is_waited_for(here: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 143
     assert "is cancelled" in err
 
@@ -134,7 +134,7 @@ def test_a_signal_ends_the_job(here: Path, slurm_cluster: Cluster, signum: int, 
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
     process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == code, err
     assert files(here) == ["wait.py", "train.py"] or files(here) == ["train.py", "wait.py"]
 
@@ -166,13 +166,13 @@ def test_a_killed_launcher_gives_the_allocation_back(here: Path) -> None:
     assert process.stdout is not None
     job = process.stdout.readline().strip()
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
 
     def gone() -> bool:
         asked = ["squeue", "-h", "-j", job, "-t", "PENDING,RUNNING,COMPLETING"]
         return not subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
-    wait_for(gone, timeout=60)
+    wait_for(gone, timeout=200)
 
 
 def test_runs_of_an_array_know_their_ids_and_return_results(here: Path) -> None:

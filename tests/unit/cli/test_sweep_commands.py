@@ -349,7 +349,7 @@ def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
     assert "cancelled on local: run 0" in sweeps.hpc("cancel", "0")
     assert sweeps.states() == {0: "cancelled"}
     assert "by hpc-hydra, " in sweeps.hpc("status")
-    assert launcher.wait(60) == 1
+    assert launcher.wait(200) == 1
 
 
 def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
@@ -372,7 +372,7 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     assert f"hpc-hydra cancel {sweeps.sweep}, or --yes" in text and sweeps.states()[0] == "running"
     text = sweeps.hpc("cancel", "--yes")
     assert "to cancel all runs" in text and str(sweeps.sweep) in text
-    assert launcher.wait(60) == 130
+    assert launcher.wait(200) == 130
     assert sweeps.executed(1) == []
     assert sweeps.states()[0] == "cancelled"
 
@@ -388,7 +388,7 @@ def test_wait_can_be_left(sweeps: Sweeps) -> None:
     assert waiter.returncode == 130 and "stopped waiting for 1 run\n" in err
     assert sweeps.states() == {0: "running"}
     (sweeps.folder / "go").touch()
-    assert launcher.wait(60) == 0
+    assert launcher.wait(200) == 0
 
 
 def test_following_a_log_ends_with_the_run(sweeps: Sweeps) -> None:
@@ -399,8 +399,8 @@ def test_following_a_log_ends_with_the_run(sweeps: Sweeps) -> None:
         assert follower.stdout is not None
         first = follower.stdout.readline()
         (sweeps.folder / "go").touch()  # before any check: both would wait for it
-        assert follower.wait(60) == 0
-    assert launcher.wait(60) == 0
+        assert follower.wait(200) == 0
+    assert launcher.wait(200) == 0
     assert first == "lr is 1, rank 0\n"
 
 

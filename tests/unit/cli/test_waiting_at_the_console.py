@@ -39,7 +39,7 @@ def test_it_is_told(
     before = set(threading.enumerate())
     with attach.warn_if_stuck(todo(scheduler, held)):
         for thread in set(threading.enumerate()) - before:
-            thread.join(60)
+            thread.join(200)
     assert len(said) == told and all("job 7, PartitionTimeLimit" in text for text in said)
 
 
@@ -49,5 +49,5 @@ def test_an_allocation_that_starts_soon_is_not_asked_about(tmp_path: Path, monke
     with attach.warn_if_stuck(todo("slurm")):
         waiting = set(threading.enumerate()) - before
     for thread in waiting:
-        thread.join(60)
+        thread.join(200)
     assert all(not thread.is_alive() for thread in waiting)

@@ -45,7 +45,7 @@ def rank(sweep: Path, how: str) -> subprocess.CompletedProcess[str]:
     """A rank that reads one line, or all."""
     return subprocess.run(
         [sys.executable, "-c", RANK, str(sweep), how], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60,
+        timeout=200,
     )  # fmt: skip
 
 

@@ -174,7 +174,7 @@ def resuming(app: App) -> list[int]:
 
 
 def until(found: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while not found() and time.monotonic() < end:
         time.sleep(0.2)
     return found()

@@ -155,5 +155,5 @@ def test_listing_imports_neither_hydra_nor_torch(tmp_path: Path) -> None:
     import sys
 
     code = "import sys; from hpc_hydra.cli.main import main; main(['list']); print(sorted(sys.modules))"
-    done = forking.run([sys.executable, "-c", code], cwd=tmp_path, env={}, timeout=60)
+    done = forking.run([sys.executable, "-c", code], cwd=tmp_path, env={}, timeout=200)
     assert "'torch'" not in done.stdout, done.stdout

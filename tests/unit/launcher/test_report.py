@@ -151,7 +151,7 @@ def test_a_terminal_shows_a_table_and_is_left_as_it_was(app: App) -> None:
             if not chunk:
                 break
             text += chunk
-        assert process.wait(timeout=60) == 0, text
+        assert process.wait(timeout=200) == 0, text
     os.close(master)
     assert b"2 runs" in text and b"running" in text
     assert text.rfind(b"\x1b[?25h") > text.rfind(b"\x1b[?25l")  # the cursor is back

@@ -195,7 +195,7 @@ def test_a_signal_cancels_the_run(program: App) -> None:
         )  # fmt: skip
         await_true(lambda: b"waiting" in log.read_bytes())
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
     assert process.returncode == 130
     assert json.loads((program.folder / "out" / "outcome.json").read_text())["status"] == "cancelled"
 
@@ -211,7 +211,7 @@ def test_a_launcher_that_leaves_at_once_withdraws_its_input(program: App) -> Non
         assert offered.exists()
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=200)
     assert process.returncode == 130 and b"left at once" in told
     assert not offered.exists()
 

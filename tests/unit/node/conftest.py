@@ -137,7 +137,7 @@ def freeze(tmp_path: Path) -> Iterator[Callable[..., Frozen]]:
             "script", str(script), **{"cwd": str(tmp_path), **prog}, sys_path0=str(tmp_path), pythonpath=(str(ROOT),)
         )
         request = Request("local", nodes, procs, warning=warning, time_limit=time_limit)
-        chosen = Plan("local", request, rendezvous or Rendezvous(timeout=60), logging or Logging(), **(plan or {}))
+        chosen = Plan("local", request, rendezvous or Rendezvous(timeout=200), logging or Logging(), **(plan or {}))
         freezer = Freezer(sweep, program)
         base = freezer.add_base(compose(tmp_path / "conf"), ())
         freezer.add_run(0, overrides, plan="plan0", base=base, seed=seed, dir=sweep / "0")

@@ -25,7 +25,7 @@ from hpc_hydra.records.types import RankEnd
 from .conftest import Frozen, alive, await_true
 
 HOST = os.uname().nodename
-TORCHRUN = Rendezvous(name="torchrun", timeout=60)
+TORCHRUN = Rendezvous(name="torchrun", timeout=200)
 WORKER = {
     "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "HPC_HYDRA_HOSTS": "n1,n2",
@@ -125,7 +125,7 @@ def running(frozen: Frozen, ranks: int = 2) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("name", ["torchrun", "static"])
 def test_each_rank_has_its_log_and_its_place(freeze: Any, name: str) -> None:
     body = 'print(RANK, os.environ["LOCAL_RANK"], os.environ["TORCHELASTIC_RUN_ID"])\nreturn RANK + 40'
-    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name=name, timeout=60))
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name=name, timeout=200))
     code, outcome = frozen.run()
     assert code == 0, outcome
     assert [frozen.log(rank).split()[:2] for rank in (0, 1)] == [["0", "0"], ["1", "1"]]
@@ -158,7 +158,7 @@ def test_workers_are_restarted_and_the_restart_is_reported(freeze: Any) -> None:
             sys.exit(3)
         time.sleep(60 if again == 0 else 0)
     """
-    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=1))
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
     code, outcome = frozen.run()
     assert (code, outcome["status"], outcome["restarts"]) == (0, "completed", 1)
     assert frozen.log(1) == "round 0\nround 1\n"
@@ -167,7 +167,7 @@ def test_workers_are_restarted_and_the_restart_is_reported(freeze: Any) -> None:
 @pytest.mark.torch
 def test_restarts_that_are_used_up_end_with_the_last_failure(freeze: Any) -> None:
     body = 'sys.exit(3 + int(os.environ["HPC_HYDRA_ROUND"])) if RANK == 1 else time.sleep(60)'
-    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=1))
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
     code, outcome = frozen.run()
     assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (4, 1, 4, 1)
 
@@ -223,7 +223,7 @@ def test_told_to_stop_a_worker_may_finish_what_it_does(freeze: Any) -> None:
         print("got", len(got), flush=True)
         sys.exit(7)
     """
-    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=60, max_restarts=3))
+    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=3))
     process = running(frozen)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)

@@ -41,7 +41,7 @@ def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str
     base = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_", "RANK", "WORLD_"))}
     env = {**base, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
     argv = [*(launch or (sys.executable,)), str(script)]
-    return THREADS.submit(forking.run, argv, env=env, cwd=tmp_path, timeout=90, torch=True)
+    return THREADS.submit(forking.run, argv, env=env, cwd=tmp_path, timeout=200, torch=True)
 
 
 def outputs(*processes: Future[CompletedProcess[str]]) -> list[tuple[int, str]]:
@@ -147,7 +147,7 @@ def test_ranks_that_disagree_are_refused(tmp_path: Path, changed: dict[str, str]
         "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2",
         "TORCHELASTIC_RUN_ID": "one",
     }  # fmt: skip
-    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=60): pass"
+    code = "import hpc_hydra\nwith hpc_hydra.distributed(timeout=200): pass"
     first = start(tmp_path, code, **env, RANK="0", LOCAL_RANK="0")
     second = start(tmp_path, "", **{**env, **changed}, RANK="1", LOCAL_RANK="1")
     for exit_code, out in outputs(first, second):

@@ -26,10 +26,10 @@ def test_a_warning_before_the_fork_and_one_while_the_program_is_imported_reach_d
                     outside="from hpc_hydra.node.rank import warning_signal as warned\n"
                             "if RANK == 0: os.kill(os.getpid(), 10)\n")  # fmt: skip
     with frozen.rank(1, 2) as last:
-        await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=60)
+        await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=200)
         last.send_signal(signal.SIGUSR1)
         with frozen.rank(0, 2) as first:
-            out = first.communicate(timeout=60)[0] + last.communicate(timeout=60)[0]
+            out = first.communicate(timeout=200)[0] + last.communicate(timeout=200)[0]
     assert (first.returncode, last.returncode) == (0, 0), out
     assert [(frozen.root.parent / f"warned.{rank}").read_text() for rank in (0, 1)] == ["True", "True"]
     assert frozen.end(1)["warned"]
@@ -40,10 +40,10 @@ def test_a_command_meets_a_warning_as_programs_do(freeze: Freeze) -> None:
     program = Program("command", "", argv=("true",), cwd="/")
     frozen = freeze(procs=2, warning="USR1@60", program=program)
     with frozen.rank(1, 2) as last:
-        await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=60)
+        await_true(frozen.paths.attempt(ATTEMPT).exists, timeout=200)
         last.send_signal(signal.SIGUSR1)
         with frozen.rank(0, 2) as first:
-            first.communicate(timeout=60), last.communicate(timeout=60)
+            first.communicate(timeout=200), last.communicate(timeout=200)
     assert (first.returncode, last.returncode) == (0, 138)
     assert frozen.end(1)["warned"] and frozen.end(1)["told_to_stop"]
 
@@ -110,11 +110,11 @@ def test_the_end_of_a_rank_that_hangs_is_recorded_and_not_the_cause(freeze: Free
     quick = "import hpc_hydra.node.rank.overdue as o; o.PATIENCE = o._LOOK = 0.1"
     frozen = freeze(body, procs=2, warning="USR1@60")
     with frozen.rank(0, 2, code=quick) as rank:
-        await_true((frozen.root.parent / "here").exists, timeout=60)
+        await_true((frozen.root.parent / "here").exists, timeout=200)
         rank.send_signal(signal.SIGUSR1)
         end = {"rank": 1, "host": "x", "exit_code": 75, "warned": True, "told_to_stop": False, "ended": time.time()}
         frozen.paths.rank_end(ATTEMPT, 1).write_text(json.dumps(end))
-        rank.communicate(timeout=60)
+        rank.communicate(timeout=200)
     assert rank.returncode == 0
     found = frozen.end(0)
     assert (found["exit_code"], found["told_to_stop"], found["warned"]) == (143, True, True)

@@ -19,7 +19,7 @@ from hpc_hydra.records.frozen_config import read_run
 from .conftest import alive, await_true
 
 HOST = os.uname().nodename
-FORKED = Rendezvous(timeout=60, fork_server=True)
+FORKED = Rendezvous(timeout=200, fork_server=True)
 
 
 def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
@@ -75,7 +75,7 @@ def test_where_a_fork_cannot_be_right_each_rank_has_its_interpreter(freeze: Any)
     body = 'print("torch" in sys.modules, os.environ["OMP_PLACES"])'
     frozen = freeze(body, procs=2, rendezvous=FORKED, plan={"env": env})
     with frozen.spawn() as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     assert "each rank starts an interpreter of its own: OMP_PLACES is read at import, and differs between ranks" in out
     assert [frozen.log(rank) for rank in (0, 1)] == ["False 0\n", "False 1\n"]
@@ -113,7 +113,7 @@ def test_signals_reach_each_forked_rank_once_and_none_outlives_the_server(freeze
     ranks = frozen.pids()
     server = next(pid for pid in ranks if b"rank" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2:])
     os.kill(min(p for p in ranks if parent(p) == process.pid), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert not said("got 2") and not alive(server)
 
 

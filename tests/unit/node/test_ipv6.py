@@ -41,8 +41,8 @@ return [total.item(), dist.num_nodes, os.environ["MASTER_ADDR"]]
 @pytest.mark.parametrize(
     ("rendezvous", "address"),
     [
-        (Rendezvous(timeout=60), "n1"),
-        (Rendezvous(name="torchrun", interface="e0", timeout=60), "fd00:77::1"),
+        (Rendezvous(timeout=200), "n1"),
+        (Rendezvous(name="torchrun", interface="e0", timeout=200), "fd00:77::1"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )

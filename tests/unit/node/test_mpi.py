@@ -22,7 +22,7 @@ from hpc_hydra.processes import start_program
 
 from .conftest import Frozen
 
-MPI = Rendezvous(name="mpi", timeout=30)
+MPI = Rendezvous(name="mpi", timeout=200)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def start(frozen: Frozen, procs: int, **env: str) -> tuple[int, str]:
     argv = [sys.executable, "-m", "hpc_hydra.node", "mpiexec", "--nodes", "1", "--procs-per-node", str(procs), "--"]
     argv += [sys.executable, "-m", "hpc_hydra.node", "rank"]
     done = subprocess.run(
-        argv, env=frozen.environ(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60
+        argv, env=frozen.environ(**env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200
     )
     return frozen.finish(done.returncode).returncode, done.stdout
 

@@ -61,7 +61,7 @@ def test_ranks_ask_once_whether_names_are_told_and_torch_never(freeze, tmp_path:
         group.all_reduce(total)
     return [total.item(), os.environ["MASTER_ADDR"], os.environ["RES_OPTIONS"]]
     """
-    frozen: Frozen = freeze(body, procs=2, rendezvous=Rendezvous(timeout=60, master_addr=HERE))
+    frozen: Frozen = freeze(body, procs=2, rendezvous=Rendezvous(timeout=200, master_addr=HERE))
     argv = [sys.executable, "-m", "hpc_hydra.node", "spawn", "--procs", "2", "--", sys.executable]
     done = subprocess.run(
         silenced(tmp_path, [*argv, "-m", "hpc_hydra.node", "rank"]),
@@ -85,7 +85,7 @@ print(state().contents.retrans, state().contents.retry, state().contents.nscount
 """
     done = subprocess.run(
         silenced(tmp_path, [sys.executable, "-c", code]),
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.stdout.split() == ["5", "2", "1"], done.stdout + done.stderr
     assert asked(tmp_path) == 1

@@ -333,7 +333,7 @@ def test_a_command_runs_as_it_is(freeze: Freeze, tmp_path: Path, argv: tuple[str
 def test_a_job_whose_records_were_replaced_by_another_launch_says_so_and_touches_nothing(freeze: Freeze) -> None:
     frozen = freeze("open('ran', 'w')", launch="bb")
     with frozen.rank(0, 1, HPC_HYDRA_LAUNCH="aa") as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode not in (0, None) and "another launch (bb)" in out and "(aa)" in out, out
     done = frozen.finish(1, HPC_HYDRA_LAUNCH="aa")
     assert done.returncode == 1 and "another launch" in done.stderr

@@ -56,7 +56,7 @@ def test_jobs_that_start_at_once_on_one_node_never_share_a_port() -> None:
     ]
     ports = [job.stdout.readline() for job in jobs if job.stdout is not None]
     for job in jobs:
-        job.communicate(timeout=60)
+        job.communicate(timeout=200)
     assert len(set(ports)) == 16 and all(port.strip().isdigit() for port in ports)
 
 
@@ -111,11 +111,11 @@ def test_a_publication_is_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "deleted" / "rendezvous.json"
     found: list[Endpoint] = []
     reader = threading.Thread(
-        target=lambda: found.append(join(path, ONE, "a1", timeout=60, pause=time.sleep)), daemon=True
+        target=lambda: found.append(join(path, ONE, "a1", timeout=200, pause=time.sleep)), daemon=True
     )
     reader.start()
     publish(path, MEETING)
-    reader.join(60)
+    reader.join(200)
     assert found == [MEETING]
 
 
@@ -128,7 +128,7 @@ def test_a_missing_rank_0_is_named(tmp_path: Path) -> None:
 def test_waiting_ends_when_rank_0_has_ended(tmp_path: Path) -> None:
     (tmp_path / "rank_0.end.json").write_text("{}")
     with pytest.raises(RendezvousError, match="ended before"):
-        join(tmp_path / "r.json", TWO, "a1", timeout=60, pause=time.sleep, rank_0_end=tmp_path / "rank_0.end.json")
+        join(tmp_path / "r.json", TWO, "a1", timeout=200, pause=time.sleep, rank_0_end=tmp_path / "rank_0.end.json")
 
 
 def test_another_attempt_or_world_is_refused(names: dict[str, list[str]]) -> None:

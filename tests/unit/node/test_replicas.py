@@ -94,7 +94,7 @@ class Groups:
 
     def run(self, line: str) -> tuple[int, dict[str, Any], str]:
         with self.start(line) as process:
-            out, _ = process.communicate(timeout=90)
+            out, _ = process.communicate(timeout=200)
         done = self.frozen.finish(process.returncode)
         return done.returncode, self.frozen.outcome(), out
 
@@ -115,7 +115,7 @@ class Groups:
 @pytest.fixture
 def groups(freeze: Any) -> Any:
     def make(**keys: Any) -> Groups:
-        return Groups(freeze(procs=2, rendezvous=Rendezvous(name="torchft", replicas_per_node=2, timeout=60, **keys)))
+        return Groups(freeze(procs=2, rendezvous=Rendezvous(name="torchft", replicas_per_node=2, timeout=200, **keys)))
 
     return make
 
@@ -162,15 +162,15 @@ def test_a_lighthouse_that_dies_is_restarted_on_its_port(groups: Any) -> None:
         def listening(times: int) -> bool:
             return log.exists() and log.read_text().count("Lighthouse listening") == times
 
-        assert await_true(lambda: listening(1), 60)
+        assert await_true(lambda: listening(1), 200)
         keeper, server = made.pid("lighthouse")
         port = made.file("rendezvous.json")["port"]
         os.kill(server, signal.SIGKILL)
-        assert await_true(lambda: listening(2), 60)
+        assert await_true(lambda: listening(2), 200)
         os.kill(keeper, signal.SIGKILL)
-        assert await_true(lambda: listening(3), 60)
+        assert await_true(lambda: listening(3), 200)
         (made.frozen.root / "done").touch()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     assert out.count(f"http://127.0.0.1:{port}") == 2
     assert log.read_text().count(f":{port}\n") == 3
@@ -185,7 +185,7 @@ def test_nothing_outlives_the_job(groups: Any, end: signal.Signals) -> None:
             lambda: (made.file("replicas.json") or {}).get("replicas", [{}])[-1].get("state") == "running", 60
         )
         process.send_signal(end)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
     assert process.returncode == (143 if end == signal.SIGTERM else -9)
     code = made.frozen.finish(143 if end == signal.SIGTERM else 137).returncode
     assert code != 0 and made.frozen.outcome()["status"] == ("cancelled" if end == signal.SIGTERM else "failed")
@@ -200,7 +200,7 @@ def test_without_torchft_the_cure_is_reported(groups: Any, tmp_path: Path) -> No
     )
     path = f"{tmp_path / 'hide'}{os.pathsep}{Path(__file__).parents[3]}"
     with made.start("sleep 100", PYTHONPATH=path) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=200)
     assert process.returncode == 1 and "pip install torchft" in out
     assert made.frozen.finish(1).returncode == 1
     assert "has no package torchft" in made.frozen.outcome()["reason"]

@@ -54,7 +54,7 @@ cores = sorted(os.sched_getaffinity(0))
 print(json.dumps([os.environ.get("CUDA_VISIBLE_DEVICES"), cores, "HPC_HYDRA_SLICE" in os.environ]))
 """
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), SLICE: word, **env}
-    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=200)
 
 
 def test_gpus_are_those_that_the_host_s_own_list_names_at_these_places() -> None:

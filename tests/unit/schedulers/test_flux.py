@@ -332,7 +332,7 @@ def test_a_further_job_for_a_run_has_a_name_of_its_own_and_counts() -> None:
 def test_a_question_about_certain_jobs_has_no_filters_for_all(fake_flux: Cluster) -> None:
     """Flux would say that it ignores them, and each message of an error would begin with that."""
     for command in (*FLUX.status_commands(["f1"]), FLUX.order_command(["f1", "f2"], spec(runs=(0, 1))) or []):
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         assert FLUX.is_unknown_job(asked.stderr) and "WARNING" not in asked.stderr
 
 

@@ -60,7 +60,7 @@ def ended(queue: LocalSubmitter, *ids: str) -> list[JobStatus]:
 
 
 def until(found: Callable[[], list[Any]], count: int = 1) -> list[Any]:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while len(now := found()) < count:
         assert time.monotonic() < end, f"still {now}"
         time.sleep(0.01)

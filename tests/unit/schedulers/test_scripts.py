@@ -259,7 +259,7 @@ def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -
         env={"PATH": "/usr/bin:/bin", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -427,5 +427,5 @@ def test_no_signal_to_the_whole_job_keeps_its_end_from_being_noted(
     made = replace(made, plan=replace(made.plan, python=str(node)))
     script = tmp_path / "job.sh"
     script.write_text(adapter_for(scheduler).script(made))
-    subprocess.run(["bash", str(script)], start_new_session=True, timeout=30, check=False)
+    subprocess.run(["bash", str(script)], start_new_session=True, timeout=200, check=False)
     assert (tmp_path / "end").read_text() == "75\n"

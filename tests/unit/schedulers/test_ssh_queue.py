@@ -42,7 +42,7 @@ class Bench:
         return self.queue.submit(made, self.script)
 
     def ended(self, ids: tuple[str, ...]) -> list[JobStatus]:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 200
         while True:
             said = list(self.queue.poll(ids).values())
             if all(one.state.is_finished for one in said):

@@ -180,7 +180,7 @@ def test_processes_of_one_machine_do_not_disturb_each_other(sweep: Path) -> None
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(200)
     index = read(sweep)
     assert len(files(sweep)) == 1
     assert [num for num in range(150) if index.of(num, "job0") is None] == []
