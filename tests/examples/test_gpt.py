@@ -170,23 +170,6 @@ print(json.dumps([list(losses(*how)) for how in ((False, False), (False, True), 
     assert any((tmp_path / "cache").rglob("*.so")), "nothing was compiled"
 
 
-@pytest.mark.cluster
-def test_run_that_slurm_warns_saves_its_place(tmp_path: Path) -> None:
-    """By SLURM's own signal before a time limit of a minute: sent up to half a minute early, when all ranks train."""
-    sizes = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
-    limit = ("resources.time_limit=1m", "launch.signal_before_end=10s", f"hydra.sweep.dir={tmp_path}/sweep")
-    tiny = [word for word in TINY if not word.startswith(("steps", "save_every"))]
-    words = ("-m", "scheduler=slurm", *sizes, *limit, *tiny, "steps=1000000", "save_every=1000000")
-    command = [sys.executable, EXAMPLE / "train.py", *words]
-    done = subprocess.run(command, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 1, done.stdout + done.stderr
-    run = tmp_path / "sweep" / "0"
-    saved = re.search(r"time is up: saved after step (\d+)", next(run.glob("logs/*/rank_0.log")).read_text())
-    assert saved, done.stdout + done.stderr
-    kept = [json.loads(file.read_text()) for file in run.glob("checkpoints/step_*/facts.json")]
-    assert kept == [{"step": int(saved[1]), "position": 8 * int(saved[1])}]
-
-
 def test_same_ranks_go_on_as_if_unbroken(
     sweep: tuple[Path, str, list[str]], tmp_path: Path, start_ranks: StartRanks
 ) -> None:
