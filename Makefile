@@ -10,7 +10,7 @@ ARGS ?=
 GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
 # tests start thousands of processes, which must not recompile our modules
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs site bench clean cluster-up cluster-down
+.PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs site bench clean chaos cluster-up cluster-down
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -66,6 +66,9 @@ site: .venv/.ready ## build docs/ as a site, strictly and without a network (Pyt
 
 bench: .venv/.ready ## side by side with the peers (each benchmark makes the environments that it needs)
 	@bad=0; for f in benchmarks/[!_]*.py; do echo "$$f"; $(PY) "$$f" $(ARGS) || bad=1; done; exit $$bad
+
+chaos: .venv/.ready ## random faults on clusters of their own (root on Debian): ROUNDS, SEED of the first, LANES
+	$(PY) -m tests.chaos --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED)) --lanes $(or $(LANES),$(WORKERS)) $(ARGS)
 
 cluster-up: ## start the 4-node SLURM of the tests and leave it running (root on Debian)
 	bash tests/cluster/slurm/up

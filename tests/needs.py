@@ -46,6 +46,13 @@ def _networks() -> str | None:
     return None if done.returncode == 0 else f"needs networks of its own: {done.stderr.strip()}"
 
 
+def _lanes() -> str | None:
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
+        return "needs root on Debian"
+    done = subprocess.run(["unshare", "-n", "-m", "-u", "-i", "-p", "-f", "true"], capture_output=True, text=True)
+    return None if done.returncode == 0 else f"needs name spaces: {done.stderr.strip()}"
+
+
 def _mounts() -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
@@ -93,6 +100,7 @@ WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tes
     "bubblewrap": ("of ranks in another root", _bubblewrap),
     "compiler": ("of torch.compile", _compiler),
     "index": ("that install from a package index", _index),
+    "lanes": ("with random faults on clusters of their own", _lanes),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),
     "mkdocs": ("of the site of docs/", _module("material")),
     "mpi": ("of MPI", _mpi),

@@ -1,0 +1,223 @@
+"""Plays one round: launches the sweep, does the faults at their times, mends them, completes the sweep as a user does.
+
+Must not know: how faults are drawn, how lanes are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import faults, verify, world
+from tests.chaos.plan import Fault, Round
+
+ROOT = Path(__file__).parents[2]
+APP = Path(__file__).parent / "app"
+LIGHT = Path(__file__).parent / "light"
+LAUNCHER_ENDS = 150.0  # seconds that the first launcher may take after the last fault
+NEVER_BEGINS = 30.0  # seconds after which faults come although no rank has begun
+VICTIM_COMES = 2.0  # seconds for which a fault waits for something to hit
+RESUMES = 8
+RESUME_ENDS = 150.0
+
+
+@dataclass
+class Report:
+    """How a round went."""
+
+    seed: int
+    mode: str
+    folder: str
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)  # of runs that had not completed at some time
+    resumes: int = 0
+    recovery: float | None = None  # seconds from the last fault until all runs were completed
+    seconds: float = 0.0
+
+
+class Game:
+    """One round in a directory of its own."""
+
+    def __init__(self, round_: Round, folder: Path) -> None:
+        self.round, self.folder = round_, folder
+        self.sweep, self.journal = folder / "sweep", folder / "journal"
+        self.report = Report(round_.seed, round_.mode.name, str(folder))
+        self.log = (folder / "round.log").open("a", buffering=1)
+        self.begun = time.monotonic()
+        self.training: float | None = None  # since when a rank has begun
+        self.started: list[subprocess.Popen[bytes]] = []  # launchers and others that the user has started
+
+    def say(self, text: str) -> None:
+        self.log.write(f"{time.strftime('%H:%M:%S')} +{time.monotonic() - self.begun:.1f} {text}\n")
+
+    @property
+    def env(self) -> dict[str, str]:
+        paths = [str(ROOT)] if self.round.mode.torch else [str(LIGHT), str(ROOT)]
+        own = {name: str(self.folder.parent / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
+        keep = {name: value for name, value in os.environ.items() if name != "HPC_HYDRA_CHAOS_LANE"}
+        return {**keep, **own, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+    def launched(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, str(APP / "train.py"), *self.round.words(self.journal)]
+        self.say(" ".join(argv))
+        return self._start(argv, "launcher.log")
+
+    def _start(self, argv: list[str], log: str) -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as out:
+            process = subprocess.Popen(
+                argv, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def launchers(self) -> list[int]:
+        """Pids of all that the user has started and that has not ended."""
+        return [process.pid for process in self.started if process.poll() is None]
+
+    def resume(self) -> None:
+        """Start `hpc-hydra resume` beside what else there is."""
+        if (self.sweep / ".hpc_hydra").is_dir():
+            self._start([sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep)], "resume.log")
+
+    def play(self) -> Report:
+        before = verify.Machine.now()
+        self.launched()
+        started = time.monotonic()
+        mends: list[tuple[float, faults.Mend, str]] = []
+        todo = list(self.round.faults)
+        last = started
+        while todo or mends:
+            now = time.monotonic()
+            for due in [each for each in mends if each[0] <= now]:
+                mends.remove(due)
+                due[1]()
+                self.say(f"mended: {due[2]}")
+            if todo and self._is_due(todo[0], started):
+                fault = todo.pop(0)
+                hit, mend = self._do(fault)
+                self.say(f"fault: {fault} hit {hit or 'nothing'}")
+                self.report.faults.append({**asdict(fault), "hit": hit})
+                last = time.monotonic() if hit else last
+                if mend is not faults.nothing:
+                    mends.append((time.monotonic() + fault.lasts, mend, fault.kind))
+            time.sleep(0.05)
+        if not world.repair():
+            self.report.wrong.append(f"harness: the cluster did not come back: {world.node_states()}")
+        self.say("all faults are mended")
+        for number, process in enumerate(list(self.started)):
+            self._await(process, LAUNCHER_ENDS, f"resume {number}" if number else "the launcher")
+        states = self._completed_by_user()
+        self.report.recovery = time.monotonic() - last
+        if states is not None:
+            self.report.wrong += verify.runs(self.round, self.sweep, self.journal, states)
+        self.report.wrong += verify.left_behind(before, self.folder)
+        self.report.seconds = time.monotonic() - self.begun
+        return self.report
+
+    def _is_due(self, fault: Fault, started: float) -> bool:
+        now = time.monotonic()
+        if fault.begun and self.training is None:
+            if any(self.journal.glob("*")):
+                self.training = now
+            elif now - started < NEVER_BEGINS:
+                return False
+        return now - ((self.training or started) if fault.begun else started) >= fault.at
+
+    def _do(self, fault: Fault) -> tuple[str, faults.Mend]:
+        """Do a fault; a victim may need a moment to be there."""
+        end = time.monotonic() + VICTIM_COMES
+        while True:
+            hit, mend = faults.ALL[fault.kind](self, fault)
+            if hit or time.monotonic() > end:
+                return hit, mend
+            time.sleep(0.2)
+
+    def _await(self, process: subprocess.Popen[bytes], seconds: float, what: str) -> bool:
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.report.wrong.append(f"{what} did not end within {seconds:g} s")
+            self.say(f"{what} hangs: killed")
+            process.kill()
+            process.wait()
+            return False
+        self.say(f"{what} ended with {code}")
+        return True
+
+    def _states(self) -> list[dict[str, Any]] | None:
+        """What `hpc-hydra status` says; None if it says nothing that can be read."""
+        argv = [sys.executable, "-m", "hpc_hydra.cli", "status", str(self.sweep), "--json"]
+        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=120, cwd=self.folder)
+        if done.returncode:
+            self.say(f"status: {done.returncode} {done.stdout}{done.stderr}")
+            return None
+        found: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
+        return found
+
+    def _completed_by_user(self) -> list[dict[str, Any]] | None:
+        """Call `hpc-hydra resume` until nothing is missing, and once more, which must do nothing."""
+        for number in range(RESUMES):
+            states = self._states()
+            if states is None and not (self.sweep / ".hpc_hydra").exists():
+                self.say("there is no sweep: launched again")
+                if not self._await(self.launched(), LAUNCHER_ENDS, "the second launcher"):
+                    return None
+                continue
+            open_ = [state for state in states or () if state["state"] != "completed"]
+            for state in open_:
+                self.report.reasons.append(f"run {state['run']} {state['state']}: {state['reason']}")
+                self.say(self.report.reasons[-1])
+            if states is not None and not open_ and number:
+                return states
+            self.report.resumes += bool(open_) or states is None
+            argv = [sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep)]
+            process = self._start(argv, "resume.log")
+            if not self._await(process, RESUME_ENDS, "resume"):
+                return self._states()
+            if process.returncode == 2:
+                time.sleep(5)
+        self.report.wrong.append(f"after {RESUMES} times resume it is not completed")
+        return self._states()
+
+
+def play(round_: Round, base: Path) -> Report:
+    """Play a round below ``base``. Its directory is removed if all is well; the cluster is as new afterwards."""
+    folder = base / f"seed{round_.seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    game = Game(round_, folder)
+    try:
+        report = game.play()
+    except Exception:
+        report = game.report
+        report.wrong.append(f"harness: {traceback.format_exc()}")
+    clean(folder)
+    (folder / "report.json").write_text(json.dumps(asdict(report), indent=1))
+    if not report.wrong:
+        shutil.rmtree(folder, ignore_errors=True)
+    return report
+
+
+def clean(folder: Path) -> None:
+    """End all that is left of a round."""
+    world.repair()
+    ids = [job.id for job in world.jobs() or ()]
+    if ids:
+        world.call("scancel", *ids)
+    for each in world.processes():
+        if str(folder) in " ".join(each.words) or each.env.get("HPC_HYDRA_SWEEP", "").startswith(str(folder)):
+            each.kill(signal.SIGKILL)
+    world.await_true(lambda: world.jobs() == [], 60)
+    for name in world.NODES:
+        world.node("exec", name, "find", "/tmp", "/dev/shm", "-mindepth", "1", "-delete")

@@ -1,0 +1,114 @@
+"""One round, drawn from its seed: the sweep, and the faults with their times and victims. Pure.
+
+Must not know: how a fault is done, what has to hold afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run the sweep."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    weight: int = 1
+    torch: bool = False  # it needs torch itself
+
+
+MODES = (Mode("ranks", weight=6), Mode("pack", ("launch.pack=2",), weight=3))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``kind`` is a function of `faults`; ``pick`` chooses its victim among those that are there then."""
+
+    kind: str
+    at: float  # seconds after the launch, or after the first rank has begun
+    begun: bool  # the latter
+    pick: float  # 0 to 1
+    lasts: float  # seconds until it is mended, if it can be
+
+    def __str__(self) -> str:
+        when = f"{self.at:.1f} s {'of training ' * self.begun}"
+        return f"{self.kind} at {when}(victim {self.pick:.2f}, for {self.lasts:.1f} s)"
+
+
+@dataclass(frozen=True)
+class Round:
+    """All that a seed decides."""
+
+    seed: int
+    mode: Mode
+    runs: int
+    nodes: int
+    procs_per_node: int
+    steps: int
+    pause: float
+    queue: str
+    requeues: int
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.procs_per_node
+
+    def words(self, journal: Any) -> list[str]:
+        """Arguments of the program."""
+        keys = ",".join(str(key) for key in range(1, self.runs + 1))
+        return [
+            "-m", "scheduler=slurm", f"key={keys}", f"journal={journal}", f"steps={self.steps}", f"pause={self.pause}",
+            f"resources.nodes={self.nodes}", f"resources.procs_per_node={self.procs_per_node}",
+            "resources.cpus_per_proc=1", "resources.gpus_per_proc=0", "resources.time_limit=20m",
+            "rendezvous.timeout=60s", f"scheduler.queue={self.queue}", f"launch.max_requeues={self.requeues}",
+            "hydra.sweep.dir=sweep", "hydra.sweep.subdir=${hydra.job.num}", *self.mode.words,
+        ]  # fmt: skip
+
+
+FAULTS = {  # name: how often
+    "kill_rank": 3,
+    "kill_supervisor": 2,
+    "kill_script": 2,
+    "kill_srun": 2,
+    "kill_node": 3,
+    "cut_link": 2,
+    "restart_controller": 2,
+    "stop_accounting": 1,
+    "fill_tmp": 1,
+    "scancel": 2,
+    "requeue": 0,
+    "preempt": 2,
+    "suspend": 1,
+    "kill_launcher": 2,
+    "hang_up_launcher": 1,
+    "stop_launcher": 1,
+    "two_resumes": 2,
+}
+
+
+def drawn(seed: int) -> Round:
+    """The round of a seed."""
+    draw = random.Random(seed)
+    (mode,) = draw.choices(MODES, [each.weight for each in MODES])
+    number = draw.choice((1, 1, 2, 2, 3))
+    kinds = draw.choices(list(FAULTS), list(FAULTS.values()), k=number)
+    faults = [
+        Fault(kind, draw.uniform(0.0, 6.0), draw.random() < 0.7, draw.random(), draw.uniform(0.5, 8.0))
+        for kind in kinds
+    ]
+    return Round(
+        seed=seed,
+        mode=mode,
+        runs=draw.choice((1, 2, 2, 3)),
+        nodes=draw.choice((1, 2, 2, 2)),
+        procs_per_node=draw.choice((1, 1, 2)),
+        steps=draw.choice((10, 20, 30)),
+        pause=draw.choice((0.05, 0.1, 0.2)),
+        queue="spot" if "preempt" in kinds else draw.choice(("gpu", "gpu", "spot")),
+        requeues=draw.choice((0, 1, 3)),
+        faults=tuple(sorted(faults, key=lambda fault: (fault.begun, fault.at))),
+    )
