@@ -2,8 +2,9 @@
 
 torch asks for the host name of each connection of its TCPStore, on both sides, only to write it into its log; each
 question may take 10 s (resolv.conf(5): two attempts of 5 s), in which rank 0's store answers nobody. Since 2.9 torch
-stops asking after the first failure of this kind in a process; so that is made to happen at once. Linux with glibc;
-elsewhere nothing is done. Must not know: ranks, plans.
+stops asking after the first failure of this kind in a process; so that is made to happen at once. In a large world it
+is done in any case: rank 0's store would ask for each rank in turn. Linux with glibc; elsewhere nothing is done.
+Must not know: ranks, plans.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hpc_hydra import envvars
 from hpc_hydra.planning.addresses import is_loopback
 
 QUICK = "timeout:1 attempts:1"  # of resolv.conf(5), for programs that make their process group themselves
+LARGE = 32  # ranks; so many queries at once, of which one may get lost, cost more than names in a log are worth
 _NOWHERE = "127.99.1.2"  # this host, by an address that has no name
 
 
@@ -78,15 +80,29 @@ def note(env: MutableMapping[str, str], address: str) -> None:
         env.setdefault("RES_OPTIONS", QUICK)
 
 
-def spare_torch(address: str | None = None) -> None:
-    """Keep torch in this process from reverse queries if they time out."""
+def spare_torch(address: str | None = None, world_size: int = 1) -> None:
+    """Keep torch in this process from reverse queries if they time out, or if the world is large."""
     silent = os.environ.get(envvars.NAMES_SILENT)
-    if silent == "0" or (silent is None and (address is None or not nobody_answers(address))):
+    answered = silent == "0" or (silent is None and (address is None or not nobody_answers(address)))
+    if world_size < LARGE and answered:
         return
     from torch.distributed import TCPStore
 
     store: Any = None
-    with _resolver(retry=0) as known, contextlib.suppress(Exception):
+    with _resolver(retry=0) as known, contextlib.suppress(Exception), _without_warning():
         if known:
             store = TCPStore(_NOWHERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
     del store
+
+
+@contextlib.contextmanager
+def _without_warning() -> Iterator[None]:
+    """Discard what torch writes to standard error: a warning that a host name cannot be retrieved."""
+    with open(os.devnull, "wb") as nowhere:
+        before = os.dup(2)
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(before, 2)
+            os.close(before)

@@ -32,6 +32,7 @@ class SweepState:
     pending: dict[str, Job] = field(default_factory=dict)  # `submitting` was written, `submitted` was not
     refused: dict[str, str] = field(default_factory=dict)  # key of a job → the scheduler's message
     cancelled: dict[str, str] = field(default_factory=dict)  # id that the launcher cancelled → reason
+    cancelled_at: dict[str, float] = field(default_factory=dict)  # id → when it last did: Unix time, seconds
     detached: bool = False
     left: str = ""  # why the launcher detached
     finished: bool = False  # a launcher saw all runs end
@@ -237,6 +238,7 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         state.refused[key] = line["reason"]
     elif event == "cancelled":
         state.cancelled.update(dict.fromkeys(line["ids"], line.get("reason", "")))
+        state.cancelled_at.update(dict.fromkeys(line["ids"], line["time"]))
     elif event == "detached":
         state.detached, state.left = True, line.get("reason", "")
     elif event == "finished":

@@ -150,10 +150,10 @@ def in_queues(views: Iterable[RunView]) -> dict[str, list[str]]:
 
 def canceller(state: SweepState, id_: str) -> str | None:
     """Return who cancelled a job and when, if it was one of our commands: ``by hpc-hydra, 29 Nov 10:32:01``."""
-    times = [event["time"] for event in state.events if event["event"] == "cancelled" and id_ in event["ids"]]
-    if not times:
+    at = state.cancelled_at.get(id_)
+    if at is None:
         return None
-    when = time.strftime("%d %b %H:%M:%S", time.localtime(times[-1]))
+    when = time.strftime("%d %b %H:%M:%S", time.localtime(at))
     return f"{state.cancelled[id_] or 'by hpc-hydra'}, {when}"
 
 

@@ -105,6 +105,7 @@ class Watcher:
         self._changed = clock()
         self._polls = 0
         self._next = 0  # index of the next candidate to try
+        self._at_rest = False  # only a query can change something
         self._journals = Journals(jobs)
 
     def add(self, job: str, runs: Iterable[Run], ids: Iterable[str]) -> list[Watched]:
@@ -112,7 +113,7 @@ class Watcher:
         new = [Watched(run, job, id_) for run, id_ in zip(runs, ids, strict=True)]
         self.watched.update({w.id: w for w in new})
         self._poll_interval = max([self._poll_interval, *(w.run.plan.poll_interval or 0 for w in new)])
-        self._changed = self.clock()
+        self._changed, self._at_rest = self.clock(), False
         return new
 
     @property
@@ -142,15 +143,20 @@ class Watcher:
 
     def step(self) -> list[Watched]:
         """Update all states once. Returns the runs whose state has changed."""
-        before = [(w, w.word, w.status.start) for w in self.active]
         now = self.clock()
-        if now - self._polled >= self.interval:
+        is_due = now - self._polled >= self.interval
+        if self._at_rest and not is_due:
+            return []
+        before = [(w, w.word, w.status.start) for w in self.active]
+        if is_due:
             self._poll(now)
             self.index.read(AT_A_TIME)
-        self._read_journals()
+        packed = self._read_journals()
         self.follow([w for w in self.active if w.ended_since is not None or w.unknown_since is not None])
-        for watched in self._candidates():
+        candidates = self._candidates()
+        for watched in candidates:
             self._read_outcome(watched, now)
+        self._at_rest = not packed and not candidates
         changed = [watched for watched, word, _ in before if watched.word != word]
         for watched, word, start in before:
             if not watched.is_done and (watched.word, watched.status.start) != (word, start):
@@ -159,12 +165,13 @@ class Watcher:
             self._changed = now
         return changed
 
-    def _read_journals(self) -> None:
-        """Update the states of packed runs whose allocation is running."""
+    def _read_journals(self) -> bool:
+        """Update the states of packed runs whose allocation is running. Returns whether there are any."""
         packed = [w for w in self.active if is_packed(w.id) and w.allocation.state is State.RUNNING]
         self._journals.read((w.job, w.id) for w in packed)
         for w in packed:
             w.status = self._journals.status(w.job, w.id, w.run.num, w.allocation)
+        return bool(packed)
 
     def _candidates(self) -> list[Watched]:
         """Return runs that may have an outcome, without opening a file for each run on the shared file system.
@@ -241,14 +248,15 @@ class Watcher:
         except (SweepError, OSError):
             outcome = None
         if outcome is not None:
-            cancelled = was_cancelled(self.jobs.parents[1], watched.job, watched.id)
+            resubmits = isinstance(self.submitter.adapter, Resubmission)
+            cancelled = resubmits and was_cancelled(self.jobs.parents[1], watched.job, watched.id)
             if not cancelled and self._awaits_reason(watched, outcome, now):
                 return
             final = outcome if cancelled else corrected(outcome, watched.status)
             if final != outcome:
                 with suppress(OSError):
                     write_json(watched.paths.outcome, to_json(final))
-            self.index.learn(watched.job, final)
+                self.index.learn(watched.job, final)  # others are in the index of the node, read or not
             watched.outcome = self._with_log(watched, final)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
             if self._has_successor(watched):

@@ -117,7 +117,9 @@ def read_context(env: Mapping[str, str], host: str) -> RankContext:
     record = attempt.record()
     os.umask(record.program.umask)
     context = RankContext(attempt, record, plan_of(attempt, record), host)
-    context.paths.attempt(attempt.place).mkdir(parents=True, exist_ok=True)
+    folder = context.paths.attempt(attempt.place)
+    if not folder.is_dir():  # thousands of ranks may start at once, and a shared file system caches this, unlike mkdir
+        folder.mkdir(parents=True, exist_ok=True)
     return context
 
 

@@ -248,7 +248,7 @@ def _forget(path: Path) -> None:
 def _tcp_store(identity: Identity, address: str, port: int, serves: bool, seconds: float) -> Any:
     from torch.distributed import TCPStore
 
-    reverse_dns.spare_torch(address)
+    reverse_dns.spare_torch(address, identity.info.world_size)
     try:
         store = TCPStore(
             address, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False,

@@ -65,8 +65,12 @@ def filled(pattern: str, num: int, info: RankInfo, host: str, array_id: str = ""
 
 def open_log(path: Path) -> int:
     """Open a log for appending, also by several processes. Creates its directory. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 class Stamps:

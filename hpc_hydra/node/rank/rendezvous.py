@@ -186,9 +186,9 @@ def join(
             )
         pause(wait)
         wait = min(wait * 1.5, 1.0)
-        if waited > 1:
+        if waited > 1 and info.local_rank == 0:
             with contextlib.suppress(OSError):
-                list(path.parent.iterdir())  # refreshes the directory cache of NFS
+                list(path.parent.iterdir())  # refreshes the directory cache of NFS, which the ranks of a node share
     endpoint = from_json(Endpoint, data)
     assert isinstance(endpoint, Endpoint)
     check(endpoint, info, token)

@@ -151,24 +151,15 @@ class SlurmOutput:
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
         found: dict[str, JobStatus] = {}
+        known: dict[str, JobStatus | None] = {}  # an array has thousands of lines that differ in the id only
         for line in stdout.splitlines():
-            fields = [field.strip() for field in line.split("|", 4)]
-            if len(fields) < 5 or not fields[0][:1].isdigit():
+            job, _, rest = line.strip().partition("|")
+            if not job[:1].isdigit():
                 continue
-            job, native, code, start, reason = fields
-            native = native.rstrip("+")
-            state = STATES.get(native.partition(" ")[0], State.UNKNOWN)  # "CANCELLED by 1000"
-            exit_code, signal = _exit(code) if state.is_finished else (None, None)
-            if state is State.CANCELLED and exit_code == 0:  # not an exit code
-                exit_code = None
-            reason = "" if reason in ("None", "(null)") else reason
-            if state is State.PENDING or (state is State.CANCELLED and reason == "DependencyNeverSatisfied"):
-                reason = explained(reason)
-            elif state is State.CANCELLED and explained(reason) != reason:  # why it waited before
-                reason = ""
-            never = state is State.PENDING and never_starts(reason)
-            status = JobStatus(state, native, exit_code, signal, reason, _time(start), never, _CAUSES.get(native))
-            found.update(dict.fromkeys(_elements(job), status))
+            if rest not in known:
+                known[rest] = _status(rest)
+            if (status := known[rest]) is not None:
+                found.update(dict.fromkeys(_elements(job.rstrip()), status))
         return found
 
     def pending_command(self) -> list[str]:
@@ -236,6 +227,26 @@ class SlurmOutput:
 
     def terminate_steps_command(self, steps: Sequence[str]) -> list[str]:
         return ["scancel", "--signal=TERM", *steps]
+
+
+def _status(text: str) -> JobStatus | None:
+    """Return the state in a line of squeue or sacct, without its id; None if it is not such a line."""
+    fields = [field.strip() for field in text.split("|", 3)]
+    if len(fields) < 4:
+        return None
+    native, code, start, reason = fields
+    native = native.rstrip("+")
+    state = STATES.get(native.partition(" ")[0], State.UNKNOWN)  # "CANCELLED by 1000"
+    exit_code, signal = _exit(code) if state.is_finished else (None, None)
+    if state is State.CANCELLED and exit_code == 0:  # not an exit code
+        exit_code = None
+    reason = "" if reason in ("None", "(null)") else reason
+    if state is State.PENDING or (state is State.CANCELLED and reason == "DependencyNeverSatisfied"):
+        reason = explained(reason)
+    elif state is State.CANCELLED and explained(reason) != reason:  # why it waited before
+        reason = ""
+    never = state is State.PENDING and never_starts(reason)
+    return JobStatus(state, native, exit_code, signal, reason, _time(start), never, _CAUSES.get(native))
 
 
 def _exit(text: str) -> tuple[int | None, int | None]:

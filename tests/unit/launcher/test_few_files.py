@@ -181,3 +181,18 @@ def test_a_poll_opens_what_has_ended_since(large: Large, touched: Touched) -> No
     step()
     assert sum(not watched.is_done for watched in watcher.watched.values()) == COUNT - 200
     assert len(step(5)) <= 5 * FEW
+
+
+def test_a_launcher_repeats_nothing_that_the_nodes_have_indexed(large: Large, monkeypatch: pytest.MonkeyPatch) -> None:
+    for num in range(COUNT):  # each on a node of its own: more files than a poll reads
+        monkeypatch.setattr("socket.gethostname", lambda num=num: f"node{num:03}")
+        large.end(range(num, num + 1))
+    large.say(State.COMPLETED, range(COUNT))
+    clock, sweep = Clock(), large.open()
+    watcher = Watcher(large.submitter, SweepPaths(large.root).jobs, clock=clock)
+    watched = watcher.add("job0", [sweep.run(num) for num in range(COUNT)], [f"7_{num}" for num in range(COUNT)])
+    clock.now += SLOWEST
+    watcher.step()
+    assert all(each.is_done for each in watched)
+    files = list(SweepPaths(large.root).ended.iterdir())
+    assert len(files) == sum(len(file.read_text().splitlines()) for file in files) == COUNT

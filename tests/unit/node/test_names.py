@@ -91,6 +91,27 @@ print(state().contents.retrans, state().contents.retry, state().contents.nscount
     assert asked(tmp_path) == 1
 
 
+@needs_networks
+@pytest.mark.torch
+def test_the_store_of_a_large_world_asks_for_nobody_and_warns_of_nothing(tmp_path: Path) -> None:
+    code = f"""
+from hpc_hydra.node import reverse_dns
+from torch.distributed import TCPStore
+reverse_dns.spare_torch("{HERE}", world_size=4096)
+server = TCPStore("{HERE}", 0, is_master=True, wait_for_workers=False)
+client = TCPStore("{HERE}", server.port, is_master=False)
+client.set("here", "1")
+print(server.get("here"))
+"""
+    done = subprocess.run(
+        silenced(tmp_path, [sys.executable, "-c", code]),
+        env={**os.environ, "PYTHONPATH": str(ROOT), envvars.NAMES_SILENT: "0"}, capture_output=True, text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("b'1'", "")
+    assert asked(tmp_path) == 0
+
+
 def test_loopback_and_what_has_no_address_are_not_asked_for() -> None:
     assert not reverse_dns.nobody_answers("127.0.0.1") and not reverse_dns.nobody_answers("no.such.host.invalid")
 
