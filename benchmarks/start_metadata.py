@@ -114,7 +114,7 @@ class Starts:
         self.number += 1
         sweep = self.case / f"sweep{self.number}"
         argv = [sys.executable, "program.py", "-m", f"hydra.sweep.dir={sweep}", "launch.setup_only=true", *overrides]
-        argv += ["resources.gpus_per_proc=0", "resources.cpus_per_proc=1"]
+        argv += ["resources.gpus_per_proc=0"]
         done = subprocess.run(argv, cwd=self.case, env=self.env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(argv)}\n{done.stdout}{done.stderr}")
@@ -127,19 +127,23 @@ class Starts:
 
     def slurm(self, nodes: int, ranks: int, overrides: Sequence[str]) -> Counter[tuple[str, str]]:
         """Count the calls of the tasks of a job on nodes of a SLURM."""
-        sizes = [f"resources.nodes={nodes}", f"resources.procs_per_node={ranks}", "resources.time_limit=10"]
+        sizes = [
+            f"resources.nodes={nodes}",
+            f"resources.procs_per_node={ranks}",
+            "resources.time_limit=10",
+            "resources.cpus_per_proc=1",
+        ]
         job = self.script("scheduler=slurm", *sizes, *overrides)
-        python = f"{sys.executable} -B -m hpc_hydra.node"
-        text = job.read_text()
-        before, command, after = text.partition(f"  {python}")
+        text, python = job.read_text(), f"\n  {sys.executable} "
+        before, command, after = text.partition(python)
         if not command:
-            raise SystemExit(f"{job} does not start ranks by {python}")
+            raise SystemExit(f"{job} does not start ranks by {sys.executable}")
         wrapper = self.case / "traced.sh"
         folder = job.parents[2].with_suffix(".traces")
         folder.mkdir()
         wrapper.write_text(f'#!/bin/bash\nexec {" ".join(STRACE)} -o {folder}/$SLURM_PROCID "$@"\n')
         wrapper.chmod(0o755)
-        job.write_text(f"{before}  {wrapper}{command}{after}")
+        job.write_text(f"{before}\n  {wrapper} {command.strip()} {after}")
         return self._traced(["sbatch", "--wait", "--parsable", str(job)], job, folder)
 
     def _traced(self, argv: list[str], job: Path, folder: Path | None = None) -> Counter[tuple[str, str]]:

@@ -138,9 +138,9 @@ def _parsed(lines: Iterable[dict[str, Any]], sweep: Path | None) -> Iterator[Rem
     for line in lines:
         words = {name: line.get(name, "") for name in ("host", "reason", "found_by")}
         root, when = sweep or line.get("sweep"), line.get("time")
-        if all(isinstance(word, str) for word in words.values()) and words["host"] and _is_time(when):
-            if isinstance(root, (str, Path)):
-                yield Remembered(BadNode(**words, time=when), _place(line), Path(root))
+        texts = all(isinstance(word, str) for word in words.values()) and words["host"]
+        if texts and _is_time(when) and isinstance(root, (str, Path)):
+            yield Remembered(BadNode(**words, time=when), _place(line), Path(root))
 
 
 def _latest(found: Iterable[Remembered]) -> list[Remembered]:
