@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.cli import follow
 from hpc_hydra.cli.console import Streams, run_attached
+from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
+_USED = {
+    "scheduler": "all except array_parallelism hosts hostfile launch_extra mpi poll_interval setup_lines",
+    "resources": "all",
+    "system": "all",
+    "launch": "batch_script bg dry_run env launch_dir quiet setup_only",
+    "rendezvous": "backend",  # selects variables of presets
+    "logging": "color_stderr cpp_stacktraces cuda_launch_blocking debug err faulthandler nccl_debug nccl_debug_subsys out "
+    "torch_distributed_debug verbose",
+}
+"""Keys that have an effect on a script of the user's own: as an option of the submit command, a variable, or here."""
 _BY_GPUS = ("nodes", "procs_per_node", "gpus_per_proc")
 _MEANS = {"gpus_at_least": _BY_GPUS, "gpumem_at_least": _BY_GPUS, "oversubscribe": ("shared_gpus",)}
 
@@ -69,7 +80,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
             where="launch.batch_script",
             fix="launch.bg=false" if settings.bg else "launch.bg=true",
         )
-    notes = (*prepared.notes, *adapter.notes(request))
+    notes = (*prepared.notes, *adapter.notes(request), *_unused(overrides))
     if settings.dry_run:
         say("\n".join([*(f"note: {note}" for note in notes), "run by:", f"  {shlex.join(command)}"]))
         return 0
@@ -121,6 +132,28 @@ def typed(overrides: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
             else:
                 found |= {*_MEANS.get(name, (name,))}
     return frozenset(found), frozenset(names)
+
+
+def _unused(overrides: Iterable[str]) -> list[str]:
+    """Return a note that names the typed keys without an effect on a script of the user's own."""
+    unused = []
+    for one in map(parse_override, overrides):
+        key, value = one.key_or_group.partition("@")[0], one.value()
+        off = value in (None, False, "none") and key.count(".") < 2  # deeper, null is an option without a value
+        if one.is_delete() or off or key.partition(".")[0] not in GROUPS:
+            continue
+        keys = [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in GROUPS else [key]
+        unused += [name for name in keys if not _is_used(name)]
+    if not unused:
+        return []
+    has = "has" if len(unused) == 1 else "have"
+    return [f"{', '.join(map(str, unused))} {has} no effect: launch.batch_script submits your script as it is"]
+
+
+def _is_used(key: str) -> bool:
+    group, _, name = key.partition(".")
+    used, name = _USED.get(group, "").split(), name.partition(".")[0]
+    return name not in used if used[:1] == ["all"] else name in used
 
 
 def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:

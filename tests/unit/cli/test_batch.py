@@ -57,6 +57,25 @@ def test_only_what_was_typed_is_passed(command, scheduler: str, typed: str, opti
 
 
 @pytest.mark.parametrize(
+    ("typed", "unused"),
+    [
+        ("resources.nodes=2 launch.env.A=1 logging.verbose=true logging.nccl_debug=INFO monitor=none", ""),
+        ("monitor=gpu rendezvous=mpi launch.seed=1", "monitor, rendezvous, launch.seed have no effect"),
+        ("scheduler.launch_extra.exact=null scheduler.mpi=pmix", "scheduler.launch_extra.exact, scheduler.mpi have"),
+        ("logging={rank_prefix: true, verbose: true}", "logging.rank_prefix has no effect"),
+    ],
+)
+def test_keys_without_effect_on_a_script_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, unused: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [typed] if "{" in typed else typed.split()
+    assert run.main(["scheduler=slurm", *words, "launch.batch_script=job.sh", "launch.dry_run=true"]) == 0
+    shown = capsys.readouterr().out
+    assert unused in shown and ("no effect" in shown) == bool(unused), shown
+
+
+@pytest.mark.parametrize(
     ("scheduler", "typed", "key"),
     [
         ("slurm", "resources.gpus_per_proc=2", "resources.gpus_per_proc"),
