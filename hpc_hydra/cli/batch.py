@@ -39,8 +39,8 @@ _USED = {
     "system": "all",
     "launch": "batch_script bg dry_run env launch_dir quiet setup_only",
     "rendezvous": "backend",  # selects variables of presets
-    "logging": "color_stderr cpp_stacktraces cuda_launch_blocking debug err faulthandler nccl_debug nccl_debug_subsys out "
-    "torch_distributed_debug verbose",
+    "logging": "color_stderr cpp_stacktraces cuda_launch_blocking debug err faulthandler nccl_debug nccl_debug_subsys "
+    "out torch_distributed_debug verbose",
 }
 """Keys that have an effect on a script of the user's own: as an option of the submit command, a variable, or here."""
 _BY_GPUS = ("nodes", "procs_per_node", "gpus_per_proc")

@@ -15,6 +15,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.types import Request
+from hpc_hydra.planning.units import clock
 from hpc_hydra.schedulers import capability_defaults, commands
 from hpc_hydra.schedulers.base import JobSpec, Scheduler, State, SubmitError
 from hpc_hydra.schedulers.capabilities import (
@@ -26,6 +28,7 @@ from hpc_hydra.schedulers.capabilities import (
     SubmitAdvice,
 )
 from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.options import key_of
 from hpc_hydra.schedulers.watcher import ASK_TIMEOUT, StatusPoller, environment
 
 log = logging.getLogger(__name__)
@@ -71,7 +74,9 @@ class BatchQueue:
             if kind != "transient":
                 taken = self._taken(spec, script)
                 what = advises.refusal(answer.message) if advises else answer.message
-                raise SubmitError(what, where=argv[0], fix=self._advice(output), kind=kind, ids=taken)
+                raise SubmitError(
+                    what, where=argv[0], fix=self._advice(output, spec.plan.request), kind=kind, ids=taken
+                )
             if pause is None:
                 break
             self._warn(f"{argv[0]}: {answer.message}; retrying")
@@ -85,9 +90,11 @@ class BatchQueue:
             fix="the same command later",
         )
 
-    def _advice(self, message: str) -> str | None:
-        if not isinstance(self.adapter, SubmitAdvice) or (argv := self.adapter.advice_command(message)) is None:
+    def _advice(self, message: str, request: Request) -> str | None:
+        if not isinstance(self.adapter, SubmitAdvice):
             return None
+        if (argv := self.adapter.advice_command(message)) is None:
+            return _other_values(self.adapter.refused_fields(message), request)
         with contextlib.suppress(SchedulerError):
             answer = commands.run(argv, env=environment(self.adapter), timeout=ADVICE_TIMEOUT)
             return self.adapter.parse_advice(answer.out) if answer.ok else None
@@ -241,3 +248,11 @@ class BatchQueue:
         except commands.NotHere:
             return None
         return self.adapter.parse_array_limit(answer.out) if answer.ok else None
+
+
+def _other_values(fields: Sequence[str], request: Request) -> str | None:
+    """Return what to change in the request: the keys of those ``fields`` that are set, with their values."""
+    given = {field: getattr(request, field) for field in fields}
+    shown = {key_of(field): clock(value) if field == "time_limit" else value for field, value in given.items() if value}
+    named = " or ".join(f"{key} (now {value})" for key, value in shown.items())
+    return f"another {named}" if named else None

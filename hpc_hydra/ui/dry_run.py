@@ -14,6 +14,7 @@ from hpc_hydra import envvars
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.planning.drawing import replica_groups
 from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.types import Request
 from hpc_hydra.planning.units import clock, size_text
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.frozen_config import Program
@@ -170,10 +171,17 @@ def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
         str(request.world_size * request.gpus_per_proc),
         "-" if request.cpus_per_proc is None else str(request.world_size * request.cpus_per_proc),
         "-" if request.time_limit is None else clock(request.time_limit),
-        request.queue or "-",
+        _queue(request),
         key,
         shown_overrides(own, common),
     )
+
+
+def _queue(request: Request) -> str:
+    """Return the queue, and the quality of service, which is what some sites call a queue."""
+    if request.queue and request.qos:
+        return f"{request.queue} (qos {request.qos})"
+    return request.queue or request.qos or "-"
 
 
 def _title(adapter: Scheduler, group: Group, spec: JobSpec) -> str:

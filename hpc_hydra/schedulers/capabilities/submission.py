@@ -110,6 +110,10 @@ class SubmitAdvice(Scheduler):
         """Return what to write instead, from the output of `advice_command`."""
         return None
 
+    def refused_fields(self, message: str) -> tuple[str, ...]:
+        """Return the fields of the request that this error is about."""
+        return ()
+
     def unreachable_advice(self, message: str) -> str | None:
         """Return what to do if this message means that the scheduler is unreachable; else None."""
         return None

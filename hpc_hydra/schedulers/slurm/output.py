@@ -58,6 +58,21 @@ _PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
 _SBATCH_PREFIX = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
 _NO_ARRAY = re.compile(r"Invalid job array specification", re.IGNORECASE)
 _NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
+_REFUSED: dict[str, tuple[str, ...]] = {  # slurm_strerror(3) → fields of the request
+    r"feature specification": ("constraint",),
+    r"account or account/partition": ("account", "queue"),
+    r"qos specification": ("qos",),
+    r"requested reservation|Requested reservation": ("reservation",),
+    r"Invalid node name|Requested nodes not in": ("nodelist", "exclude", "queue"),
+    r"time limit is invalid": ("time_limit",),
+    r"Invalid generic resource|Invalid GRES": ("gpus_per_proc", "gpu_type"),
+    r"dependency problem": ("dependency",),
+    r"permitted to use this partition|Required partition not available|partition configuration": ("queue",),
+    r"Node count|node configuration|More processors|more tasks": ("nodes", "procs_per_node", "cpus_per_proc", "queue"),
+    r"Memory required|memory specification": ("mem_per_node",),
+    r"mail type": ("mail_type",),
+    r"accounting/QOS policy": ("account", "qos", "nodes", "time_limit"),
+}
 _CAUSES: dict[str, Cause] = {
     "OUT_OF_MEMORY": "out_of_memory",
     "NODE_FAIL": "node_lost",
@@ -124,6 +139,9 @@ class SlurmOutput:
 
     def advice_command(self, message: str) -> list[str] | None:
         return ["sinfo", "--noheader", "--format=%R"] if _NO_PARTITION.search(message) else None
+
+    def refused_fields(self, message: str) -> tuple[str, ...]:
+        return next((fields for words, fields in _REFUSED.items() if re.search(words, message)), ())
 
     def parse_advice(self, stdout: str) -> str | None:
         names = list(dict.fromkeys(stdout.split()))

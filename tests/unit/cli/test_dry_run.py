@@ -199,3 +199,14 @@ def test_a_machine_that_is_not_there_is_one_error_everywhere(
     assert capsys.readouterr().err.startswith(
         f"hpc-hydra {words[0]}: system: there is no 'fronteer'\n  Try: system=front"
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "queue", "shown"), [("perlmutter", "debug", " debug "), ("frontier", "debug", "batch (qos debug)")]
+)
+def test_a_queue_that_is_a_quality_of_service_is_shown(
+    system: str, queue: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, out, _ = dry_run(f"-q {queue} -N 1 -n 1 t.py", capsys, "--system", system)
+    row = next(line for line in out.splitlines() if line.startswith("0 "))
+    assert shown in row, out

@@ -177,6 +177,28 @@ def test_a_partition_that_is_not_there_is_reported_with_those_that_are(
 
 
 @pytest.mark.parametrize(
+    ("said", "asked", "fix"),
+    [
+        ("Invalid feature specification", {"constraint": "foo"}, "another scheduler.constraint (now foo)"),
+        ("Invalid qos specification", {"qos": "x"}, "another scheduler.qos (now x)"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", {"time_limit": 7200},
+         "another resources.time_limit (now 2h)"),
+        ("Invalid account or account/partition combination specified", {"account": "a", "queue": "q"},
+         "another scheduler.account (now a) or scheduler.queue (now q)"),
+        ("Unable to allocate resources", {}, None),
+    ],
+)  # fmt: skip
+def test_a_refused_value_is_named_by_its_key(
+    submitter: BatchSubmitter, fakes: Fakes, job: JobSpec, said: str, asked: dict[str, object], fix: str | None
+) -> None:
+    plan = replace(job.plan, request=replace(job.plan.request, **asked))
+    fakes.put("sbatch", f"echo 'sbatch: error: Batch job submission failed: {said}' >&2; exit 1")
+    with pytest.raises(SubmitError) as error:
+        submitter.submit(replace(job, plan=plan), SCRIPT)
+    assert (error.value.what, error.value.fix) == (said, fix)
+
+
+@pytest.mark.parametrize(
     ("said", "what"),
     [
         (
