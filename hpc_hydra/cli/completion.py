@@ -151,6 +151,8 @@ def _candidates(before: Sequence[str], last: str) -> Iterable[tuple[str, str]]:
         return [(word.rstrip("="), about) for word, about in _keys()]
     if command == "systems":
         return [(name, "") for name in _names("system", _config_dirs(before))]
+    if command == "nodes":
+        return _bad_nodes() if "--forget" in before else []
     if command in OF_SWEEPS:
         return [*_sweeps(last), *(_states() if command != "list" else ())]
     return []
@@ -221,6 +223,14 @@ def _states() -> list[tuple[str, str]]:
 
     of_failed = f"runs in state {', '.join(FAILED)}"
     return [(word, of_failed if word == "failed" else "runs in this state") for word in WORDS]
+
+
+def _bad_nodes() -> Iterator[tuple[str, str]]:
+    """Yield the nodes that can be forgotten, and ``all``."""
+    from hpc_hydra.records.bad_nodes import remembered
+
+    yield from ((one.node.host, one.node.reason) for one in remembered())
+    yield "all", "all of them"
 
 
 def _sweeps(last: str) -> Iterator[tuple[str, str]]:

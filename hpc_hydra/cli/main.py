@@ -31,6 +31,7 @@ COMMANDS = {
     "report": ("hpc_hydra.cli.html_report:report", "write a sweep as one HTML file, or serve it while it runs"),
     "shell": ("hpc_hydra.cli.shell", "open a shell in an allocation, with the environment of the ranks"),
     "systems": ("hpc_hydra.cli.systems", "list the known machines, and which one this is"),
+    "nodes": ("hpc_hydra.cli.nodes", "list the nodes that failed your runs, which new jobs leave out"),
     "completion": ("hpc_hydra.cli.completion", "print the script that completes hpc-hydra in bash, zsh or fish"),
     "keys": ("hpc_hydra.cli.keys", "explain the configuration keys, and what they become on each scheduler"),
 }

@@ -27,6 +27,7 @@ from hpc_hydra.system.probe import here
 from hpc_hydra.ui.origins import Origin, Origins, about
 
 DEFAULT, COMMAND_LINE = "default", "command line"
+BAD_NODES = "bad nodes (hpc-hydra nodes)"
 _DIRECTIVE = re.compile(r"# ?\S+ +(--?[\w-]+)(?:[= ](.*))?")
 _KEY = re.compile(rf"({'|'.join(GROUPS)})\.\w+")
 _FACTS = {  # key → fact from which planning derives its value
@@ -118,9 +119,16 @@ def origins(sources: Sources, plan: Plan, script: str) -> Origins:
     directives = []
     for name, value in _directives(script):
         key, words = keys.directive(name, value)
-        directives.append(Origin(name, value, key, _from(sources, keys, key, words)))
+        place = _from(sources, keys, key, words)
+        if key != "scheduler.nodelist" and any(_names(value, host) for host in plan.request.bad_nodes):
+            place = BAD_NODES if place == DEFAULT else f"{place}; {BAD_NODES}"
+        directives.append(Origin(name, value, key, place))
     variables = [_variable(sources, keys, var) for var in plan.redacted.env]
     return Origins(tuple(directives), tuple(variables))
+
+
+def _names(value: str, host: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", value) is not None
 
 
 def _directives(script: str) -> Iterator[tuple[str, str]]:

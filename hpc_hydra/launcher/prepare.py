@@ -29,6 +29,7 @@ from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.launcher import checks, origins, override_values
 from hpc_hydra.launcher.compose import Base, Composed, Composer, raw_list
+from hpc_hydra.launcher.left_out import LeftOut
 from hpc_hydra.launcher.origins import Sources
 from hpc_hydra.launcher.plugin import BUNDLE
 from hpc_hydra.planning import packing, requirements
@@ -94,6 +95,7 @@ class Preparer:
     _dirs: dict[Path, int] = field(default_factory=dict)
     _brief: dict[int, bool] = field(default_factory=dict)
     _shortened: list[str] = field(default_factory=list)
+    _left_out: LeftOut = field(default_factory=LeftOut)
 
     @cached_property
     def composer(self) -> Composer:
@@ -161,7 +163,8 @@ class Preparer:
         notes = dict.fromkeys(note for run in runs for note in run.plan.notes)
         only = packing.alone(runs[0].plan) if len(runs) == 1 else ()
         missing = dict.fromkeys(one for run in runs for one in self._missing.get(run.plan, ()))
-        return Prepared(runs, self._bases, settings, (*notes, *only, *self._shortened[:1]), tuple(missing))
+        further = (*only, *self._shortened[:1], *self._left_out.notes)
+        return Prepared(runs, self._bases, settings, (*notes, *further), tuple(missing))
 
     def prepare_as_composed(self) -> Prepared:
         """Plan the one run of a command line without sweeps, whose configuration is the master itself."""
@@ -271,6 +274,7 @@ class Preparer:
                 for key, near in misspelt
             )
             plan = replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+            plan = self._left_out.applied(plan, settings.launch.inside)
             self._plans[key] = (settings, plan)
             adapter = adapter_for(plan.request.scheduler)
             found = requirements.missing(settings, plan.request, adapter.options)

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +22,13 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
+from hpc_hydra.launcher.left_out import LeftOut
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Plan, to_json
-from hpc_hydra.records import console_input
+from hpc_hydra.records import bad_nodes, console_input
+from hpc_hydra.records.bad_nodes import BadNode
 from hpc_hydra.records.batching import Group, Run, group, packed, split, with_arrays
 from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
 from hpc_hydra.records.frozen_config import Freezer, read_program
@@ -90,12 +92,14 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             _runs(sweep, [view.run for view in views[:1]], wanted.overrides)  # report wrong overrides nevertheless
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
+        left_out, own = LeftOut(), {name: bad_nodes.kept(root, name) for name in set(sweep.state.scheduler.values())}
+        runs = [_elsewhere(run, left_out, launch.inside, own) for run in runs]
         submitters: dict[str, Submitter] = {}
         there = in_queues(views)
         equal = group(runs)
         groups = packed(equal, capability_defaults.packing_by_launch_args(one.plan.request.scheduler for one in equal))
         jobs = _jobs(sweep, groups, submitters, launch.inside, there)
-        _print_notes(jobs, sweep)
+        _print_notes(jobs, sweep, left_out.notes)
         cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_CONFIRM_FIX)
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
@@ -124,6 +128,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         session = _Resumed(root, jobs, submitters, manifest, launch, release, there, _adopted(others, submitters))
         session.reporter.common = common
         outcomes = session.run()
+        bad_nodes.learn(root)
     if outcomes is None:
         return 0
     return session.conclude(launch.best)
@@ -285,12 +290,18 @@ def _jobs(
     return scripts.sharing(jobs, there)
 
 
-def _print_notes(jobs: scripts.Jobs, sweep: SweepRecords) -> None:
-    """Print notes about a held allocation and about new plans."""
+def _elsewhere(run: Run, left_out: LeftOut, inside: str | None, own: Mapping[str, Sequence[BadNode]]) -> Run:
+    """Return the run with the nodes that it leaves out now, instead of those at its launch."""
+    plan = left_out.applied(run.plan, inside, own.get(run.plan.request.scheduler, ()))
+    return run if plan is run.plan else replace(run, plan=plan)
+
+
+def _print_notes(jobs: scripts.Jobs, sweep: SweepRecords, left_out: Iterable[str]) -> None:
+    """Print notes about a held allocation, about new plans, and about nodes that are left out."""
     notes = [note for _, spec, _ in jobs for note in allocation.resumed(spec.allocation)]
     for plan in {r.plan for g, _, _ in jobs for r in g.runs if r.overrides != sweep.records[r.num].overrides}:
         notes += [*plan.notes, *registry.adapter_for(plan.request.scheduler).notes(plan.request)]
-    for note in dict.fromkeys(notes):
+    for note in dict.fromkeys((*notes, *left_out)):
         complain(f"note: {note}")
 
 

@@ -253,12 +253,14 @@ class Launch:
         there: Mapping[str, Sequence[str]],
     ) -> Sequence[JobReturn]:
         # imported here to keep a dry run fast
+        from hpc_hydra.records import bad_nodes
         from hpc_hydra.sweep.results import RunReturn
 
         launch = prepared.settings.launch
         manifest = self._started(prepared, sweep.root)
         session = self._session(sweep.root, jobs, adapters.submitters, manifest, launch, there)
         outcomes = session.run()
+        bad_nodes.learn(sweep.root)
         if outcomes is None:
             return []
         for run in prepared.runs:

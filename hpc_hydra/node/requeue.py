@@ -6,27 +6,38 @@ program saved, any scheduler's commands.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.planning.types import to_json
+from hpc_hydra.node import bad_nodes
+from hpc_hydra.planning.types import Request, to_json
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json, write_json
-from hpc_hydra.records.frozen_config import RunRecord
-from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.frozen_config import RunRecord, read_plans
+from hpc_hydra.records.layout import SweepPaths, attempt_began
 from hpc_hydra.records.manifest import intends, took_over, was_cancelled, withdraws
-from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, as_cancelled, is_told_to_end, why_again
+from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, as_cancelled, is_of_nodes, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
-from hpc_hydra.schedulers.capabilities import JobEndQuery, RequeueCommand, RequeueExitCode, Resubmission
+from hpc_hydra.schedulers.capabilities import (
+    JobEndQuery,
+    RequeueCommand,
+    RequeueElsewhere,
+    RequeueExitCode,
+    Resubmission,
+    ResubmissionElsewhere,
+)
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.registry import adapter_for
 
@@ -81,11 +92,13 @@ def _requeued(
     file = paths.closed(attempt.name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, to_json(replace(outcome, reason=why)))
+    _await_another_second(attempt.name)
     message = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
     if not isinstance(scheduler, Resubmission):  # the scheduler may end this job at once
         print(message, flush=True)
     by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not state.is_running)
     if by_scheduler:
+        _exclude(scheduler, _elsewhere(attempt, scheduler))
         return None
     failed = queue_again(attempt, scheduler, count + 1)
     if failed is None:
@@ -159,12 +172,18 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
         attempt: of the run, or of the run that names a pack.
         count: number of requeues, including this one.
     """
+    request = _elsewhere(attempt, scheduler)
     if isinstance(scheduler, RequeueCommand):
-        return _run(scheduler.requeue_command(os.environ), os.environ)[1]
+        failed = _run(scheduler.requeue_command(os.environ), os.environ)[1]
+        if failed is None:
+            _exclude(scheduler, request)
+        return failed
     if not isinstance(scheduler, Resubmission):
         return f"scheduler={scheduler.name} cannot requeue a run"
     script = SweepPaths(attempt.sweep).script(attempt.job)
     command = scheduler.resubmit_command(os.environ, script, attempt.run, count, attempt.job_id)
+    if request is not None and isinstance(scheduler, ResubmissionElsewhere):
+        command = scheduler.resubmit_elsewhere(command, request)
     env = _queue_environment(scheduler, cleaned(os.environ))
     output, failed = _run(command, env, _SUBMIT)
     new: str | None = None
@@ -191,6 +210,34 @@ def queue_again(attempt: Attempt, scheduler: Scheduler, count: int) -> str | Non
     return None if decided is not None else failed or "this job was recorded as ended meanwhile"
 
 
+def _elsewhere(attempt: Attempt, scheduler: Scheduler) -> Request | None:
+    """Call `bad_nodes.elsewhere` for the job of this process, and print the notes."""
+    with contextlib.suppress(HpcHydraError):
+        plan = read_plans(attempt.sweep).get(os.environ.get(envvars.PLAN, ""))
+        if plan is not None:
+            request, notes = bad_nodes.elsewhere(attempt, scheduler, plan.request)
+            for note in notes:
+                print(f"hpc_hydra: {note}", flush=True)
+            return request
+    return None
+
+
+def _exclude(scheduler: Scheduler, request: Request | None) -> None:
+    """Make the requeued job of this process leave out nodes, if its id stays the same."""
+    if request is None or not isinstance(scheduler, RequeueElsewhere):
+        return
+    failed = _run(scheduler.exclude_command(os.environ, request), os.environ)[1]
+    if failed is not None:
+        print(f"hpc_hydra: {', '.join(request.bad_nodes)} may be used again: {failed}", file=sys.stderr, flush=True)
+
+
+def _await_another_second(name: str) -> None:
+    """Wait until the next attempt cannot have the name of this one: names have a resolution of a second."""
+    begun = attempt_began(name)
+    while begun is not None and begun <= (now := time.time()) < begun + 1.0:
+        time.sleep(begun + 1.0 - now)
+
+
 def _queue_environment(scheduler: Scheduler, env: Mapping[str, str]) -> dict[str, str]:
     """Return ``env`` with variables for commands that use the queue from which this job came."""
     return {**env, **capability_defaults.command_environment(scheduler, os.environ)}
@@ -215,6 +262,6 @@ def with_reason(outcome: Outcome, more: str) -> Outcome:
 def used_up(outcome: Outcome, why: str, most: int, sweep: Path) -> Outcome:
     """Return the outcome of a run that is not requeued, as it was ``most`` times; ``why`` is from `why_again`."""
     cause = "preempted" if why.startswith("preempted") else "warned before its time limit"
-    cause = why if why == SAVED_AND_ENDED else cause
+    cause = why if why == SAVED_AND_ENDED or is_of_nodes(why) else cause
     resume = f"`hpc-hydra resume {shlex.quote(str(sweep))}` continues it"
     return replace(outcome, reason=f"{cause}; used up launch.max_requeues={most}; {resume}")

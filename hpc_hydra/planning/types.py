@@ -85,10 +85,16 @@ class Request:
     submit_args: tuple[tuple[str, str | None], ...] = ()
     launch_args: tuple[tuple[str, str | None], ...] = ()
     removed_args: tuple[str, ...] = ()  # `~name`: options removed from both commands
+    bad_nodes: tuple[str, ...] = ()  # nodes that failed earlier runs, left out beside those of `exclude`
 
     @property
     def world_size(self) -> int:
         return self.nodes * self.procs_per_node
+
+    @property
+    def left_out(self) -> str | None:
+        """The nodes that the job must not use, as a list of hosts: `exclude` and `bad_nodes`."""
+        return ",".join(filter(None, (self.exclude, *self.bad_nodes))) or None
 
     @property
     def warn_signal(self) -> str | None:

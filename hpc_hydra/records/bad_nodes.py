@@ -92,19 +92,27 @@ def bad_nodes(sweep: Path) -> tuple[BadNode, ...]:
     return tuple(found.node for found in _latest(_parsed(lines_of_all(SweepPaths(sweep).bad_nodes), sweep)))
 
 
-def remembered(now: float | None = None) -> tuple[Remembered, ...]:
-    """Return the bad nodes of all sweeps that are still left out: neither expired nor forgotten."""
-    now = time.time() if now is None else now
+def kept(sweep: Path, scheduler: str) -> tuple[BadNode, ...]:
+    """Return the nodes that the next jobs of a sweep leave out, in order of time: its own that are still bad."""
+    lines = list(lines_of_all(SweepPaths(sweep).bad_nodes))
+    found = _still_bad(_latest(_parsed(lines, sweep)), list(state_directory.lines(_LIST)))
+    return tuple(one.node for one in found if one.place.scheduler == scheduler)
+
+
+def remembered() -> tuple[Remembered, ...]:
+    """Return the bad nodes of all sweeps that are still left out, in order of time: neither expired nor forgotten."""
     lines = list(state_directory.lines(_LIST))
-    forgotten: dict[tuple[str, Place], float] = {}
-    for line in lines:
-        if (host := line.get("forget")) and isinstance(host, str) and _is_time(line.get("time")):
-            key = (host, _place(line))
-            forgotten[key] = max(forgotten.get(key, 0.0), line["time"])
-    found = _latest(_parsed(lines, None))
-    return tuple(
-        one for one in found if one.node.until > now and one.node.time > forgotten.get((one.node.host, one.place), 0.0)
-    )
+    return tuple(_still_bad(_latest(_parsed(lines, None)), lines))
+
+
+def learn(sweep: Path) -> None:
+    """Add the bad nodes of a sweep to the memory, if its compute nodes could not. Fails silently."""
+    with suppress(OSError):
+        known = {(one.node.host, one.place, one.node.time) for one in _parsed(state_directory.lines(_LIST), None)}
+        for line in lines_of_all(SweepPaths(sweep).bad_nodes):
+            for one in _parsed([line], sweep):
+                if (one.node.host, one.place, one.node.time) not in known:
+                    state_directory.add_line(_LIST, {**line, "sweep": str(sweep)})
 
 
 def forget(found: Iterable[Remembered]) -> None:
@@ -115,6 +123,20 @@ def forget(found: Iterable[Remembered]) -> None:
         at = max(time.time(), one.node.time)  # the clock of the node may be ahead
         line = {"time": round(at, 3), "forget": one.node.host, "system": place.system, "scheduler": place.scheduler}
         append_to_own(folder, {**line, "cluster": place.cluster}, sync=True)
+
+
+def _still_bad(found: Iterable[Remembered], lines: Iterable[Mapping[str, Any]]) -> Iterator[Remembered]:
+    """Yield the nodes that are neither expired nor forgotten, by the lines of the memory."""
+    forgotten: dict[tuple[str, Place], float] = {}
+    for line in lines:
+        host, when = line.get("forget"), line.get("time")
+        if isinstance(host, str) and _is_time(when):
+            key = (host, _place(line))
+            forgotten[key] = max(forgotten.get(key, 0.0), when)
+    now = time.time()
+    for one in found:
+        if one.node.until > now and one.node.time > forgotten.get((one.node.host, one.place), -1.0):
+            yield one
 
 
 def _system(sweep: Path, scheduler: str) -> str:
@@ -138,8 +160,9 @@ def _parsed(lines: Iterable[dict[str, Any]], sweep: Path | None) -> Iterator[Rem
     for line in lines:
         words = {name: line.get(name, "") for name in ("host", "reason", "found_by")}
         root, when = sweep or line.get("sweep"), line.get("time")
-        texts = all(isinstance(word, str) for word in words.values()) and words["host"]
-        if texts and _is_time(when) and isinstance(root, (str, Path)):
+        if not (words["host"] and all(isinstance(word, str) for word in words.values())):
+            continue
+        if isinstance(root, (str, Path)) and _is_time(when):
             yield Remembered(BadNode(**words, time=when), _place(line), Path(root))
 
 

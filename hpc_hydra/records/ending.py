@@ -13,7 +13,7 @@ from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.files import is_there
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED
+from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, is_of_nodes
 from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
@@ -32,11 +32,12 @@ def sentence(outcome: Outcome, limit: int | None = None) -> str:
     Args:
         limit: the time limit, seconds.
     """
-    text = str(outcome.status)
+    after = []
     if outcome.started and outcome.ended and outcome.ended > outcome.started:
-        text += f" after {duration(outcome.ended - outcome.started)}"
-    for count, word in ((outcome.restarts, "restart"), (outcome.requeues, "requeue")):
-        text += f" and {count} {word}{'s' * (count > 1)}" if count else ""
+        after.append(duration(outcome.ended - outcome.started))
+    counts = ((outcome.restarts, "restart"), (outcome.requeues, "requeue"))
+    after += [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
+    text = f"{outcome.status} after {' and '.join(after)}" if after else str(outcome.status)
     why, code = reason(outcome, limit), exit_code(outcome)
     if why:
         text += f": {why}"
@@ -146,7 +147,10 @@ def was_requeued(outcome: Outcome) -> bool:
 
 
 def _requeued_as(outcome: Outcome) -> str | None:
-    return _REQUEUE_REASONS.get((outcome.reason or "").partition(";")[0])
+    why = outcome.reason or ""
+    if is_of_nodes(why):
+        return f"stopped by {why.partition(':')[0]}"
+    return _REQUEUE_REASONS.get(why.partition(";")[0])
 
 
 def _user(number: int) -> str:

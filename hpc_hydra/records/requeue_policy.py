@@ -12,6 +12,7 @@ from dataclasses import replace
 from hpc_hydra.records.types import Outcome, RankEnd
 
 SAVED_AND_ENDED = "saved on request, and exited with code 75"
+_NODE, _NODES = "node", "nodes"
 TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: the program was warned, saved a checkpoint, and asks to be requeued
 
 
@@ -25,7 +26,14 @@ def is_warned_early(outcome: Outcome, code: int, signum: int | None) -> bool:
     return signum is not None and code == 128 + signum and outcome.status != "completed" and outcome.rank is None
 
 
-def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = False, early: bool = False) -> str | None:
+def why_again(
+    outcome: Outcome,
+    ends: Sequence[RankEnd],
+    *,
+    preempted: bool = False,
+    early: bool = False,
+    lost: Sequence[str] = (),
+) -> str | None:
     """Return why a run is to be queued again, or None if it is not.
 
     Not if the ranks were asked to end. A program that was warned and then fails has failed. Only exit code 75, or an
@@ -35,9 +43,12 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
         ends: how the ranks of its last attempt ended.
         preempted: the scheduler reports that it preempted the job.
         early: it was warned before its ranks could record it.
+        lost: nodes that failed under it.
     """
     if outcome.status == "completed" or any(end.requested == "stop" for end in ends):
         return None
+    if outcome.bad_nodes or lost:
+        return bad_nodes_text(outcome.bad_nodes or lost, outcome.reason)
     stopped = outcome.status in ("cancelled", "timeout")
     if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"preempted; {outcome.reason}" if outcome.reason else "preempted"
@@ -46,6 +57,17 @@ def why_again(outcome: Outcome, ends: Sequence[RankEnd], *, preempted: bool = Fa
     if (early or any(end.warned for end in ends)) and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"warned that its time is up; {outcome.reason}" if outcome.reason else "warned that its time is up"
     return None
+
+
+def bad_nodes_text(nodes: Sequence[str], reason: str | None) -> str:
+    """Return why a run is queued again because of its nodes: ``node node03: REASON``."""
+    what = f"{_NODES if len(nodes) > 1 else _NODE} {', '.join(nodes)}"
+    return f"{what}: {reason}" if reason else what
+
+
+def is_of_nodes(why: str) -> bool:
+    """Whether a reason of `why_again` is that of bad nodes."""
+    return why.startswith((f"{_NODE} ", f"{_NODES} "))
 
 
 def as_cancelled(outcome: Outcome) -> Outcome:

@@ -14,6 +14,7 @@ from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler
 from hpc_hydra.schedulers.capabilities import (
     BulkSubmission,
+    ClusterName,
     JobArrays,
     NestedQueue,
     NodeList,
@@ -71,6 +72,11 @@ def restarts(scheduler: Scheduler, env: Mapping[str, str]) -> int | None:
 def hosts(scheduler: Scheduler, env: Mapping[str, str]) -> tuple[str, ...]:
     """Call `NodeList.hosts`; empty if unknown."""
     return scheduler.hosts(env) if isinstance(scheduler, NodeList) else ()
+
+
+def own_cluster(scheduler: Scheduler, env: Mapping[str, str]) -> str:
+    """Call `ClusterName.own_cluster`; empty if the scheduler's clusters have no names."""
+    return scheduler.own_cluster(env) if isinstance(scheduler, ClusterName) else ""
 
 
 def status_of(scheduler: Scheduler, id_: str, statuses: Mapping[str, JobStatus]) -> JobStatus | None:

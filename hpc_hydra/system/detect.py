@@ -18,7 +18,8 @@ from hpc_hydra.config.schema import THIS_MACHINE, Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
 from hpc_hydra.planning.types import Request
-from hpc_hydra.schedulers.capabilities import AutoDetection, NodeFacts
+from hpc_hydra.schedulers.base import Scheduler
+from hpc_hydra.schedulers.capabilities import AutoDetection, ClusterName, NodeFacts
 from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
@@ -177,6 +178,27 @@ def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     if has is None or nodes <= has[1]:
         return ()
     return (f"resources.nodes={nodes}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
+
+
+def node_count(adapter: Scheduler, queue: str | None) -> int | None:
+    """Return the number of nodes of a queue in any state, as the scheduler reports it; None if unknown."""
+    text = _nodes(adapter, here()) if isinstance(adapter, NodeFacts) else ""
+    if not isinstance(adapter, NodeFacts) or isinstance(text, Unanswered):
+        return None
+    largest = adapter.largest_queue(text, queue)
+    return None if largest is None else largest[1]
+
+
+def cluster(adapter: ClusterName) -> str:
+    """Return the name of the cluster to which jobs are submitted; empty if unknown."""
+
+    def ask() -> str:
+        try:
+            return adapter.parse_cluster(here().run(adapter.cluster_command()) or "")
+        except Unanswered:
+            return ""
+
+    return here().once(("cluster", adapter.name), ask)
 
 
 def _answering_or_local(probe: Probe) -> str:

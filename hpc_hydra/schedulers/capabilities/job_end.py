@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
+from hpc_hydra.schedulers.capabilities.nodes import NodeExclusion
 
 
 class EndWarning(Scheduler):
@@ -57,6 +59,14 @@ class RequeueCommand(Requeue, JobEndQuery):
         """Command that ends the job of ``env`` and requeues it."""
 
 
+class RequeueElsewhere(RequeueCommand, NodeExclusion):
+    """A requeued job can leave out nodes that it was not submitted without."""
+
+    @abstractmethod
+    def exclude_command(self, env: Mapping[str, str], request: Request) -> list[str]:
+        """Command that makes the job of ``env``, just requeued, leave out the nodes of ``request``."""
+
+
 class RequeueExitCode(Requeue):
     """Requeues by the exit code of the job's script, under the same id."""
 
@@ -93,6 +103,14 @@ class Resubmission(Requeue, JobEndQuery):
     @abstractmethod
     def parse_successor(self, stdout: str, name: str) -> str | None:
         """Return the id of the job of this name in that output, or None."""
+
+
+class ResubmissionElsewhere(Resubmission, NodeExclusion):
+    """A successor can leave out nodes that its predecessor was not submitted without."""
+
+    @abstractmethod
+    def resubmit_elsewhere(self, command: Sequence[str], request: Request) -> list[str]:
+        """Return the command of `resubmit_command` for a successor that leaves out the nodes of ``request``."""
 
 
 class SurvivesNodeLoss(Scheduler):

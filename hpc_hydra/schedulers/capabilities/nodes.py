@@ -52,7 +52,31 @@ class PerNodeCommands(Scheduler):
 
 
 class HostList(Scheduler):
-    """Runs on the hosts that the user lists (``scheduler.hosts``)."""
+    """Runs on the hosts that the user lists (``scheduler.hosts``), without those of `Request.bad_nodes`."""
+
+
+class NodeExclusion(Scheduler):
+    """Jobs can leave out nodes: `directives` writes `Request.left_out`."""
+
+    def can_exclude(self, request: Request) -> bool:
+        """Whether the jobs of this request can."""
+        return True
+
+
+class ClusterName(Scheduler):
+    """Several clusters with this scheduler may share home directories and host names, and have names of their own."""
+
+    @abstractmethod
+    def own_cluster(self, env: Mapping[str, str]) -> str:
+        """Return the cluster that runs the job of ``env``; empty if unknown."""
+
+    @abstractmethod
+    def cluster_command(self) -> list[str]:
+        """Command that prints the name of the cluster to which jobs are submitted."""
+
+    @abstractmethod
+    def parse_cluster(self, stdout: str) -> str:
+        """Return the name in that output; empty if it is missing."""
 
 
 class ContainerLaunch(Scheduler):

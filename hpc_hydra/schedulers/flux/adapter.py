@@ -16,7 +16,7 @@ from typing import ClassVar
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning.tasks import task_request
-from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import (
     Attach,
@@ -30,11 +30,19 @@ from hpc_hydra.schedulers.capabilities import (
     MpiTasks,
     NestedQueue,
     RequeuePacks,
-    Resubmission,
+    ResubmissionElsewhere,
     SubmitAdvice,
 )
 from hpc_hydra.schedulers.flux import ranks
-from hpc_hydra.schedulers.flux.options import BATCH_ONLY, FluxOptions, directive, for_submit, override, words
+from hpc_hydra.schedulers.flux.options import (
+    BATCH_ONLY,
+    FluxOptions,
+    constraint,
+    directive,
+    for_submit,
+    override,
+    words,
+)
 from hpc_hydra.schedulers.flux.output import STATES, FluxOutput, name_of
 from hpc_hydra.schedulers.flux.ranks import HOSTS
 from hpc_hydra.schedulers.hostlist import ranges
@@ -60,7 +68,7 @@ class Flux(
     Dependencies,
     SubmitAdvice,
     EndWarning,
-    Resubmission,
+    ResubmissionElsewhere,
     RequeuePacks,
     NestedQueue,
     AutoDetection,
@@ -210,6 +218,13 @@ class Flux(
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
         name, after = self.successor_name(env, count), f"--dependency=afterany:{id_}"  # never beside its predecessor
         return ["flux", "batch", f"--job-name={name}", after, str(script), str(run), str(count), id_]
+
+    def can_exclude(self, request: Request) -> bool:
+        return "requires" not in request.removed_args
+
+    def resubmit_elsewhere(self, command: Sequence[str], request: Request) -> list[str]:
+        """An option of the command replaces the script's directive of the same name; flux-batch(1)."""
+        return [*command[:2], f"--requires={constraint(request)}", *command[2:]]
 
     def outer_queue_command(self) -> tuple[str, list[str]]:
         return "FLUX_URI", ["flux", "getattr", "parent-uri"]  # a batch job is an instance of its own

@@ -331,11 +331,11 @@ def constraint(request: Request) -> str:
     """The constraint, the node list and the excluded nodes as one expression (RFC 35); empty if there is none."""
     parts = []
     if request.constraint:
-        parts.append(f"({request.constraint})" if request.nodelist or request.exclude else request.constraint)
+        parts.append(f"({request.constraint})" if request.nodelist or request.left_out else request.constraint)
     if request.nodelist:
         parts.append(f"hosts:{request.nodelist}")
-    if request.exclude:
-        parts.append(f"-hosts:{request.exclude}")
+    if request.left_out:
+        parts.append(f"-hosts:{request.left_out}")
     return one_line(" and ".join(parts), "scheduler.constraint")
 
 

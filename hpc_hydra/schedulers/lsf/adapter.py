@@ -31,6 +31,7 @@ from hpc_hydra.schedulers.capabilities import (
     InteractiveShell,
     JobSteps,
     MpiTasks,
+    NodeExclusion,
     NodeList,
     Packing,
     RequeueExitCode,
@@ -64,6 +65,7 @@ class Lsf(
     GracefulCancel,
     EndWarning,
     RequeueExitCode,
+    NodeExclusion,
     Packing,
     JobSteps,
     NodeList,
@@ -168,6 +170,9 @@ class Lsf(
 
     def submit_command(self, script: Path, spec: JobSpec) -> list[str]:
         return ["bsub"]
+
+    def can_exclude(self, request: Request) -> bool:
+        return flavour(request) != "csm" and "R" not in request.removed_args
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """bsub -I runs the script on the first host of a new job, attached; within a job it runs here."""

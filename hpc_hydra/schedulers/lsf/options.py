@@ -230,8 +230,8 @@ def _requirements(request: Request, slots: int) -> Iterator[str]:
     select = []
     if request.constraint is not None:
         select.append(f"({one_line(request.constraint, 'scheduler.constraint')})")
-    if request.exclude is not None:
-        select += [f"hname!={host}" for host in _hosts(request.exclude, "scheduler.exclude")]
+    if request.left_out is not None:
+        select += [f"hname!={host}" for host in _hosts(request.left_out, "scheduler.exclude")]
     if select:
         yield f"select[{' && '.join(select)}]"
     used = []

@@ -21,6 +21,7 @@ from hpc_hydra.schedulers.capabilities import (
     Attach,
     AutoDetection,
     BatchScripts,
+    ClusterName,
     ContainerLaunch,
     Dependencies,
     EndWarning,
@@ -32,7 +33,7 @@ from hpc_hydra.schedulers.capabilities import (
     MpiTasks,
     NodeFacts,
     ReplicaLaunch,
-    RequeueCommand,
+    RequeueElsewhere,
     RequeuePacks,
     ShellDefaults,
     StepSignals,
@@ -91,7 +92,7 @@ class Slurm(
     ShellDefaults,
     SubmitAdvice,
     EndWarning,
-    RequeueCommand,
+    RequeueElsewhere,
     RequeuePacks,
     JobEndQuery,
     SurvivesNodeLoss,
@@ -101,6 +102,7 @@ class Slurm(
     ContainerLaunch,
     AutoDetection,
     NodeFacts,
+    ClusterName,
     TaskVariables,
     MpiTasks,
     Attach,
@@ -165,6 +167,19 @@ class Slurm(
 
     def requeue_command(self, env: Mapping[str, str]) -> list[str]:
         return ["scontrol", "requeue", _own_id(env)]
+
+    def can_exclude(self, request: Request) -> bool:
+        return "exclude" not in request.removed_args
+
+    def exclude_command(self, env: Mapping[str, str], request: Request) -> list[str]:
+        """SLURM refuses this before the job is requeued (ESLURM_JOB_NOT_PENDING)."""
+        return ["scontrol", "update", f"jobid={_own_id(env)}", f"excnodelist={request.left_out or ''}"]
+
+    def own_cluster(self, env: Mapping[str, str]) -> str:
+        return env.get("SLURM_CLUSTER_NAME", "")
+
+    def cluster_command(self) -> list[str]:
+        return ["scontrol", "show", "config"]
 
     def after(self, jobs: Sequence[tuple[str, ...]]) -> tuple[str, list[Option]]:
         """An array is named by its own id. A job whose dependency failed is cancelled instead of pending forever."""

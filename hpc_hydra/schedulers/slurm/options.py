@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.options import OptionTable
@@ -147,6 +148,7 @@ class SlurmOptions(Scheduler):
             one_line(value, key)
 
     def directives(self, request: Request) -> list[Option]:
+        request = replace(request, exclude=request.left_out)
         return override(self._job(request), request.submit_args, request)
 
     def _job(self, request: Request) -> Iterator[Option]:

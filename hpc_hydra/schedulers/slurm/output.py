@@ -123,6 +123,10 @@ class SlurmOutput:
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", stdout, re.MULTILINE)
         return max(1, int(found[1])) if found else None
 
+    def parse_cluster(self, stdout: str) -> str:
+        found = re.search(r"^ClusterName\s*=\s*(\S+)", stdout, re.MULTILINE)
+        return found[1] if found else ""
+
     def classify(self, message: str) -> SubmitErrorKind:
         if _NO_ARRAY.search(message):
             return "array"

@@ -21,6 +21,7 @@ from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import HostList, LostHosts, NodeList, PerNodeCommands
+from hpc_hydra.schedulers.exclusion import usable
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
 from hpc_hydra.schedulers.local_base import Unqueued, lacking
 from hpc_hydra.schedulers.ssh import ranks
@@ -113,7 +114,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
         variables = {"PYTHONPATH": ":".join(spec.pythonpath)} if spec.pythonpath else {}
         return [
             (host, ssh_command(host, options(request), agent_command(python, variables)))
-            for host in request.hosts[: request.nodes]
+            for host in usable(request)[: request.nodes]
         ]
 
     def typed_per_node(self, spec: JobSpec, words: Sequence[str], *, is_python: bool) -> list[tuple[str, str]]:
@@ -123,7 +124,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
             return []
         request, settings = plan.request, plan.rendezvous
         port = settings.port or (settings.port_range[0] if settings.port_range else STATIC_PORT)
-        hosts = request.hosts[: request.nodes]
+        hosts = usable(request)[: request.nodes]
         python = spec.python
         torchrun = str(Path(python).with_name("torchrun")) if "/" in python else "torchrun"
         commands = []
@@ -211,6 +212,6 @@ def explain(host: str, code: int, output: str, python: str) -> tuple[str, str]:
 
 def _hosts_of_the_run(request: Request) -> Iterator[str]:
     yield f'{HOSTS}="${{2-}}"  # hosts of this run; default: the first of the list'
-    yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(request.hosts[: request.nodes]))}'
+    yield f'[ -n "${HOSTS}" ] || {HOSTS}={quote(",".join(usable(request)[: request.nodes]))}'
     yield f"export {HOSTS}"
     yield f'[ "${{3-}}" != lifeline ] || export {envvars.LIFELINE}=1'

@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hpc_hydra.errors import SchedulerError
 from hpc_hydra.planning.types import Request
+from hpc_hydra.records.bad_nodes import bad_nodes
 from hpc_hydra.schedulers import capability_checks, commands
 from hpc_hydra.schedulers.base import JobStatus, Scheduler, State
 from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.exclusion import is_same, usable
 from hpc_hydra.schedulers.local.queue import LocalRun, LocalShare, LocalSubmitter
 from hpc_hydra.schedulers.ssh.adapter import explain, options, ssh_command
 
@@ -45,7 +47,7 @@ class SshSubmitter(LocalSubmitter):
         if shutil.which(self.adapter.executable) is None:
             raise commands.not_here(self.adapter.executable)
         words = options(request)
-        new = [host for host in request.hosts if (host, *words) not in self._reached]
+        new = [host for host in usable(request) if (host, *words) not in self._reached]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             errors = [why for why in pool.map(lambda host: unreachable(host, words), new) if why is not None]
         if errors:
@@ -58,11 +60,15 @@ class SshSubmitter(LocalSubmitter):
         return LocalShare()
 
     def _free(self, request: Request) -> list[str]:
-        return [host for host in request.hosts if host not in self._busy and host not in self._lost]
+        return [host for host in usable(request) if host not in self._busy and host not in self._lost]
 
     def _run_to_its_end(self, run: LocalRun) -> JobStatus:
-        """After a lost connection, unreachable hosts of the run get no further runs."""
+        """Bad nodes, and after a lost connection unreachable hosts of the run, get no further runs."""
         status = super()._run_to_its_end(run)
+        hosts = run.spec.plan.request.hosts
+        bad = {host: node.reason for node in bad_nodes(run.spec.sweep) for host in hosts if is_same(host, node.host)}
+        with self._changed:
+            self._lost.update(bad)
         if status.exit_code != UNREACHABLE or run.stopped is not None:
             return status
         words = options(run.spec.plan.request)
@@ -77,7 +83,7 @@ class SshSubmitter(LocalSubmitter):
     def _start_those_that_fit(self) -> None:
         for run in list(self._waiting):
             request = run.spec.plan.request
-            left = [host for host in request.hosts if host not in self._lost]
+            left = [host for host in usable(request) if host not in self._lost]
             if request.nodes > len(left):
                 self._waiting.remove(run)
                 lost = "; ".join(f"{host}: {why}" for host, why in self._lost.items() if host in request.hosts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from hpc_hydra.node.rank import warning_signal
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.attempt import Attempt
+from hpc_hydra.records.bad_nodes import BadNode, record_bad_node
 from hpc_hydra.records.frozen_config import Program, RunRecord
+from hpc_hydra.records.layout import attempt_name
 from hpc_hydra.records.manifest import current, took_over
 from hpc_hydra.records.types import Outcome, RankEnd
 
@@ -55,10 +58,19 @@ class Bench:
         (self.folder / "says").write_text(text + "\n")
         (self.folder / "code").write_text(str(code))
 
+    def plans(self, request: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The job has this request."""
+        (self.folder / ".hpc_hydra" / "jobs").mkdir(parents=True, exist_ok=True)
+        plans = {"plan0": to_json(Plan("here", replace(request, scheduler=self.scheduler)))}
+        (self.folder / ".hpc_hydra" / "plans.json").write_text(json.dumps(plans))
+        monkeypatch.setenv("HPC_HYDRA_PLAN", "plan0")
+
     def ends(self, outcome: Outcome = STOPPED, most: int = 2) -> Outcome | None:
         program = Program(kind="command", target="", argv=("x",), cwd=str(self.folder))
         record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=self.folder / "0", program=program)
-        return requeued(Attempt(self.folder, 0, "job0", ATTEMPT, self.scheduler), record, most, outcome)
+        return requeued(
+            Attempt(self.folder, 0, "job0", outcome.attempt or ATTEMPT, self.scheduler), record, most, outcome
+        )
 
     @property
     def asked(self) -> list[str]:
@@ -230,6 +242,95 @@ def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.Monkey
     took_over(bench.folder, "job0", "fNEW", "fLAST")
     assert current(bench.folder, "job0", "70_3") == current(bench.folder, "job0", "fNEW") == "fLAST"
     assert current(bench.folder, "job1", "fNEW") == "fNEW"
+
+
+BAD = Outcome(0, "failed", 1, attempt=ATTEMPT, reason="preflight: no GPU", bad_nodes=("n3",))
+
+
+def record(bench: Bench, *hosts: str) -> None:
+    for host in hosts:
+        record_bad_node(bench.folder, bench.scheduler, BadNode(host, "no GPU", time.time(), "preflight"))
+
+
+def test_a_run_on_a_bad_node_is_requeued_without_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.plans(Request("slurm", 2, 1, exclude="n1", bad_nodes=("n2",), queue="gpu"), monkeypatch)
+    record(bench, "n3", "n2")
+    assert bench.ends(BAD) is None
+    assert bench.asked == ["requeue 70_3", "update jobid=70_3 excnodelist=n1,n2,n3"]
+    assert bench.closed is not None and bench.closed["reason"] == "node n3: preflight: no GPU"
+    told = capsys.readouterr().out
+    assert "run 0 is queued again (1 of 2): node n3: preflight: no GPU" in told
+    assert "n3 left out: no GPU (0 min ago); `hpc-hydra nodes --forget n3` uses it" in told
+
+
+def test_bad_nodes_use_up_requeues_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    found = bench.ends(BAD)
+    assert found is not None and bench.asked == []
+    assert (found.reason or "").startswith("node n3: preflight: no GPU; used up launch.max_requeues=2; ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "why"),
+    [
+        (Request("slurm", 2, 1, nodelist="n[3-4]"), 4, "scheduler.nodelist names it"),
+        (Request("slurm", 3, 1, exclude="n4"), 4, "without it, fewer than 3 nodes are left"),
+    ],
+)
+def test_a_requeued_job_never_leaves_out_a_node_that_it_cannot_do_without(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked: Request,
+    nodes: int,
+    why: str,
+) -> None:
+    sinfo = bench.folder / "bin" / "sinfo"
+    sinfo.write_text(f"#!/bin/sh\necho 'gpu*|8|32000|gpu:4|{nodes}'\n")
+    sinfo.chmod(0o755)
+    bench.plans(asked, monkeypatch)
+    record(bench, "n3")
+    assert bench.ends(BAD) is None and bench.asked == ["requeue 70_3"]
+    assert f"n3 (no GPU) is used: {why}" in capsys.readouterr().out
+
+
+def test_a_successor_on_flux_leaves_out_a_bad_node(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_flux(bench, monkeypatch, "echo fNEW; exit")
+    bench.plans(Request("flux", 2, 1, constraint="batch|gpu", exclude="n1"), monkeypatch)
+    record(bench, "n3")
+    assert bench.ends(BAD) is None
+    (command,) = [line for line in bench.asked if " batch " in line]
+    assert "batch --requires=(batch|gpu) and -hosts:n1,n3 --job-name=n.1 " in command
+
+
+@pytest.mark.parametrize("name", ["lsf", "pbs"])
+def test_a_scheduler_that_cannot_leave_out_nodes_of_a_requeued_job_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    bench.scheduler = name
+    for tool, text in (
+        ("qstat", "Job Id: 70\n    job_state = R\n    Resource_List.walltime = 1"),
+        ("qsub", "71.server"),
+    ):
+        file = bench.folder / "bin" / tool
+        file.write_text(f"#!/bin/sh\ncat <<'X'\n{text}\nX\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PBS_JOBID", "70")
+    bench.plans(Request(name, 2, 1), monkeypatch)
+    record(bench, "n3")
+    assert bench.ends(BAD) is None
+    what = f"n3 (no GPU) may be used again: scheduler={name} cannot leave out nodes of a job that is queued again"
+    assert what in capsys.readouterr().out
+
+
+def test_the_next_attempt_begins_in_another_second(bench: Bench) -> None:
+    """Names of attempts have a resolution of a second, and those of one job differ in nothing else."""
+    name = attempt_name("70_3", time.time())
+    (bench.folder / "0" / "logs" / name).mkdir()
+    assert bench.ends(replace(BAD, attempt=name)) is None
+    assert attempt_name("70_3", time.time()) != name
 
 
 DENIES = "echo '{\"next\": null}' >.hpc_hydra/jobs/job0.70_3.next"
