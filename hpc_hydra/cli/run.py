@@ -178,7 +178,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     GlobalHydra.instance().clear()
     folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # hpc_hydra's is found without it
     hydra = composition.create_hydra(name, folder)
-    config_name = call.config_name or ("config" if call.config_dir else PRIMARY)
+    config_name = _config_name(call)
     overrides = list(call.overrides)
     if not call.multirun:  # the launch directory is the directory of the single run
         overrides.append("hydra.sweep.subdir=.")
@@ -190,6 +190,30 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
             "does not have hpc_hydra's groups", where=config_name, fix="defaults: [hpc, _self_] in that file"
         )
     return hydra, master
+
+
+def _config_name(call: Call) -> str:
+    """Return the name of the primary configuration: by default config.yaml of --config-dir, else the bundle alone.
+
+    Raises `ConfigError` if there is none of that name.
+    """
+    from hpc_hydra.config.store import conf_dir
+    from hpc_hydra.suggest import nearest
+
+    folder = Path(call.config_dir) if call.config_dir else None
+    there = sorted(path.stem for path in folder.glob("*.yaml")) if folder is not None else []
+    wanted = call.config_name or ("config" if there else PRIMARY)
+    stem = wanted.removesuffix(".yaml")
+    if folder is None and wanted != PRIMARY and not (conf_dir() / f"{stem}.yaml").is_file():
+        raise ConfigError(
+            "there is no such configuration", where=f"--config-name {wanted}", fix="--config-dir DIR, its directory"
+        )
+    known = stem in (*there, PRIMARY, "hpc") or "/" in stem
+    if folder is not None and not known:
+        what = "has no config.yaml" if call.config_name is None else f"has no {stem}.yaml"
+        names = " or ".join(f"--config-name {name}" for name in nearest(stem, there) or there)
+        raise ConfigError(what, where=f"--config-dir {call.config_dir}", fix=names or None)
+    return wanted
 
 
 def _check_overrides(call: Call) -> list[Any]:

@@ -91,7 +91,7 @@ def preset(name: str, folders: Folders = ()) -> SystemConfig:
 def facts(name: str, folders: Folders = (), below: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the ``system:`` mapping of a machine's file, merged over those of its base machines."""
     known = names(folders)
-    if name not in known:
+    if name not in known and not (below and name in NOT_MACHINES):  # a machine may start from `local`
         near = " or ".join(nearest(name, known))
         raise ConfigError(f"there is no machine {name!r}", where="system", fix=near or "hpc-hydra systems")
     if name in below:

@@ -159,6 +159,21 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
     assert "1 of 2 runs failed" in done.stderr
 
 
+def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name(here: Path) -> None:
+    machine = here / "conf" / "system" / "mine.yaml"
+    machine.parent.mkdir(parents=True)
+    machine.write_text("# @package _global_\nsystem: {name: mine}\n")
+    words = ["run", "--config-dir", "conf", "system=mine", "scheduler=local", "launch.dry_run=true", "--", "echo"]
+    done = hpc_hydra(*words, cwd=here)
+    assert done.returncode == 0 and "0    mine" in done.stdout, done.stdout + done.stderr
+    (here / "conf" / "other.yaml").write_text("x: 1\n")
+    done = hpc_hydra(*words, cwd=here)
+    assert done.returncode == 2 and "has no config.yaml" in done.stderr, done.stderr
+    assert "Try: --config-name other" in done.stderr
+    done = hpc_hydra("run", "--config-name", "hpc", *words[1:], cwd=here)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -187,6 +202,8 @@ def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "scheduler: there is no 'nope'"),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such directory"),
+        (["run", "--config-dir", ".", "--config-name", "nope", "--", "x"], "--config-dir .: has no nope.yaml"),
+        (["run", "--config-name", "nope", "--", "x"], "--config-name nope: there is no such configuration"),
         (["run", "scheduler=local", "launch.after=nowhere", "--", "x"], "launch.after"),
     ],
 )

@@ -147,6 +147,13 @@ def test_a_machine_of_ones_own_is_explained_like_any(
     assert "my_frontier (yours)" in capsys.readouterr().out
 
 
+def test_a_machine_that_starts_from_this_one_is_explained(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "# @package _global_\ndefaults: [local, _self_]\nsystem: {name: bench, gpus_per_node: 3}\n"
+    (conf / "system" / "bench.yaml").write_text(text)
+    assert main(["bench", "--config-dir", str(conf)], machine()) == 0
+    assert re.search(r"gpus_per_node +3\n", capsys.readouterr().out)
+
+
 def test_a_machine_at_home_is_detected(conf: Path) -> None:
     me = machine("mine01", env={"XDG_CONFIG_HOME": str(conf.parent)})
     done = detect.resolve(auto(), probe=me)
