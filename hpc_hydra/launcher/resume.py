@@ -22,6 +22,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
+from hpc_hydra.launcher.earlier_attempts import look_again, put_aside
 from hpc_hydra.launcher.left_out import LeftOut
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured
@@ -34,7 +35,6 @@ from hpc_hydra.records.files import from_disk, keep_private, on_disk, write_json
 from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
-from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
 from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
 from hpc_hydra.sweep import known, processes
@@ -86,6 +86,11 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         views = look(sweep, surely=True)
         common = common_overrides([view.run for view in views])
         chosen = _choose(sweep, views, wanted)
+        earlier = look_again(sweep, chosen)
+        chosen = earlier.open
+        for line in earlier.told():
+            say(line)
+        views = earlier.applied(views)
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
         others = [v for v in others if registry.has_queue(v.scheduler)]
         if not chosen:
@@ -355,24 +360,6 @@ def _mend(path: Path) -> None:
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
         os.truncate(path, data.rfind(b"\n") + 1)
-
-
-def put_aside(view: RunView) -> None:
-    """Move a run's outcome to the logs of its attempt, to make room for that of the next attempt."""
-    paths = view.paths
-    outcome: Outcome | None = view.outcome
-    if outcome is None:
-        return
-    folder = paths.attempt(outcome.attempt) if outcome.attempt else paths.logs
-    target = paths.closed(outcome.attempt) if outcome.attempt else folder / f"{view.id or 'job'}.outcome.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    if view.written:
-        with suppress(FileNotFoundError):
-            paths.outcome.replace(target)
-    else:
-        write_json(target, to_json(outcome))
-    with suppress(FileNotFoundError):
-        paths.result.replace(folder / paths.result.name)
 
 
 # one at a time

@@ -26,6 +26,7 @@ COMMANDS = {
     "replicas": "hpc_hydra.node.starters.replicas:replicas",
     "script": "hpc_hydra.node.rank.script:script",
     "spawn": "hpc_hydra.node.starters.spawn:spawn",
+    "superseded": "hpc_hydra.node.superseded:superseded",
 }
 """Commands → the function that takes the words behind and returns an exit code. Adapters have further ones."""
 

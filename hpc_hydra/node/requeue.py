@@ -79,14 +79,15 @@ def _requeued(
     ends = read_ends(paths, attempt.name)
     state = job_end_state(scheduler, ends)
     preempted = state is not None and state.is_preempted
-    why = why_again(outcome, ends, preempted=preempted, early=early)
+    again = state is not None and is_queued_again(scheduler, state)
+    why = why_again(outcome, ends, preempted=preempted, early=early, requeued=again)
     if why is None:
         return outcome
     if state is None:
         return with_reason(outcome, "it is not queued again: the scheduler does not say how the job stands")
-    if is_cancelled(state):
+    if is_cancelled(state) and not again:
         return as_cancelled(outcome)
-    if count >= most:
+    if count >= most and not again:
         return used_up(outcome, why, most, attempt.sweep)
     os.umask(record.program.umask)
     file = paths.closed(attempt.name)
@@ -96,7 +97,7 @@ def _requeued(
     message = f"hpc_hydra: run {outcome.num} is queued again ({count + 1} of {most}): {why}"
     if not isinstance(scheduler, Resubmission):  # the scheduler may end this job at once
         print(message, flush=True)
-    by_scheduler = isinstance(scheduler, RequeueExitCode) or (preempted and not state.is_running)
+    by_scheduler = again or isinstance(scheduler, RequeueExitCode) or (preempted and not state.is_running)
     if by_scheduler:
         _exclude(scheduler, _elsewhere(attempt, scheduler))
         return None
@@ -112,6 +113,12 @@ def _requeued(
 def is_cancelled(state: JobEndState) -> bool:
     """Whether a user has cancelled a job in this state."""
     return not (state.is_running or state.reached_limit or state.is_preempted)
+
+
+def is_queued_again(scheduler: Scheduler, state: JobEndState) -> bool:
+    """Whether the scheduler has queued this job again: for an administrator, or because a node failed."""
+    before = capability_defaults.restarts(scheduler, os.environ)
+    return before is not None and state.restarts is not None and state.restarts > before
 
 
 def not_queued(outcome: Outcome, why: str) -> Outcome:

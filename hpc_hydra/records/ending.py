@@ -13,13 +13,14 @@ from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.files import is_there
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, is_of_nodes
+from hpc_hydra.records.requeue_policy import BY_SCHEDULER, SAVED_AND_ENDED, is_of_nodes
 from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 _BY_USER = re.compile(r"CANCELLED by (\d+)")
 _REQUEUE_REASONS = {  # of `requeue_policy.why_again`
-    "preempted": "preempted", "warned that its time is up": "warned", SAVED_AND_ENDED: "asked to save"
+    "preempted": "preempted", "warned that its time is up": "warned", SAVED_AND_ENDED: "asked to save",
+    BY_SCHEDULER: "requeued by the scheduler",
 }  # fmt: skip
 _REQUEUED = "launch.signal_before_end=2m launch.max_requeues=3"
 _THREAD_AT_EXIT = "terminate called without an active exception"  # of C++: a thread was neither joined nor detached

@@ -19,6 +19,9 @@ from typing import Any
 from hpc_hydra.records.files import append_line, read_bytes, read_lines
 from hpc_hydra.records.layout import RunPaths
 
+END = "end"
+"""A kind: the run is about to be repeated by another job."""
+
 
 @dataclass(frozen=True)
 class RankRequest:

@@ -14,6 +14,7 @@ from hpc_hydra.records.types import Outcome, RankEnd
 SAVED_AND_ENDED = "saved on request, and exited with code 75"
 _NODE, _NODES = "node", "nodes"
 TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: the program was warned, saved a checkpoint, and asks to be requeued
+BY_SCHEDULER = "requeued by the scheduler"
 
 
 def is_warned_early(outcome: Outcome, code: int, signum: int | None) -> bool:
@@ -33,6 +34,7 @@ def why_again(
     preempted: bool = False,
     early: bool = False,
     lost: Sequence[str] = (),
+    requeued: bool = False,
 ) -> str | None:
     """Return why a run is to be queued again, or None if it is not.
 
@@ -44,11 +46,16 @@ def why_again(
         preempted: the scheduler reports that it preempted the job.
         early: it was warned before its ranks could record it.
         lost: nodes that failed under it.
+        requeued: the scheduler has queued the job again already.
     """
-    if outcome.status == "completed" or any(end.requested == "stop" for end in ends):
+    if outcome.status == "completed":
+        return None
+    if not requeued and any(end.requested == "stop" for end in ends):
         return None
     if outcome.bad_nodes or lost:
         return bad_nodes_text(outcome.bad_nodes or lost, outcome.reason)
+    if requeued:
+        return f"{BY_SCHEDULER}; {outcome.reason}" if outcome.reason else BY_SCHEDULER
     stopped = outcome.status in ("cancelled", "timeout")
     if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"preempted; {outcome.reason}" if outcome.reason else "preempted"

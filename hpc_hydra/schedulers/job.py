@@ -89,6 +89,7 @@ class JobEndState:
     is_running: bool  # neither cancelled nor at its time limit
     reached_limit: bool = False  # the time limit
     is_preempted: bool = False
+    restarts: int | None = None  # how often the scheduler has queued it again by now; None if it does not count
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class SchedulerLines:
         directives: lines for the scheduler, verbatim.
         head: run before everything else.
         before: run before the setup lines; in the script of a step, before the variables are set.
+        restarted: bash word for how often the scheduler has started this job again; empty if it never does.
         other_nodes: argv that starts one process on each node that the script does not run on, for the setup lines;
             empty if there is no such node.
     """
@@ -89,6 +90,7 @@ class SchedulerLines:
     directives: Sequence[str] = ()
     head: Sequence[str] = ()
     before: Sequence[str] = ()
+    restarted: str = ""
     other_nodes: Sequence[str] = ()
 
 
@@ -117,6 +119,9 @@ def job_script(
     if setup:
         lines += _setup(spec, own.other_nodes)
     lines += [*_exports(spec), *container.exports(spec)]
+    if own.restarted:
+        done = command([*spec.finish_command[:-1], "superseded"])
+        lines += ["", f"[ {own.restarted} = 0 ] || ! {done} || exit 0"]
     options, enter = container.around(spec)
     starter = _starter(spec, launch, replica, [*options, *enter])
     lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?", *_finish(spec, "$code"), "exit $?", ""]

@@ -80,7 +80,7 @@ FAULTS = {  # name: how often
     "stop_accounting": 1,
     "fill_tmp": 1,
     "scancel": 2,
-    "requeue": 0,
+    "requeue": 2,
     "preempt": 2,
     "suspend": 1,
     "kill_launcher": 2,

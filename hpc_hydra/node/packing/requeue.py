@@ -151,7 +151,8 @@ class PackRequeue:
         paths, scheduler = RunPaths(record.dir), adapter_for(self.scheduler)
         outcome = replace(outcome, requeues=sum(name < attempt for name in self.earlier(record)))
         of_itself = outcome.status == "failed" and outcome.rank is not None and outcome.exit_code != TIME_IS_UP
-        doubtful = outcome.signal in _ENDERS or _may_have_lost_a_node(paths, outcome)
+        cause = first_cause(read_ends(paths, attempt))
+        doubtful = outcome.signal in _ENDERS or (cause is not None and is_consequence(cause))
         if outcome.status == "completed" or cancelled or (of_itself and not doubtful):
             return outcome
         ends = read_ends(paths, attempt)

@@ -25,6 +25,7 @@ from hpc_hydra.node.finalize import gathered, summary, write
 from hpc_hydra.node.packing.manifest import Task, select_pack, tasks_of
 from hpc_hydra.node.packing.process_group import dead_children, has_ended, signal_all, spawn_helper, start_in_group
 from hpc_hydra.node.packing.requeue import AGAIN, PackRequeue
+from hpc_hydra.node.superseded import Jobs
 from hpc_hydra.planning.packing import Share
 from hpc_hydra.processes import (
     STOP,
@@ -114,8 +115,11 @@ class PackRunner:
         """After a requeue: drop runs that have a final outcome."""
         cancelled = self._new_cancellations()
         self._cancel_read = 0
+        jobs = Jobs(self.sweep)
         for task in list(self.waiting):
-            if self.requeue.is_final(task.record, cancelled=task.record.num in cancelled):
+            num = task.record.num
+            taken = jobs.why_not(num, self.job, task.paths, task.plan) is not None
+            if taken or self.requeue.is_final(task.record, cancelled=num in cancelled):
                 self.waiting.remove(task)
             elif self.requeue.earlier(task.record):
                 self.requeue.close_earlier(task.record, task.plan)

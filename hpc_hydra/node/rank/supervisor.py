@@ -25,6 +25,7 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
 from hpc_hydra.node.rank import binding, environment, rendezvous, trackers
 from hpc_hydra.node.rank.context import UNKNOWN, RankContext
+from hpc_hydra.node.rank.end_request import EndRequest
 from hpc_hydra.node.rank.exec_program import Child, prepare_program
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
@@ -51,6 +52,7 @@ from hpc_hydra.records.files import make_below, read_json, write_json
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
 from hpc_hydra.records.layout import attempt_began
+from hpc_hydra.records.requests import END
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers import registry
@@ -158,7 +160,8 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     """Wait for the program, record how it ended, and return the exit code for the launch command."""
     guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
-    watch = Watch(context, page)
+    end_request = EndRequest()
+    watch = Watch(context, page, {END: end_request.handle})
     overdue = Overdue(lambda: is_warned(context, signals) or watch.stop, lambda: _another_saved(context))
     report = Report(reader)
     lingering = Lingering(
@@ -174,7 +177,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             guardian,
             relay,
             stamps_of(context),
-            (overdue, lingering, watch),
+            (overdue, lingering, watch, end_request),
         )
     watch.finish()
     lingering.clear()
@@ -196,7 +199,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     end = context.rank_end(
         decided.exit_code,
         signal=decided.signal,
-        told_to_stop=decided.told_to_stop or requested is not None,
+        told_to_stop=decided.told_to_stop or requested is not None or (end_request.asked and decided.exit_code != 0),
         error=_with_full_disks(context, report.found.get("error")),
         traceback=report.found.get("traceback"),
         warned=is_warned(context, signals) or requested is not None,
@@ -286,7 +289,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
-    helpers: Sequence[Overdue | Lingering | Watch],
+    helpers: Sequence[Overdue | Lingering | Watch | EndRequest],
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 

@@ -145,6 +145,7 @@ class Slurm(
             _JOB_ID,
             directives=[f"#SBATCH {directive(option)}" for option in options],
             before=[*_before_requeues(spec)],
+            restarted='"${SLURM_RESTART_COUNT:-0}"' if spec.plan.request.max_requeues and not spec.attached else "",
             other_nodes=_on_nodes(other_nodes) if other_nodes else (),
         )
         if spec.packs:

@@ -91,8 +91,10 @@ class SlurmOutput:
         fields = dict(word.split("=", 1) for word in stdout.split() if "=" in word)
         if "JobState" not in fields:
             return None
+        restarts = fields.get("Restarts", "")
         return JobEndState(
             fields["JobState"] == "RUNNING",
+            restarts=int(restarts) if restarts.isdigit() else None,
             reached_limit=fields.get("Reason") == "TimeLimit",
             is_preempted=fields.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"),
         )

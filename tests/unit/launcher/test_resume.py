@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ import pytest
 from hpc_hydra.errors import ConfigError, HpcHydraError, SweepError
 from hpc_hydra.launcher.resume import Wanted, resume
 from hpc_hydra.launcher.wait import configured
+from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import console_input
+from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers.base import SubmitError
 from tests.fakes.commands import Fakes
 
@@ -78,3 +83,73 @@ def test_what_the_sweep_was_told_is_kept_and_can_be_told_anew(tmp_path: Path) ->
     assert (kept.confirm_above, kept.best, kept.quiet) == (4.0, "min loss", False)
     new = configured(tmp_path, ("launch.confirm_above=null", "launch.best='max speed'", "launch.quiet=true"))
     assert (new.confirm_above, new.best, new.quiet) == (None, "max speed", True)
+
+
+class Lost:
+    """A sweep of two runs of two ranks, both lost, of a SLURM that answers what it is told to."""
+
+    def __init__(self, app: App, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fakes, self.folder = Fakes(folder / "bin", monkeypatch), folder
+        self.fakes.put("sbatch", f"echo x >>{folder}/submitted; echo 7")
+        for name in ("sacct", "scancel"):
+            self.fakes.put(name, "exit 0")
+        self.queue("")
+        size = ("resources.procs_per_node=2", "resources.gpus_per_proc=0", "resources.cpus_per_proc=1")
+        done = app.start("-m", "scheduler=slurm", "x=1,2", "launch.bg=true", "hydra.sweep.dir=sweep", *size)
+        assert done.returncode == 0, done.stderr
+        self.sweep = app.folder / "sweep"
+        for num in range(2):
+            paths = RunPaths(self.sweep / str(num))
+            paths.attempt(self.attempt(num)).mkdir(parents=True)
+            lost = Outcome(num, "lost", 1, attempt=self.attempt(num), job_id=f"7_{num}", ended=time.time())
+            paths.outcome.write_text(json.dumps(to_json(lost)))
+
+    @staticmethod
+    def attempt(num: int) -> str:
+        return f"20260101-000000-7_{num}"
+
+    def queue(self, *lines: str) -> None:
+        (self.folder / "queue").write_text("".join(f"{line}\n" for line in lines if line))
+        self.fakes.put("squeue", f"cat {self.folder}/queue")
+
+    def completed(self, num: int, rank: int) -> None:
+        file = RunPaths(self.sweep / str(num)).rank_end(self.attempt(num), rank)
+        file.write_text(json.dumps(to_json(RankEnd(rank, "a", 0, ended=time.time()))))
+
+    @property
+    def submissions(self) -> int:
+        return len((self.folder / "submitted").read_text().split())
+
+
+@pytest.fixture
+def lost(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lost:
+    return Lost(app, tmp_path, monkeypatch)
+
+
+def test_a_run_whose_ranks_completed_after_it_was_noted_as_lost_is_not_repeated(
+    lost: Lost, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of the other, one rank has: both are asked to end, and it is repeated."""
+    for num, rank in ((0, 0), (0, 1), (1, 0)):
+        lost.completed(num, rank)
+    assert resume(lost.sweep, Wanted(bg=True)) == 0
+    out = capfd.readouterr().out
+    assert "run 0 has completed meanwhile" in out and "1 of 2 runs is submitted again" in out
+    outcome = json.loads((lost.sweep / "0" / "outcome.json").read_text())
+    assert outcome["status"] == "completed" and "after this had been noted: lost" in outcome["reason"]
+    asked = [RunPaths(lost.sweep / str(num)).requests(lost.attempt(num)) for num in range(2)]
+    assert not asked[0].exists() and '"kind": "end"' in asked[1].read_text()
+    assert lost.submissions == 2
+    lost.completed(1, 1)
+    assert not (lost.sweep / "1" / "outcome.json").exists()
+
+
+def test_a_run_whose_job_the_scheduler_has_queued_again_is_not_submitted(
+    lost: Lost, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost.queue("7_0|PENDING|0|N/A|BeginTime", "7_1|PENDING|0|N/A|BeginTime")
+    assert resume(lost.sweep, Wanted(bg=True)) == 0
+    out = capfd.readouterr().out
+    assert "run 0 is not submitted: the scheduler has queued job 7_0 again" in out and "nothing to resume" in out
+    assert lost.submissions == 1
+    assert not (lost.sweep / "0" / "outcome.json").exists()  # or it would be taken for that of the next attempt

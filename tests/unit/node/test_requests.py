@@ -147,3 +147,14 @@ def test_a_warning_long_before_the_time_limit_is_a_preemption(freeze: Freeze, li
     frozen.env["HPC_HYDRA_ATTEMPT"] = attempt_name("77", time.time())
     code, outcome = frozen.run()
     assert (code, outcome["result"]) == (0, [reason, True, reason == "preempted" or limit is None])
+
+
+def test_a_rank_whose_run_is_about_to_be_repeated_ends(freeze: Freeze) -> None:
+    """Also one that ignores SIGTERM, and it has not failed by itself."""
+    body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nPath('began').touch()\ntime.sleep(600)"
+    frozen = freeze(body)
+    with frozen.spawn() as process:
+        await_true((frozen.root.parent / "began").exists)
+        requests.ask(frozen.paths, ATTEMPT, requests.END)
+        process.communicate(timeout=120)
+    assert (frozen.end(0)["told_to_stop"], frozen.end(0)["signal"]) == (True, 9)

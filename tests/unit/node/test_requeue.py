@@ -102,6 +102,20 @@ def test_a_cancelled_job_stays_cancelled(bench: Bench) -> None:
     assert bench.asked == [] and bench.closed is None
 
 
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_job_that_the_scheduler_has_queued_again_is_not_final(bench: Bench, most: int) -> None:
+    """By `scontrol requeue`: its ranks were stopped, and one failed because it lost another."""
+    failed = Outcome(0, "failed", 1, attempt=ATTEMPT, rank=0, reason="rank 0 on a: Connection closed by peer")
+    bench.says("JobState=COMPLETING Reason=None Requeue=1 Restarts=0 PreemptTime=None")
+    assert bench.ends(failed, most) == failed
+    bench.says("JobState=COMPLETING Reason=None Requeue=1 Restarts=1 PreemptTime=None")
+    assert bench.ends(failed, most) is None
+    assert bench.closed is not None and bench.closed["reason"].startswith("requeued by the scheduler; rank 0 on a")
+    done = Outcome(0, "completed", 0, attempt=ATTEMPT)
+    assert bench.ends(done, most) == done
+    assert bench.asked == []
+
+
 def test_the_time_limit_is_no_cancellation(bench: Bench) -> None:
     bench.says("JobState=COMPLETING Reason=TimeLimit PreemptTime=None")
     assert bench.ends(Outcome(0, "cancelled", 143)) is None and bench.asked == ["requeue 70_3"]
