@@ -19,8 +19,8 @@ help: ## show this list
 .venv/.ready: $(HOUSE) constraints/hydra13.txt
 	@sh scripts/venv.sh .venv constraints/hydra13.txt
 
-.venv14/.ready: $(HOUSE) constraints/hydra13.txt constraints/hydra14.txt
-	@sh scripts/venv.sh .venv14 constraints/hydra13.txt constraints/hydra14.txt
+.venv14/.ready: .venv/.ready constraints/hydra14.txt
+	@sh scripts/venv.sh .venv14 .venv constraints/hydra14.txt
 
 venv: .venv/.ready ## create .venv with this project (editable) and its test tools
 

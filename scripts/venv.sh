@@ -1,12 +1,30 @@
 #!/bin/sh
-# scripts/venv.sh DIR CONSTRAINTS [OVERRIDES]: a virtual environment DIR with this project (editable) and all that its
-# tests and (from Python 3.11) its site need, at the versions of CONSTRAINTS; then OVERRIDES, a requirements file, in
-# place of what pyproject.toml allows.
+# scripts/venv.sh DIR CONSTRAINTS: a virtual environment DIR with this project (editable) and all that its tests and (from
+# Python 3.11) its site need, at the versions of CONSTRAINTS.
+# scripts/venv.sh DIR BASE OVERRIDES: the same as in the virtual environment BASE, and then OVERRIDES, a requirements file,
+# in place of what pyproject.toml allows.
 # Needs only a Python ≥ 3.10 ($PYTHON, else the first one found) with pip, and pip's index.
 # torch: pip takes the build that its index offers; where that is a large CUDA build and a CPU build would do,
 # point PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to one.
 set -eu
-dir=$1 constraints=$2 overrides=${3:-}
+dir=$1 overrides=${3:-}
+pip() { "$dir/bin/python" -m pip --disable-pip-version-check -q --no-input "$@"; }
+
+if [ -n "$overrides" ]; then
+  base=$2
+  echo "$dir: as $base, with $overrides"
+  rm -rf "$dir"
+  cp -Rl "$base" "$dir" 2>/dev/null || { rm -rf "$dir"; cp -R "$base" "$dir"; } # links: pip replaces files, it changes none
+  rm -f "$dir/.ready"
+  for file in "$dir/pyvenv.cfg" "$dir"/bin/*; do # some hold the path of BASE
+    if [ -f "$file" ] && [ ! -L "$file" ] && grep -Iqs "$PWD/$base/" "$file"; then
+      cp -p "$file" "$file.new" && sed "s#$PWD/$base/#$PWD/$dir/#g" "$file" >"$file.new" && mv "$file.new" "$file"
+    fi
+  done
+  pip install --no-compile --no-deps -r "$overrides"
+  touch "$dir/.ready"
+  exit
+fi
 
 usable() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; }
 if [ -n "${PYTHON:-}" ]; then
@@ -22,11 +40,10 @@ else
 fi
 
 "$dir/bin/python" -c '' 2>/dev/null || { rm -rf "$dir"; "$PYTHON" -m venv "$dir"; }
-echo "$dir: installing ($constraints${overrides:+, $overrides})"
-pip() { "$dir/bin/python" -m pip --disable-pip-version-check -q --no-input "$@"; }
+echo "$dir: installing ($2)"
 extras=dev
-if [ -z "$overrides" ] && "$dir/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then extras=dev,docs; fi
-pip install -c "$constraints" -e ".[$extras]" # built in isolation: a dependency that has no wheel gets what builds it
+if "$dir/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then extras=dev,docs; fi
+# built in isolation: a dependency that has no wheel gets what builds it; only what is imported is ever compiled
+pip install --no-compile -c "$2" -e ".[$extras]"
 pip check
-if [ -n "$overrides" ]; then pip install --no-deps -r "$overrides"; fi
 touch "$dir/.ready"
