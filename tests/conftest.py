@@ -42,6 +42,7 @@ Plugins.instance()  # before hydra's own fixtures save and restore its state, wh
 hypothesis.settings.register_profile("usual", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)  # make test-long
 hypothesis.settings.load_profile("usual")
+LONGEST = ("tests/packaging/test_fresh_machine.py", "tests/unit/test_docs.py::test_the_")  # tests of minutes
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
@@ -80,6 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         theirs = [item for item in items if bool(item.get_closest_marker("cluster")) != (half == "slurm")]
         config.hook.pytest_deselected(items=theirs)  # the other process runs them
         items[:] = [item for item in items if item not in set(theirs)]
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # at the end, the other workers would wait for one
     cluster = [item for item in items if item.get_closest_marker("cluster")]
     if cluster and (why := fixtures.unavailable()):
         leave_out(cluster, f"tests of the real SLURM: {why}")

@@ -16,8 +16,6 @@ from hpc_hydra.cli.main import main
 from hpc_hydra.config.store import shipped
 from tests.unit.cli.test_torchrun import EXAMPLES
 
-pytestmark = pytest.mark.hydra
-
 SYSTEM = "frontier"  # SLURM, 8 GPUs a node
 
 
@@ -52,6 +50,7 @@ def test_every_published_example_dry_runs(line: str, capsys: pytest.CaptureFixtu
         assert re.search(r"^  (salloc|sbatch) ", out, re.MULTILINE)
 
 
+@pytest.mark.hydra
 @pytest.mark.parametrize(
     ("line", "directives"),
     [
@@ -183,6 +182,7 @@ def test_every_published_example_dry_runs_elsewhere_or_says_what_cannot_be(
         assert option not in line or f"{directive}\n" in out
 
 
+@pytest.mark.hydra
 @pytest.mark.parametrize(
     "words",
     [

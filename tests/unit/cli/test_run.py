@@ -276,8 +276,16 @@ TORCHRUN = ("torchrun", "--local", "-n", "2", "-o", "job.sh")
 RUN = ("run", "scheduler=local", "resources.procs_per_node=2", "launch.output_script=job.sh")
 
 
-@pytest.mark.parametrize("words", [TORCHRUN, (*TORCHRUN, "-l", "."), (*TORCHRUN, "-l", "kept"), RUN])
-@pytest.mark.parametrize("only_written", [True, False])
+@pytest.mark.parametrize(
+    ("words", "only_written"),
+    [
+        (TORCHRUN, True),
+        (TORCHRUN, False),
+        ((*TORCHRUN, "-l", "."), False),
+        ((*TORCHRUN, "-l", "kept"), True),
+        (RUN, True),
+    ],
+)
 def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...], only_written: bool) -> None:
     """The command that is printed names the file, and the directory that it needs is told."""
     option = ("--setup-only" if words[0] == "torchrun" else "launch.setup_only=true",) if only_written else ()
