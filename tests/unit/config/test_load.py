@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, get_type_hints
 
 import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from hpc_hydra.config.hydra_errors import explain
-from hpc_hydra.config.load import _fields, check_value, from_mapping, settings
+from hpc_hydra.config.load import check_value, from_mapping, settings
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 
@@ -122,7 +122,7 @@ def test_a_variable_that_hydra_would_change_is_refused(value: Any) -> None:
 TEXTS = [
     f"{group}.{name}"
     for group, kind in GROUPS.items()
-    for name, hint in _fields(kind).items()
+    for name, hint in get_type_hints(kind).items()
     if hint == Optional[str]  # noqa: UP045
 ]
 

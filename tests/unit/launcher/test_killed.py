@@ -38,6 +38,7 @@ class Queue(FakeSubmitter):
     def __init__(self, file: Path, effect: Callable[[], None] = lambda: None, partial: bool = False) -> None:
         super().__init__()
         self.file, self.effect, self.partial = file, effect, partial
+        self.leave = False
 
     def jobs(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
@@ -62,11 +63,34 @@ class Queue(FakeSubmitter):
         return tuple(ids[n] for n in spec.runs if n in ids)
 
     def poll(self, ids: Sequence[str]) -> dict[str, JobStatus]:
+        if self.leave and len({num for job in self.jobs() for num in job["runs"]}) == 5:
+            os._exit(0)  # all are submitted: the launcher only watches now
         known = {id_ for job in self.jobs() for id_ in job["ids"]}
         return {id_: JobStatus(State.RUNNING if id_ in known else State.UNKNOWN) for id_ in ids}
 
 
-def launch(root: Path, killed_at: int, *, partial: bool, packed: bool, bg: bool, patch: pytest.MonkeyPatch) -> None:
+class Events(Manifest):
+    """A manifest that tells before and after each of its lines."""
+
+    def __init__(self, root: Path, effect: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.effect = effect
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or name == "effect" or not callable(found):
+            return found
+
+        def told(*args: Any, **words: Any) -> Any:
+            self.effect()
+            written = found(*args, **words)
+            self.effect()
+            return written
+
+        return told
+
+
+def launch(root: Path, killed_at: int, *, partial: bool, packed: bool, bg: bool) -> None:
     """In a child: a sweep of two jobs, whose launcher dies at that effect (a line of the manifest, a submission)."""
     effects = 0
 
@@ -97,23 +121,11 @@ def launch(root: Path, killed_at: int, *, partial: bool, packed: bool, bg: bool,
         script = SweepPaths(root).script(key)
         script.write_text(spec.tag)
         jobs.append((group, spec, script))
-    written = Manifest._write
-
-    def write(self: Manifest, event: str, **data: Any) -> None:
-        effect()
-        written(self, event, **data)
-        effect()
-
-    patch.setattr(Manifest, "_write", write)
-    manifest = Manifest(root)
+    manifest = Events(root, effect)
     manifest.started(argv=["x"], host=socket.gethostname(), pid=os.getpid(), runs=5)
     queue = Queue(root / "queue", effect, partial)
-    session = Session(root, jobs, {"slurm": queue}, manifest, LaunchConfig(on_interrupt="cancel", bg=bg))
-    if bg:
-        session.run()
-    else:
-        with session._interrupts:
-            session._submit_all()
+    queue.leave = not bg
+    Session(root, jobs, {"slurm": queue}, manifest, LaunchConfig(on_interrupt="cancel", bg=bg)).run()
 
 
 @pytest.mark.parametrize("bg", [False, True])
@@ -132,7 +144,7 @@ def test_a_launcher_killed_at_any_point_loses_no_job_and_submits_none_twice(
         if (child := os.fork()) == 0:
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                launch(root, point, partial=partial, packed=packed, bg=bg, patch=monkeypatch)
+                launch(root, point, partial=partial, packed=packed, bg=bg)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, get_type_hints
 
 import pytest
 
-from hpc_hydra.config.load import CHOICES, _fields
+from hpc_hydra.config.load import CHOICES
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.override_plan import check as check_resumed
@@ -17,7 +17,7 @@ from tests.unit.cli.running import hpc_hydra, python
 TEXTS = [
     f"{group}.{name}"
     for group, kind in GROUPS.items()
-    for name, hint in _fields(kind).items()
+    for name, hint in get_type_hints(kind).items()
     if hint in (str, Optional[str]) and f"{group}.{name}" not in CHOICES  # noqa: UP045
 ]
 CHANGED = ["12e4", "1e3", "1_000", "1.10", "+5", "-0", "true", "False", "nan", ".5"]

@@ -11,7 +11,6 @@ import pytest
 from hydra.errors import ConfigCompositionException
 
 from hpc_hydra.errors import ConfigError
-from hpc_hydra.launcher import prepare
 from hpc_hydra.launcher.prepare import Preparer
 
 from .conftest import App
@@ -45,14 +44,10 @@ def test_an_experiment_may_choose_the_resources(app: App, composed: Callable[...
     assert [r.plan.request.nodes for r in runs] == [4, 1]
 
 
-def test_settings_are_read_once_for_equal_requests(composed: Callable[..., Any], monkeypatch: Any) -> None:
-    calls: list[int] = []
-    real = prepare.load.settings
-    monkeypatch.setattr(prepare.load, "settings", lambda cfg: calls.append(1) or real(cfg))
+def test_equal_requests_share_a_plan(composed: Callable[..., Any]) -> None:
     runs = [[LOCAL, f"resources.nodes={n}", f"x={x}"] for n in (1, 2) for x in range(50)]
     found = prepared(composed, runs=runs)
-    assert len(calls) == 2
-    assert len({r.plan for r in found.runs}) == 2 and len(found.bases) == 1
+    assert len({id(r.plan) for r in found.runs}) == 2 and len(found.bases) == 1
 
 
 def test_a_request_that_depends_on_another_key_follows_it(app: App, composed: Callable[..., Any]) -> None:

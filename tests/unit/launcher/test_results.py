@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +47,10 @@ def test_it_has_all_that_hydras_has(result: Callable[..., RunReturn], tmp_path: 
     assert found.working_dir == str(Path.cwd())
 
 
-def test_configurations_are_read_only_when_asked_for(
-    result: Callable[..., RunReturn], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hpc_hydra.sweep.results.thaw", lambda *a, **k: pytest.fail("read too early"))
-    assert result(OK).return_value == 41.5
+def test_configurations_are_read_only_when_asked_for(result: Callable[..., RunReturn], tmp_path: Path) -> None:
+    found = result(OK)
+    shutil.rmtree(tmp_path / "sweep")
+    assert found.return_value == 41.5
 
 
 def test_a_failure_is_raised_with_its_reason_and_log(result: Callable[..., RunReturn]) -> None:
