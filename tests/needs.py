@@ -91,14 +91,9 @@ def _two_cpus() -> str | None:
     return None if len(os.sched_getaffinity(0)) > 1 else "needs two CPUs"
 
 
-def _compiler() -> str | None:
-    return None if any(map(shutil.which, ("c++", "g++", "clang++"))) else "needs a C++ compiler"
-
-
 WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tests are of, why it cannot be)
     "browser": ("of a page in a browser", lambda: None if browser.find() else "needs Chromium or Chrome"),
     "bubblewrap": ("of ranks in another root", _bubblewrap),
-    "compiler": ("of torch.compile", _compiler),
     "index": ("that install from a package index", _index),
     "lanes": ("with random faults on clusters of their own", _lanes),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),

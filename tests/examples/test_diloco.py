@@ -67,9 +67,9 @@ def test_replica_group_that_is_killed_comes_back_and_takes_over_the_state_of_the
         "resources.procs_per_node=2", "algorithm=muloco", "save_every=1000", f"hydra.sweep.dir={tmp_path}",
     )  # fmt: skip
     tiny = [word for word in TINY if not word.startswith(("save_every", "steps"))]
-    command = [sys.executable, str(EXAMPLE), *words, *tiny, "steps=150"]
+    command = [sys.executable, str(EXAMPLE), *words, *tiny, "steps=60"]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
-        deadline, killed = time.monotonic() + 120, []
+        deadline, killed = time.monotonic() + 240, []
         while not killed and launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
             if "Replica 1: Step 10 " in log_of(tmp_path, 1):
@@ -82,7 +82,7 @@ def test_replica_group_that_is_killed_comes_back_and_takes_over_the_state_of_the
     assert re.search(r"Replica 1: Took over the state of another after step \d+", logs[1]), logs[1]
     assert held_out(logs[0]) == held_out(logs[1])
     curve = losses(logs[0], 0)
-    assert curve[150] < curve[50] < curve[5]
+    assert curve[60] < curve[5]
 
 
 @pytest.mark.cluster

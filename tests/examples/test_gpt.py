@@ -139,8 +139,8 @@ print(json.dumps([before, after, refused, prints, [os.environ[name] for name in 
     assert prints[0] == prints[1] and len(set(prints)) == 4
 
 
-@pytest.mark.needs("compiler")
 def test_compiled_blocks_learn_as_those_that_are_not(tmp_path: Path, start: Start) -> None:
+    """Each block is one graph, forwards and backwards; its kernels are torch's business."""
     code = """
 import json, sys, torch
 sys.path.insert(0, sys.argv[1])
@@ -151,7 +151,7 @@ def losses(compiled, recompute):
     model = GPT(256, 32, 1, 2, 32, recompute=recompute)
     if compiled:
         for block in model.blocks:
-            block.compile()
+            block.compile(backend="aot_eager", fullgraph=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(3):
         loss = model(tokens[:, :-1], tokens[:, 1:])
@@ -161,13 +161,9 @@ def losses(compiled, recompute):
         yield loss.item()
 print(json.dumps([list(losses(*how)) for how in ((False, False), (False, True), (True, False))]))
 """
-    cache = str(tmp_path / "cache")
-    fast = {"COMPILE_THREADS": "1", "VEC_ISA_OK": "1", "CACHE_DIR": cache}  # no pool, no probing of the compiler
-    fast = {f"TORCHINDUCTOR_{name}": value for name, value in fast.items()}
-    plain, recomputed, compiled = json.loads(start(tmp_path, "-c", code, EXAMPLE, **fast).splitlines()[-1])
+    plain, recomputed, compiled = json.loads(start(tmp_path, "-c", code, EXAMPLE).splitlines()[-1])
     assert recomputed == plain and plain[0] > plain[-1]
     assert compiled == pytest.approx(plain, rel=1e-5)
-    assert any((tmp_path / "cache").rglob("*.so")), "nothing was compiled"
 
 
 def test_same_ranks_go_on_as_if_unbroken(
