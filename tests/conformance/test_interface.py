@@ -20,7 +20,7 @@ def test_a_run_that_ends_well(jobs: Jobs) -> None:
     assert "hello\nfinish 0\n" in jobs.log(jobs.ids[0])
 
 
-@pytest.mark.parametrize("code", [1, 7, 255])
+@pytest.mark.parametrize("code", [7, 255])
 def test_an_exit_code_comes_through(jobs: Jobs, code: int) -> None:
     ids = jobs.submit(f"exit {code}")
     (status,) = jobs.coded(ids)
@@ -215,7 +215,7 @@ def test_an_option_that_nobody_knows_is_refused_and_named(jobs: Jobs) -> None:
     assert jobs.ids == []
 
 
-TEXTS = ["it's", 'say "hi"', "a'''b", 'a"""b', "back\\slash", "$HOME `id`", "#x", "{}", "é 東"]
+TEXTS = ["it's a'''b back\\slash", 'say "hi" a"""b é 東', "#x {} $HOME `id`"]
 
 
 @pytest.mark.parametrize("text", TEXTS)
