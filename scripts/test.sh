@@ -22,7 +22,7 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 log=$(mktemp)
-half slurm 3 >"$log" 2>&1 &
+half slurm 4 >"$log" 2>&1 &
 slurm=$!
 (half other "$((1 + $(nproc)))")
 other=$?

@@ -378,7 +378,7 @@ def cancel(cluster: Cluster, argv: list[str]) -> int:
             print(f"flux-cancel: ERROR: {word}: {'job is inactive' if job else 'unknown job id'}", file=sys.stderr)
             code = 1
             continue
-        cluster.cancel(job.id, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL, spaced=1.5)
+        cluster.cancel(job.id, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL, spaced=2.5)
     return code
 
 

@@ -35,7 +35,7 @@ def stand_in(
     for name in [name for name in os.environ if name.startswith(_OF_JOBS)]:
         monkeypatch.delenv(name)
     cluster = install(Path(__file__).with_name(module), list(commands), folder / "bin", folder / "state")
-    cluster.set_note("interval", 2.0)
+    cluster.set_note("interval", 6.0)  # the end of a job is recorded within it, on a busy machine too
     monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     yield cluster
     cluster.stop()

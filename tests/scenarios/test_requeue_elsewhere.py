@@ -109,8 +109,7 @@ def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_pers
     saving.warn()  # counted anew
     assert await_true(saving.begun) and len(attempts(saving)) == 4
     saving.tell(CANCEL[saving.scheduler])
-    assert await_true((saving.sweep / "0" / "outcome.json").exists)
-    assert states(saving) == ["cancelled"]
+    assert await_true(lambda: states(saving) == ["cancelled"])
 
 
 STEP = """

@@ -5,6 +5,7 @@ Must not know: who sends it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -38,6 +39,13 @@ def begin() -> None:
     number = number_of(os.environ.get(envvars.WARNING) or None)
     if number is not None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        atexit.register(_end, number)
+
+
+def _end(number: int) -> None:
+    """Ignore the signal while the interpreter ends: Python takes its handlers away, and a late one would kill it."""
+    if callable(signal.getsignal(number)):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def warned() -> bool:

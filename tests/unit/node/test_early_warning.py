@@ -48,6 +48,23 @@ def test_a_command_meets_a_warning_as_programs_do(freeze: Freeze) -> None:
     assert frozen.end(1)["warned"] and frozen.end(1)["told_to_stop"]
 
 
+def test_a_warning_while_the_interpreter_ends_does_not_change_the_exit_code(freeze: Freeze) -> None:
+    """Several processes pass it on: one of them may be late."""
+    frozen = freeze(
+        """
+        class Late:
+            def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGUSR1):
+                kill(pid, number)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        signal.of_the_test = Late()  # until the modules are taken apart
+        sys.exit(75)
+        """,
+        warning="USR1@60",
+    )
+    code, outcome = frozen.run()
+    assert (code, outcome["exit_code"], frozen.end(0)["signal"]) == (75, 75, None), outcome
+
+
 @pytest.fixture
 def signals() -> Any:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
