@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120.0  # seconds: a busy machine is slow
+PATIENCE = 240.0  # seconds: a busy machine is slow
 
 
 def await_true(check: Callable[[], Any], timeout: float = PATIENCE) -> Any:

@@ -53,7 +53,7 @@ BEGAN_WITH = {name: value for name, value in os.environ.items() if name != "PYTH
 
 
 def run(
-    argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: str | Path | None = None, timeout: float = 120,
+    argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: str | Path | None = None, timeout: float = 240,
     torch: bool = False,
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run ``[sys.executable, FILE | "-m" | "-c", …]`` to its end, without standard input; ``timeout`` is in seconds."""

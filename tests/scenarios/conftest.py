@@ -27,7 +27,7 @@ def train_digits(folder: Path, *words: str, runs: int = 1) -> list[dict[str, Any
     done = subprocess.run(
         [sys.executable, str(DIGITS), "-m", *words, "launch.seed=7", f"hydra.sweep.dir={folder / 'sweep'}"], cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=280,
+        timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return [json.loads((folder / "sweep" / str(num) / "outcome.json").read_text()) for num in range(runs)]
@@ -74,7 +74,7 @@ class Probe:
         env: dict[str, str] | None = None,
         path: Path | None = None,
         app: Path = APP / "probe.py",
-        timeout: float = 180,
+        timeout: float = 280,
         cwd: Path | None = None,
     ) -> Result:
         done = forking.run(self.argv(*args, app=app), env=self.env(env, path), cwd=cwd or self.tmp, timeout=timeout)

@@ -17,7 +17,7 @@ from tests.scenarios.conftest import ROOT, Probe, train_digits
 from tests.scenarios.test_coming_back import hpc, states
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 240.0  # seconds
 SMALL = ("resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 
 
@@ -179,7 +179,7 @@ def test_a_batch_script_of_the_users_own(fake_flux: Cluster, tmp_path: Path) -> 
 @pytest.mark.torch
 def test_the_digits_example_trains_over_several_nodes(fake_flux: Cluster, tmp_path: Path) -> None:
     size = ("resources.nodes=2", "resources.procs_per_node=1")
-    (outcome,) = train_digits(tmp_path, "scheduler=flux", *SMALL, "epochs=1", *size)
+    (outcome,) = train_digits(tmp_path, "scheduler=flux", *SMALL, "epochs=1", "width=4", *size)
     assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
     (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
     assert "on 2 ranks" in log.read_text()

@@ -16,7 +16,7 @@ from tests.fakes.scheduler_state import Cluster
 from tests.scenarios.conftest import ROOT, Probe, train_digits
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 240.0  # seconds
 
 
 def address() -> str:
@@ -157,7 +157,9 @@ def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> N
 def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
     nodes, keys = two_nodes()
     size = (*keys, f"resources.procs_per_node={2 // nodes}")
-    (outcome,) = train_digits(tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", *size)
+    (outcome,) = train_digits(
+        tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", "width=4", *size
+    )
     assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
     (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
     assert "on 2 ranks" in log.read_text()

@@ -15,7 +15,7 @@ from tests.fakes.chosen import stand_in
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 240.0  # seconds
 SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 
 

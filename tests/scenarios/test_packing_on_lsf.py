@@ -17,7 +17,7 @@ from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
 from .test_lsf import address
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 240.0  # seconds
 SMALL = ("resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 NODE = ("system.cores_per_node=2", "system.gpus_per_node=2")
 STEP = """

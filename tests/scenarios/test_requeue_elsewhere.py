@@ -24,7 +24,7 @@ from .conftest import Probe
 from .test_coming_back import SMALL, hpc, runs, states
 from .test_requeue import APP, CONFIG, attempts, outcome
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 240.0  # seconds
 KILL = {"flux": ["flux", "job", "kill", "-s", "USR1"], "lsf": ["bkill", "-s", "USR1"]}
 CANCEL = {"flux": ["flux", "cancel"], "lsf": ["bkill", "-s", "TERM"], "pbs": ["qdel"]}
 
