@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hpc_hydra.planning.types import Request
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.bad_nodes import BadNode, kept, record_bad_node
+from hpc_hydra.records.collect import first_cause, is_consequence
+from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import capability_defaults, exclusion
 from hpc_hydra.schedulers.base import Scheduler
-from hpc_hydra.schedulers.capabilities import NodeFacts, RequeueElsewhere, ResubmissionElsewhere
+from hpc_hydra.schedulers.capabilities import NodeFacts, NodeStates, RequeueElsewhere, ResubmissionElsewhere
 
 _ASK = 30  # seconds
+_NOTICED = 30.0  # seconds in which the scheduler notices that a node is down
+_INTERVAL = 2.0  # seconds between two queries
 
 
 def record(attempt: Attempt, scheduler: Scheduler, found: Mapping[str, str], by: str) -> None:
@@ -31,6 +35,51 @@ def record(attempt: Attempt, scheduler: Scheduler, found: Mapping[str, str], by:
     cluster = capability_defaults.own_cluster(scheduler, os.environ)
     for host, reason in found.items():
         record_bad_node(attempt.sweep, scheduler.name, BadNode(host, reason, time.time(), by), cluster=cluster)
+
+
+def with_lost(attempt: Attempt, scheduler: Scheduler, outcome: Outcome, ends: Sequence[RankEnd]) -> Outcome:
+    """Return the outcome with the nodes that were lost under the run, after recording them.
+
+    A node is lost if the scheduler reports it as down, and its ranks left no record while those of other nodes did, of
+    being stopped or of a lost connection.
+    """
+    cause = first_cause(ends)
+    if outcome.status == "completed" or outcome.bad_nodes or (cause is not None and not is_consequence(cause)):
+        return outcome
+    heard = {end.host for end in ends}
+    hosts = capability_defaults.hosts(scheduler, os.environ)
+    silent = [host for host in hosts if not any(exclusion.is_same(host, other) for other in heard)]
+    if not heard or not silent or not isinstance(scheduler, NodeStates):
+        return outcome
+    down = _down(scheduler, silent, _NOTICED if cause is not None else 0.0)
+    if not down:
+        return outcome
+    record(attempt, scheduler, dict.fromkeys(down, f"lost under run {outcome.num}"), "run")
+    what = "; ".join(f"{host}: lost" for host in down)
+    reason = what if cause is None else f"{what}; {outcome.reason}"
+    return replace(outcome, status="lost" if cause is None else "failed", reason=reason, bad_nodes=down)
+
+
+def _down(scheduler: NodeStates, hosts: Sequence[str], patience: float) -> tuple[str, ...]:
+    """Return those hosts that the scheduler reports as down, which may take it some time."""
+    end = time.monotonic() + patience
+    while True:
+        down = scheduler.parse_down(_asked(scheduler, scheduler.node_states_command(hosts)))
+        if down or time.monotonic() >= end:
+            return tuple(host for host in hosts if host in down)
+        time.sleep(_INTERVAL)
+
+
+def _asked(scheduler: Scheduler, command: Sequence[str]) -> str:
+    """Return the output of a query; empty if it fails."""
+    env = {**os.environ, **capability_defaults.command_environment(scheduler, os.environ)}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_ASK, check=True, env=env
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
 
 
 def elsewhere(attempt: Attempt, scheduler: Scheduler, request: Request) -> tuple[Request | None, tuple[str, ...]]:
@@ -48,15 +97,7 @@ def elsewhere(attempt: Attempt, scheduler: Scheduler, request: Request) -> tuple
     def count() -> int | None:
         if not isinstance(scheduler, NodeFacts):
             return None
-        env = {**os.environ, **capability_defaults.command_environment(scheduler, os.environ)}
-        try:
-            done = subprocess.run(
-                scheduler.nodes_command(), capture_output=True, text=True, errors="replace", timeout=_ASK, check=True,
-                env=env,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError):
-            return None
-        largest = scheduler.largest_queue(done.stdout, request.queue)
+        largest = scheduler.largest_queue(_asked(scheduler, scheduler.nodes_command()), request.queue)
         return largest[1] if largest is not None else None
 
     submitted = replace(request, exclude=request.left_out, bad_nodes=())

@@ -18,7 +18,7 @@ from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.processes import ignore_signals, name_of, number_of
 from hpc_hydra.records import ending
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.collect import collect
+from hpc_hydra.records.collect import collect, read_ends
 from hpc_hydra.records.files import make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.last_words import disk_error, is_disk_error, leave
@@ -56,6 +56,11 @@ def finish(code: str) -> int:
         early = is_warned_early(outcome, launched, signum)
         if early:
             outcome = _warned_early(outcome, signum)
+        if plan is not None and plan.request.nodes > 1 and outcome.status != "completed" and not attempt.attached:
+            from hpc_hydra.node.bad_nodes import with_lost
+
+            ends = read_ends(attempt.paths(record), attempt.name)
+            outcome = with_lost(attempt, adapter_for(attempt.scheduler), outcome, ends)
         if plan is not None and plan.request.max_requeues and not attempt.attached:
             from hpc_hydra.node.requeue import requeued
 

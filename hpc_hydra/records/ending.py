@@ -36,8 +36,7 @@ def sentence(outcome: Outcome, limit: int | None = None) -> str:
     after = []
     if outcome.started and outcome.ended and outcome.ended > outcome.started:
         after.append(duration(outcome.ended - outcome.started))
-    counts = ((outcome.restarts, "restart"), (outcome.requeues, "requeue"))
-    after += [f"{count} {word}{'s' * (count > 1)}" for count, word in counts if count]
+    after += counts(outcome)
     text = f"{outcome.status} after {' and '.join(after)}" if after else str(outcome.status)
     why, code = reason(outcome, limit), exit_code(outcome)
     if why:
@@ -45,6 +44,12 @@ def sentence(outcome: Outcome, limit: int | None = None) -> str:
     if code and not re.search(rf"\bexit code {code}\b", why):
         text += f" (exit code {code})"
     return text
+
+
+def counts(outcome: Outcome) -> list[str]:
+    """Return how often a run was started again: ``2 restarts``, ``1 requeue``."""
+    found = ((outcome.restarts, "restart"), (outcome.requeues, "requeue"))
+    return [f"{count} {word}{'s' * (count > 1)}" for count, word in found if count]
 
 
 def reason(outcome: Outcome, limit: int | None = None) -> str:

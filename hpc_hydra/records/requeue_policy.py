@@ -33,7 +33,6 @@ def why_again(
     *,
     preempted: bool = False,
     early: bool = False,
-    lost: Sequence[str] = (),
     requeued: bool = False,
 ) -> str | None:
     """Return why a run is to be queued again, or None if it is not.
@@ -45,15 +44,14 @@ def why_again(
         ends: how the ranks of its last attempt ended.
         preempted: the scheduler reports that it preempted the job.
         early: it was warned before its ranks could record it.
-        lost: nodes that failed under it.
         requeued: the scheduler has queued the job again already.
     """
     if outcome.status == "completed":
         return None
     if not requeued and any(end.requested == "stop" for end in ends):
         return None
-    if outcome.bad_nodes or lost:
-        return bad_nodes_text(outcome.bad_nodes or lost, outcome.reason)
+    if outcome.bad_nodes:
+        return _of_nodes(outcome.bad_nodes, outcome.reason)
     if requeued:
         return f"{BY_SCHEDULER}; {outcome.reason}" if outcome.reason else BY_SCHEDULER
     stopped = outcome.status in ("cancelled", "timeout")
@@ -66,10 +64,12 @@ def why_again(
     return None
 
 
-def bad_nodes_text(nodes: Sequence[str], reason: str | None) -> str:
+def _of_nodes(nodes: Sequence[str], reason: str | None) -> str:
     """Return why a run is queued again because of its nodes: ``node node03: REASON``."""
-    what = f"{_NODES if len(nodes) > 1 else _NODE} {', '.join(nodes)}"
-    return f"{what}: {reason}" if reason else what
+    word = _NODES if len(nodes) > 1 else _NODE
+    if reason and reason.startswith(f"{nodes[0]}: "):
+        return f"{word} {reason}"
+    return f"{word} {', '.join(nodes)}" + (f": {reason}" if reason else "")
 
 
 def is_of_nodes(why: str) -> bool:

@@ -187,8 +187,10 @@ class Reporter:
 
 
 def _line(watched: Watched, common: Collection[str]) -> str:
-    text = f"run {watched.run.num}: {watched.word}, job {watched.id}"
     outcome = watched.outcome
+    after = ending.counts(outcome) if outcome is not None else ()
+    word = f"{watched.word} after {' and '.join(after)}" if after else watched.word
+    text = f"run {watched.run.num}: {word}, job {watched.id}"
     if outcome is not None:  # a completed run may have a note
         reason = ending.reason(outcome, watched.run.plan.request.time_limit)
         text += f", {printable(reason)}" if reason else ""

@@ -63,6 +63,18 @@ class NodeExclusion(Scheduler):
         return True
 
 
+class NodeStates(NodeList):
+    """Reports which nodes of a job are down."""
+
+    @abstractmethod
+    def node_states_command(self, hosts: Sequence[str]) -> list[str]:
+        """Command that prints the states of nodes."""
+
+    @abstractmethod
+    def parse_down(self, stdout: str) -> tuple[str, ...]:
+        """Return the nodes in that output that have failed or do not respond."""
+
+
 class ClusterName(Scheduler):
     """Several clusters with this scheduler may share home directories and host names, and have names of their own."""
 

@@ -32,6 +32,7 @@ from hpc_hydra.schedulers.capabilities import (
     JobSteps,
     MpiTasks,
     NodeFacts,
+    NodeStates,
     ReplicaLaunch,
     RequeueElsewhere,
     RequeuePacks,
@@ -102,6 +103,7 @@ class Slurm(
     ContainerLaunch,
     AutoDetection,
     NodeFacts,
+    NodeStates,
     ClusterName,
     TaskVariables,
     MpiTasks,
@@ -175,6 +177,12 @@ class Slurm(
     def exclude_command(self, env: Mapping[str, str], request: Request) -> list[str]:
         """SLURM refuses this before the job is requeued (ESLURM_JOB_NOT_PENDING)."""
         return ["scontrol", "update", f"jobid={_own_id(env)}", f"excnodelist={request.left_out or ''}"]
+
+    def node_states_command(self, hosts: Sequence[str]) -> list[str]:
+        return ["sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", f"--format={sinfo.STATES}"]
+
+    def parse_down(self, stdout: str) -> tuple[str, ...]:
+        return sinfo.down(stdout)
 
     def own_cluster(self, env: Mapping[str, str]) -> str:
         return env.get("SLURM_CLUSTER_NAME", "")

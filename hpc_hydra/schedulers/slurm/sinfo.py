@@ -14,6 +14,17 @@ from typing import Any
 COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%D")
 
 
+STATES = "%N|%T"
+_DOWN = ("down", "fail", "failing")
+
+
+def down(text: str) -> tuple[str, ...]:
+    """Return the nodes, in lines with the format `STATES`, that are down or do not respond (``idle*``)."""
+    lines = [line.strip().partition("|") for line in text.splitlines()]
+    found = [node for node, _, state in lines if state.endswith("*") or state.rstrip("*~#!%$@^-+") in _DOWN]
+    return tuple(dict.fromkeys(found))
+
+
 @dataclass(frozen=True)
 class NodeKind:
     """One kind of node of a partition."""

@@ -19,7 +19,7 @@ from hpc_hydra.node.rank import warning_signal
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.bad_nodes import BadNode, record_bad_node
+from hpc_hydra.records.bad_nodes import BadNode, bad_nodes, record_bad_node
 from hpc_hydra.records.frozen_config import Program, RunRecord
 from hpc_hydra.records.layout import attempt_name
 from hpc_hydra.records.manifest import current, took_over
@@ -337,6 +337,36 @@ def test_a_scheduler_that_cannot_leave_out_nodes_of_a_requeued_job_is_told(
     assert bench.ends(BAD) is None
     what = f"n3 (no GPU) may be used again: scheduler={name} cannot leave out nodes of a job that is queued again"
     assert what in capsys.readouterr().out
+
+
+STOPPED_BY_SLURM = {"exit_code": 143, "signal": 15, "told_to_stop": True}
+CUT_OFF = {"exit_code": 1, "error": "RuntimeError: Connection closed by peer [10.0.0.2]:4711"}
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "status", "lost", "reason"),
+    [
+        (STOPPED_BY_SLURM, "n2|down*", "lost", ["n2"], "n2: lost"),
+        (CUT_OFF, "n2|idle*", "failed", ["n2"], f"n2: lost; rank 0 on n1: {CUT_OFF['error']}"),
+        (STOPPED_BY_SLURM, "n2|allocated", "cancelled", [], "stopped by SIGTERM"),
+        ({"exit_code": 1, "error": "ValueError: boom"}, "n2|down", "failed", [], "rank 0 on n1: ValueError: boom"),
+    ],
+)
+def test_a_node_is_lost_if_it_is_down_and_its_ranks_left_no_record(
+    bench: Bench, freeze: Callable[..., Frozen], end: Any, state: str, status: str, lost: list[str], reason: str
+) -> None:
+    frozen = freeze("", nodes=2)
+    file = frozen.paths.rank_end(ATTEMPT_OF_FROZEN, 0)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(to_json(RankEnd(0, "n1", **end))))
+    sinfo = bench.folder / "bin" / "sinfo"
+    sinfo.write_text(f"#!/bin/sh\necho '{state}'\n")
+    sinfo.chmod(0o755)
+    frozen.finish(end["exit_code"], HPC_HYDRA_SCHEDULER="slurm", SLURM_JOB_ID="77", SLURM_JOB_NODELIST="n[1-2]")
+    ended = frozen.outcome()
+    assert (ended["status"], ended["bad_nodes"], ended["reason"]) == (status, lost, reason)
+    found = [(node.host, node.reason) for node in bad_nodes(frozen.root)]
+    assert found == [(host, "lost under run 0") for host in lost]
 
 
 def test_the_next_attempt_begins_in_another_second(bench: Bench) -> None:
