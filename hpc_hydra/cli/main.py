@@ -24,6 +24,7 @@ COMMANDS = {
     "logs": ("hpc_hydra.cli.sweep_commands:logs", "show the output of a run, or of one of its ranks"),
     "wait": ("hpc_hydra.cli.sweep_commands:wait", "wait until all runs have ended"),
     "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "cancel pending and running runs"),
+    "checkpoint": ("hpc_hydra.cli.checkpoint", "ask running runs to save and go on, or to save and end"),
     "resume": ("hpc_hydra.cli.sweep_commands:resume", "resubmit runs that failed, were lost, or were never submitted"),
     "results": ("hpc_hydra.cli.sweep_commands:results", "show returned values as a table, CSV or JSON"),
     "log": ("hpc_hydra.cli.log", "record metrics of a run, from a script that it has started"),

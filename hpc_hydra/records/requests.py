@@ -1,7 +1,7 @@
 """Requests to the ranks of a running attempt, and their answers: lines that commands and supervisors append to files.
 
 A request needs no right to signal the job, only to write to its directory. Each has a kind, such as ``checkpoint``, and
-parameters. `node/rank/requests.py` watches the file. Must not know: what a kind means.
+parameters. `node/rank/requests.py` watches the file. Must not know: what the ranks do about a request.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from hpc_hydra.records.layout import RunPaths
 
 END = "end"
 """A kind: the run is about to be repeated by another job."""
+CHECKPOINT = "checkpoint"  # kind of request; its parameter ``stop``: to end after saving
+SEEN, WENT_ON = "seen", "went on"  # answers: the program has read the request; it has saved, and reads `warned` again
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def ask(paths: RunPaths, attempt: str, kind: str, *, by: str = "", **parameters:
     path, token = paths.requests(attempt), os.urandom(6).hex()
     line = {"kind": kind, "by": by or _me(), "asked": time.time(), "token": token, "parameters": parameters}
     append_line(path, line, sync=True)
+    with contextlib.suppress(OSError):  # it belongs to whoever asked first: others who may write here may ask, too
+        path.chmod(path.parent.stat().st_mode & 0o666)
     lines = [line for line in read_lines(path) if isinstance(line, dict)]
     return 1 + next(number for number, line in enumerate(lines) if line.get("token") == token)
 

@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 import hpc_hydra
 
 log = logging.getLogger(__name__)
+SAVED = 75  # exit code (EX_TEMPFAIL): saved, and to be continued
 
 
 @hydra.main(version_base=None, config_path="conf", config_name="config")
@@ -86,6 +87,9 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
         seconds = time.perf_counter() - start
         say("Epoch %d - Avg Loss: %.6f, Accuracy: %.2f%%", epoch, loss, 100 * accuracy)
         say("Epoch %d took %.1f s; average loss on the test set: %.6f", epoch, seconds, test_loss)
+        if (warned := dist.any_warned()) and warned.stop and epoch < cfg.epochs:
+            say("Saved after epoch %d (%s)", epoch, warned.reason)
+            raise SystemExit(SAVED)
     if board is not None:
         board.close()
     return accuracy

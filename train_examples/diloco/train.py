@@ -115,15 +115,16 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         else:
             replicas.round += 1
         step = replicas.round * every
-        sums[1] = bool(warned) or dist.warned
+        sums[1] = bool(warned)
         torch.distributed.all_reduce(sums)
+        asked = dist.any_warned()
         loss, warnings = (sums / torch.distributed.get_world_size()).tolist()
         speed = every * cfg.batch_size / replicas.count * shape.context / (time.perf_counter() - start)
         say("%sStep %d - Avg Loss: %.6f, %.0f tokens/s", me, step, loss, speed)
-        if step // cfg.save_every > done // cfg.save_every or step == cfg.steps or warnings:
+        if step // cfg.save_every > done // cfg.save_every or step == cfg.steps or warnings or asked:
             checkpoint.save(folder, step, plain, optimizers, {}, cfg.keep, outer.tensors(), own)
-        if warnings and step < cfg.steps:
-            say("%sWarned that time is up: saved after step %d", me, step)
+        if (warnings or asked.stop) and step < cfg.steps:
+            say("%sAsked to end (%s): saved after step %d", me, asked.reason or "time_limit", step)
             raise SystemExit(TIME_IS_UP)
 
     loss = evaluate(plain, held_out, cfg.micro_batch_size, autocast, device)

@@ -90,8 +90,9 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         last = step == cfg.steps
         save = step % cfg.save_every == 0 or last
         if step % cfg.log_every == 0 or save:
-            sums[2] = bool(warned) or dist.warned  # also a warning that came before this program could listen
+            sums[2] = bool(warned)
             torch.distributed.all_reduce(sums)
+            asked = dist.any_warned()  # also by a warning that came before this program could listen
             total, count, warnings = sums.tolist()  # waits for the GPU
             sums.zero_()
             seconds = time.perf_counter() - start
@@ -99,10 +100,10 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
             use = mfu(speed * work / dist.world_size, cfg.peak_tflops, device)
             say("Step %d - Avg Loss: %.6f, %.0f tokens/s%s", step, total / count, speed, use)
             dist.log({"loss": total / count, "tokens/s": speed}, step=step)
-            if save or warnings:
+            if save or warnings or asked:
                 checkpoint.save(folder, step, plain, optimizers, {"position": loader.position}, cfg.keep)
-            if warnings and not last:
-                say("Warned that time is up: saved after step %d", step)
+            if (warnings or asked.stop) and not last:
+                say("Asked to end (%s): saved after step %d", asked.reason or "time_limit", step)
                 raise SystemExit(TIME_IS_UP)
             since, start = step, time.perf_counter()
     if cfg.deterministic:

@@ -15,11 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpc_hydra.node.rank.context import RankContext
-from hpc_hydra.records.requests import NewRequests, RankRequest, answer, ask, fresh_stat
+from hpc_hydra.records.requests import CHECKPOINT, SEEN, WENT_ON, NewRequests, RankRequest, answer, ask, fresh_stat
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 
-CHECKPOINT = "checkpoint"
-SEEN, WENT_ON = "seen", "went on"  # answers: the program has read the request; it has saved, and reads `warned` again
 STOP_FILE = "STOP"
 _INTERVAL = 1.0  # seconds between two looks of a rank
 _LOOKS = 1000.0  # of all ranks of a run, per second, at most
@@ -127,9 +125,9 @@ class Watch:
         watches_files = context.is_main and context.attempt.replica is None
         folders = [context.paths.root, context.attempt.sweep] if watches_files else []
         self._stop_files = {path: _identity(path) for path in (folder / STOP_FILE for folder in folders)}
-        if context.round:  # requests of an earlier round are answered, except to end
+        if context.round:  # the program of an earlier round got these; only a request to end stays
             self._read()
-            page.save = page.went_on = page.seen = max(page.save, page.stop)
+            page.save = 0
 
     @property
     def stop(self) -> bool:

@@ -6,15 +6,19 @@ import json
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpc_hydra.node.rank.warned import Warned
-from hpc_hydra.planning.types import EnvVar, Rendezvous
+from hpc_hydra.planning.types import EnvVar, Rendezvous, from_json
 from hpc_hydra.records import requests
+from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.layout import RunPaths, attempt_name
 from hpc_hydra.records.requests import NewRequests
+from hpc_hydra.records.requeue_policy import why_again
+from hpc_hydra.records.types import Outcome
 
 from .conftest import ATTEMPT, Frozen, await_true
 
@@ -158,3 +162,17 @@ def test_a_rank_whose_run_is_about_to_be_repeated_ends(freeze: Freeze) -> None:
         requests.ask(frozen.paths, ATTEMPT, requests.END)
         process.communicate(timeout=120)
     assert (frozen.end(0)["told_to_stop"], frozen.end(0)["signal"]) == (True, 9)
+
+
+def test_a_program_that_always_ends_after_saving_is_continued_by_a_requeue_or_by_resume(freeze: Freeze) -> None:
+    frozen = freeze(ONE.replace("if now.stop:", "if True:"))
+    with frozen.spawn() as process:
+        await_true((frozen.root.parent / "steps").exists)
+        requests.ask(frozen.paths, ATTEMPT, "checkpoint")
+        out, _ = process.communicate(timeout=60)
+    assert (frozen.end(0)["requested"], frozen.finish(process.returncode).returncode) == ("save", 75), out
+    outcome = from_json(Outcome, frozen.outcome())
+    assert (outcome.status, outcome.reason) == ("cancelled", "stopped on request, after saving a checkpoint")
+    ends = read_ends(frozen.paths, ATTEMPT)
+    assert why_again(outcome, ends) == "saved on request, and exited with code 75"
+    assert why_again(outcome, [replace(end, requested="stop") for end in ends]) is None

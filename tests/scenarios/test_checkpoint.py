@@ -1,0 +1,149 @@
+"""Running training saves a checkpoint on request and goes on, or ends and is resumed: to the same weights."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import forking
+from tests.awaiting import PATIENCE, await_true
+from tests.fakes.chosen import stand_in
+
+from .conftest import DIGITS, Probe, train_digits
+from .test_coming_back import hpc, runs, states
+
+pytestmark = pytest.mark.torch
+
+SIZE = (
+    "resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0", "epochs=4", "width=4",
+    "batch_size=128", "launch.seed=7",
+)  # fmt: skip
+
+# Appended to the example's checkpoint.py: rank 0 lets the others wait until the request has come.
+HELD = """
+save_now = save
+
+def save(folder, epoch, state):
+    import time
+    from hpc_hydra.node.rank.requests import Page
+    path = save_now(folder, epoch, state)
+    page = Page.open(os.environ["HPC_HYDRA_REQUESTS"])
+    while (epoch == 1 and not page.save) or (epoch == 3 and not page.stop):
+        time.sleep(0.05)
+    return path
+"""
+SAME = """
+import sys, torch
+one, other = (torch.load(path, weights_only=True) for path in sys.argv[1:])
+print(one["epoch"] == other["epoch"] == 4 and all(torch.equal(one["model"][k], v) for k, v in other["model"].items()))
+"""
+
+
+class Training(Probe):
+    """The digits example, which waits for requests after its first and its third epoch."""
+
+    more: tuple[str, ...] = ()
+
+    def command(self) -> list[str]:
+        words = self.argv(*SIZE, *self.more, app=self.tmp / "digits" / "train.py")
+        return [word for word in words if word != f"out={self.out}"]
+
+    def saved(self, epoch: int) -> Path:
+        return self.sweep / "0" / "checkpoints" / f"checkpoint_epoch_{epoch}.pt"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The last checkpoint of a run that nobody asks for one."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train_digits(folder, "scheduler=local", *SIZE)
+    return folder / "sweep" / "0" / "checkpoints" / "checkpoint_epoch_4.pt"
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("local", "rendezvous.fork_server=true"), id="local, fork server"),
+        pytest.param(("slurm", "launch.pack=2", "launch.allocations=1"), id="slurm, packed", marks=pytest.mark.cluster),
+        pytest.param(("flux", "launch.max_requeues=1"), id="flux"),
+        pytest.param(("lsf", "launch.max_requeues=1"), id="lsf"),
+        pytest.param(("pbs", "rendezvous=torchrun"), id="pbs, torchrun"),
+    ]
+)
+def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Training]:
+    scheduler, *more = request.param
+    if scheduler == "slurm":
+        request.getfixturevalue("slurm_cluster")
+    elif scheduler != "local":
+        stand_in(request, scheduler)
+    shutil.copytree(DIGITS.parent, tmp_path / "digits")
+    with (tmp_path / "digits" / "checkpoint.py").open("a") as file:
+        file.write(HELD)
+    made = Training(tmp_path, scheduler)
+    made.more = tuple(more)
+    yield made
+
+
+def test_training_saves_and_goes_on_then_saves_and_ends_and_is_resumed_to_the_same_weights(
+    training: Training, undisturbed: Path
+) -> None:
+    with training.started(argv=training.command()) as launcher:
+        assert await_true(training.saved(1).exists), training.saved(1)
+        said = hpc(training, "checkpoint", "--wait", "2m")
+        assert "asked to save and go on: run 0" in said and "run 0 has saved and goes on" in said
+        assert launcher.poll() is None and states(training) == ["running"]
+        assert "it saves and ends" in hpc(training, "checkpoint", "0", "--stop", "--wait", "2m")
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 1, text
+    (ended,) = runs(training)
+    assert (ended["state"], ended["exit_code"]) == ("cancelled", 75), ended
+    assert "stopped on request, after saving a checkpoint" in ended["reason"]
+    assert training.saved(3).exists() and not training.saved(4).exists()
+    assert "nothing to ask: none of these runs is running" in hpc(training, "checkpoint")
+    hpc(training, "resume")
+    assert states(training) == ["completed"]
+    assert len([path for path in (training.sweep / "0" / "logs").iterdir() if path.is_dir()]) == 2
+    compare = [sys.executable, "-c", SAME, str(undisturbed), str(training.saved(4))]
+    same = forking.run(compare, env=training.env(), torch=True, timeout=PATIENCE)
+    assert same.stdout.strip() == "True", same.stdout + same.stderr
+
+
+ASKS = """
+import sys, time
+from pathlib import Path
+import hydra
+import hpc_hydra
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    with hpc_hydra.distributed(cfg) as dist:
+        while not (warned := dist.any_warned()).stop:
+            (dist.output_dir / "began").touch()
+            time.sleep(0.1)
+        sys.exit(75)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_run_at_the_console_ends_because_of_a_file_in_its_directory(local_probe: Probe) -> None:
+    (local_probe.tmp / "app.py").write_text(ASKS)
+    (local_probe.tmp / "config.yaml").write_text("defaults: [hpc, _self_]\n")
+    argv = [sys.executable, "app.py", "scheduler=local", *SIZE[:3], f"hydra.run.dir={local_probe.sweep}"]
+    with local_probe.started(argv=argv) as launcher:
+        assert await_true((local_probe.sweep / "began").exists)
+        (local_probe.sweep / "STOP").touch()
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 75 and "stopped on request" in text, text
+
+
+def test_a_run_that_never_looks_is_told_and_goes_on(local_probe: Probe) -> None:
+    with local_probe.started("sleep=300", "resources.cpus_per_proc=1") as launcher:
+        assert await_true(lambda: local_probe.saw())
+        said = hpc(local_probe, "checkpoint", "--wait", "2s", code=1)
+        assert "no answer after 2s: run 0" in said
+        assert launcher.poll() is None and states(local_probe) == ["running"]
