@@ -190,7 +190,12 @@ def _cpu() -> float:
 
 
 def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[int, float, float]:
-    """Return the power of the size (1 or 2), the constant and the factor of the model with the smaller error."""
+    """Return the power of the size, the constant and the factor of the model with the smaller error.
+
+    The power is 1 or 2; 0 if the values hardly differ.
+    """
+    if max(values) - min(values) < 0.3 * max(values):
+        return 0, statistics.median(values), 0.0
     best: tuple[float, int, float, float] | None = None
     for power in (1, 2):
         xs = [float(size) ** power for size in sizes]
@@ -241,7 +246,7 @@ def show(table: list[dict[str, Any]], options: Any) -> None:
         for quantity in quantities[1:3]:
             lines = [line for line in table if line["step"] == step]
             power, constant, factor = fitted([line["ranks"] for line in lines], [line[quantity] for line in lines])
-            text = f"{constant:.3g} + {factor:.3g} n{'²' * (power == 2)}"
+            text = f"{constant:.3g}" + f" + {factor:.3g} n{'²' * (power == 2)}" * (power > 0)
             models.append([f"{step}: {quantity}", text, f"{constant + factor * options.world**power:,.2f}"])
     _bench.show("Models", ["", "n ranks", f"{options.world:,} ranks"], models)
 

@@ -94,6 +94,7 @@ def _two_cpus() -> str | None:
 WAYS: dict[str, tuple[str, Callable[[], str | None]]] = {  # name: (what its tests are of, why it cannot be)
     "browser": ("of a page in a browser", lambda: None if browser.find() else "needs Chromium or Chrome"),
     "bubblewrap": ("of ranks in another root", _bubblewrap),
+    "strace": ("of the system calls of ranks", lambda: None if shutil.which("strace") else "needs strace"),
     "index": ("that install from a package index", _index),
     "lanes": ("with random faults on clusters of their own", _lanes),
     "ipv6": ("of ranks that meet over IPv6", _ipv6),
