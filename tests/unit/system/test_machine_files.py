@@ -97,10 +97,14 @@ def test_runs_on_its_own_scheduler(name: str, composed: Composed) -> None:
 
 @pytest.mark.parametrize("name", WITH_ADAPTER)
 def test_every_queue_makes_a_plan(name: str, composed: Composed) -> None:
+    settings = composed(f"system={name}")
     for queue, profile in index.preset(name).queues.items():
-        nodes = f"resources.nodes={profile.min_nodes or 1}"
-        settings = composed(f"system={name}", f"scheduler.queue={queue}", nodes)
-        request = plan(resolve(settings, probe=machine())).request
+        asked = dataclasses.replace(
+            settings,
+            scheduler=dataclasses.replace(settings.scheduler, queue=queue),
+            resources=dataclasses.replace(settings.resources, nodes=profile.min_nodes or 1),
+        )
+        request = plan(resolve(asked, probe=machine())).request
         has = profile.gpus_per_node if profile.gpus_per_node is not None else settings.system.gpus_per_node
         assert request.procs_per_node * request.gpus_per_proc == has
 
