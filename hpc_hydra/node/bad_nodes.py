@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpc_hydra.planning.types import Request
@@ -47,11 +47,14 @@ def with_lost(attempt: Attempt, scheduler: Scheduler, outcome: Outcome, ends: Se
     if outcome.status == "completed" or outcome.bad_nodes or (cause is not None and not is_consequence(cause)):
         return outcome
     heard = {end.host for end in ends}
-    hosts = capability_defaults.hosts(scheduler, os.environ)
-    silent = [host for host in hosts if not any(exclusion.is_same(host, other) for other in heard)]
-    if not heard or not silent or not isinstance(scheduler, NodeStates):
+    if not isinstance(scheduler, NodeStates) or not heard or _are_complete(ends, outcome.world_size):
         return outcome
-    down = _down(scheduler, silent, _NOTICED if cause is not None else 0.0)
+    hosts = capability_defaults.hosts(scheduler, os.environ)
+    silent = [host for host in hosts if not _among(host, heard)]
+    if hosts and not silent:
+        return outcome
+    found = _down(scheduler, silent, _NOTICED if cause is not None else 0.0)
+    down = tuple(host for host in found if not _among(host, heard) and (not hosts or _among(host, silent)))
     if not down:
         return outcome
     record(attempt, scheduler, dict.fromkeys(down, f"lost under run {outcome.num}"), "run")
@@ -60,13 +63,22 @@ def with_lost(attempt: Attempt, scheduler: Scheduler, outcome: Outcome, ends: Se
     return replace(outcome, status="lost" if cause is None else "failed", reason=reason, bad_nodes=down)
 
 
+def _are_complete(ends: Sequence[RankEnd], world_size: int | None) -> bool:
+    """Whether all ranks have left a record."""
+    return len({end.rank for end in ends if end.rank >= 0}) >= (world_size or 1)
+
+
+def _among(host: str, hosts: Iterable[str]) -> bool:
+    return any(exclusion.is_same(host, other) for other in hosts)
+
+
 def _down(scheduler: NodeStates, hosts: Sequence[str], patience: float) -> tuple[str, ...]:
-    """Return those hosts that the scheduler reports as down, which may take it some time."""
-    end = time.monotonic() + patience
+    """Return the nodes that the scheduler reports as down, which may take it some time."""
+    end, command = time.monotonic() + patience, scheduler.node_states_command(os.environ, hosts)
     while True:
-        down = scheduler.parse_down(_asked(scheduler, scheduler.node_states_command(hosts)))
-        if down or time.monotonic() >= end:
-            return tuple(host for host in hosts if host in down)
+        down = scheduler.parse_down(_asked(scheduler, command))
+        if any(not hosts or _among(host, hosts) for host in down) or time.monotonic() >= end:
+            return down
         time.sleep(_INTERVAL)
 
 

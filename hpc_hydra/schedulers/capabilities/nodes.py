@@ -63,12 +63,12 @@ class NodeExclusion(Scheduler):
         return True
 
 
-class NodeStates(NodeList):
-    """Reports which nodes of a job are down."""
+class NodeStates(Scheduler):
+    """Reports which nodes of a job have failed."""
 
     @abstractmethod
-    def node_states_command(self, hosts: Sequence[str]) -> list[str]:
-        """Command that prints the states of nodes."""
+    def node_states_command(self, env: Mapping[str, str], hosts: Sequence[str]) -> list[str]:
+        """Command that prints the states of these nodes of the job of ``env``; no hosts: they are unknown."""
 
     @abstractmethod
     def parse_down(self, stdout: str) -> tuple[str, ...]:

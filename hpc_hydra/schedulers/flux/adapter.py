@@ -29,6 +29,7 @@ from hpc_hydra.schedulers.capabilities import (
     InteractiveShell,
     MpiTasks,
     NestedQueue,
+    NodeStates,
     RequeuePacks,
     ResubmissionElsewhere,
     SubmitAdvice,
@@ -70,6 +71,7 @@ class Flux(
     EndWarning,
     ResubmissionElsewhere,
     RequeuePacks,
+    NodeStates,
     NestedQueue,
     AutoDetection,
     MpiTasks,
@@ -218,6 +220,9 @@ class Flux(
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
         name, after = self.successor_name(env, count), f"--dependency=afterany:{id_}"  # never beside its predecessor
         return ["flux", "batch", f"--job-name={name}", after, str(script), str(run), str(count), id_]
+
+    def node_states_command(self, env: Mapping[str, str], hosts: Sequence[str]) -> list[str]:
+        return self.job_end_command(env) or ["true"]
 
     def can_exclude(self, request: Request) -> bool:
         return "requires" not in request.removed_args

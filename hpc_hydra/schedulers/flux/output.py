@@ -112,6 +112,10 @@ class FluxOutput:
         fatal = [context.get("type") for context in exceptions if context.get("severity") == 0]
         return JobEndState(not fatal, reached_limit=fatal[:1] == ["timeout"] and "cancel" not in fatal)
 
+    def parse_down(self, stdout: str) -> tuple[str, ...]:
+        """From the job's eventlog: ``node failure on node04 (shell rank 1)``, for which a batch job does not end."""
+        return tuple(dict.fromkeys(re.findall(r'"note": *"node failure on ([\w.-]+)', stdout)))
+
     def parse_resubmitted(self, stdout: str) -> str:
         return self._printed(stdout)[-1]
 

@@ -32,6 +32,7 @@ from hpc_hydra.schedulers.capabilities import (
     MpiTasks,
     NodeFacts,
     NodeList,
+    NodeStates,
     Packing,
     Resubmission,
     SubmitAdvice,
@@ -81,6 +82,7 @@ class Pbs(
     NodeList,
     AutoDetection,
     NodeFacts,
+    NodeStates,
     TaskVariables,
     MpiTasks,
     Attach,
@@ -112,6 +114,12 @@ class Pbs(
 
     def node_facts(self, stdout: str, queue: str | None, *, with_gpus: bool) -> Mapping[str, Any]:
         return nodes.facts(stdout, with_gpus=with_gpus)
+
+    def node_states_command(self, env: Mapping[str, str], hosts: Sequence[str]) -> list[str]:
+        return [*nodes.COMMAND]
+
+    def parse_down(self, stdout: str) -> tuple[str, ...]:
+        return nodes.down(stdout)
 
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         return None  # pbsnodes does not say which queues a node serves

@@ -38,5 +38,15 @@ def facts(stdout: str, *, with_gpus: bool) -> Mapping[str, Any]:
     return {"cores_per_node": min(cpus[host] for host in names), "gpus_per_node": min(gpus[host] for host in names)}
 
 
+def down(stdout: str) -> tuple[str, ...]:
+    """Return the hosts that do not respond."""
+    try:
+        listed = json.loads(stdout).get("nodes", {})
+    except ValueError:
+        return ()
+    lost = (name for name, node in listed.items() if "down" in str(node.get("state", "")).split(","))
+    return tuple(dict.fromkeys(str(listed[name].get("resources_available", {}).get("host", name)) for name in lost))
+
+
 def _whole(value: Any) -> int:
     return int(value) if str(value).isdigit() else 0

@@ -178,7 +178,7 @@ class Slurm(
         """SLURM refuses this before the job is requeued (ESLURM_JOB_NOT_PENDING)."""
         return ["scontrol", "update", f"jobid={_own_id(env)}", f"excnodelist={request.left_out or ''}"]
 
-    def node_states_command(self, hosts: Sequence[str]) -> list[str]:
+    def node_states_command(self, env: Mapping[str, str], hosts: Sequence[str]) -> list[str]:
         return ["sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", f"--format={sinfo.STATES}"]
 
     def parse_down(self, stdout: str) -> tuple[str, ...]:

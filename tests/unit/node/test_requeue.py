@@ -369,6 +369,36 @@ def test_a_node_is_lost_if_it_is_down_and_its_ranks_left_no_record(
     assert found == [(host, "lost under run 0") for host in lost]
 
 
+FAILED_ON_FLUX = {
+    "name": "exception",
+    "context": {"type": "node-failure", "severity": 2, "note": "node failure on n2 (shell rank 1)"},
+}
+FAILED_ON_PBS = {
+    "nodes": {"v1": {"state": "free"}, "v2": {"state": "state-unknown,down", "resources_available": {"host": "n2"}}}
+}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "tool", "says"), [("flux", "flux", FAILED_ON_FLUX), ("pbs", "pbsnodes", FAILED_ON_PBS)]
+)
+def test_other_schedulers_say_which_node_failed(
+    bench: Bench, freeze: Callable[..., Frozen], scheduler: str, tool: str, says: Any
+) -> None:
+    frozen = freeze("", nodes=2)
+    file = frozen.paths.rank_end(ATTEMPT_OF_FROZEN, 0)
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(to_json(RankEnd(0, "n1.example", **CUT_OFF))))
+    (bench.folder / "nodes").write_text("n1\nn2\n")
+    for name, text in ((tool, json.dumps(says)), ("qstat", "")):
+        command = bench.folder / "bin" / name
+        command.write_text(f"#!/bin/sh\necho '{text}'\n")
+        command.chmod(0o755)
+    env = {"FLUX_ENCLOSING_ID": "f1", "HPC_HYDRA_FLUX_PARENT": "local:///up"}
+    env |= {"PBS_JOBID": "77", "PBS_NODEFILE": str(bench.folder / "nodes")}
+    frozen.finish(1, HPC_HYDRA_SCHEDULER=scheduler, **env)
+    assert frozen.outcome()["reason"] == f"n2: lost; rank 0 on n1.example: {CUT_OFF['error']}"
+
+
 def test_the_next_attempt_begins_in_another_second(bench: Bench) -> None:
     """Names of attempts have a resolution of a second, and those of one job differ in nothing else."""
     name = attempt_name("70_3", time.time())
