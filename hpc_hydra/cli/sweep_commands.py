@@ -56,7 +56,11 @@ def _head(sweep: SweepRecords) -> str:
     left = sweep.state.left
     if left:
         left = "\ndetached by Ctrl-C" if left == "SIGINT to the launcher" else f"\nits launcher left: {left}"
-    return f"sweep: {sweep.root}{left or ''}"
+    moved = ""
+    if (old := sweep.moved_from) is not None:
+        merge = f"cp -a {shlex.quote(str(old))}/. {shlex.quote(str(sweep.root))}"
+        moved = f"\nmoved while its jobs ran: they have written to {old}; once they have ended: {merge}"
+    return f"sweep: {sweep.root}{left or ''}{moved}"
 
 
 def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> None:

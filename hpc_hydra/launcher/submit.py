@@ -19,7 +19,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.launcher import scripts
 from hpc_hydra.launcher.interrupt import Interrupts
 from hpc_hydra.records.batching import Group, Run
-from hpc_hydra.records.files import GONE, is_gone
+from hpc_hydra.records.files import GONE, into_new_place, is_gone
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest, read_manifest
 from hpc_hydra.records.types import Job, Outcome
@@ -107,7 +107,8 @@ class Session:
                 raise
             self.reporter.stop()
         if is_gone(self.root):
-            complain(f"hpc_hydra: {self.root}: {GONE}; the following is the last known state")
+            fix = f"hpc-hydra status NEW_PLACE; {into_new_place(self.root)}"
+            complain(f"hpc_hydra: {self.root}: {GONE}; the following is the last known state\n  Try: {fix}")
             return self.outcomes
         failed = sum(outcome.status not in ("completed", "cancelled") for outcome in self.outcomes.values())
         self.manifest.finished(failed=failed)

@@ -19,7 +19,7 @@ from hpc_hydra.processes import ignore_signals, name_of, number_of
 from hpc_hydra.records import ending
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import collect, read_ends
-from hpc_hydra.records.files import make_below, write_json
+from hpc_hydra.records.files import is_gone, make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.last_words import disk_error, is_disk_error, leave
 from hpc_hydra.records.layout import RunPaths
@@ -74,7 +74,8 @@ def finish(code: str) -> int:
             note_end(attempt.sweep, attempt.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
-        return int(code) if code.isdigit() and int(code) else 1
+        own = code.isdigit() and (int(code) or is_gone(Path(os.environ[envvars.SWEEP])))
+        return int(code) if own else 1  # the records of a sweep that was moved tell how its ranks ended
     limit = plan.request.time_limit if plan is not None else None
     if not attempt.attached:
         print(summary(outcome, limit), flush=True)

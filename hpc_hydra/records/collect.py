@@ -399,10 +399,10 @@ def _all_well(ends: Sequence[RankEnd], world_size: int | None) -> bool:
 
 
 def _ended_by_scheduler(status: SchedulerStatus | None) -> bool:
-    """Whether the scheduler ended the job, so that its state says nothing about the ranks."""
+    """Whether the scheduler, or the end of the launcher, ended the job: its state says nothing about the ranks."""
     if status is None:
         return False
-    return status.state.value in ("timeout", "cancelled") or status.cause in _ENDED_BY_SCHEDULER
+    return status.state.value in ("timeout", "cancelled") or status.cause in (*_ENDED_BY_SCHEDULER, "launcher_lost")
 
 
 def _lingered(ends: Sequence[RankEnd]) -> str | None:

@@ -117,6 +117,7 @@ _FIELDS: Mapping[str, _Fields] = {
         "pid": (_is_count, False),
         "runs": (_is_count, False),
         "python": (_is_text, False),
+        "sweep": (_is_text, False),
         "format": (_is_count, False),
     },
     "submitting": {

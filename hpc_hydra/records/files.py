@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,6 +53,11 @@ def from_disk(root: Path) -> Iterator[None]:
 def is_gone(sweep: Path) -> bool:
     """Whether a sweep directory was deleted or moved."""
     return not SweepPaths(sweep).meta.is_dir()
+
+
+def into_new_place(sweep: Path) -> str:
+    """Return what to type once a sweep directory was moved while its jobs ran."""
+    return f"if it was moved: cp -a {shlex.quote(str(sweep))}/. NEW_PLACE, for what its jobs wrote since then"
 
 
 def make_below(sweep: Path, folder: Path) -> None:

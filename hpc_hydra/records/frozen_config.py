@@ -27,7 +27,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.codec import check_size, checked
-from hpc_hydra.records.files import GONE, is_gone, write_json
+from hpc_hydra.records.files import GONE, into_new_place, is_gone, write_json
 from hpc_hydra.records.layout import A_SWEEP, FORMAT, SweepPaths
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def read_program(sweep: Path) -> Program:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
         if is_gone(sweep):
-            raise SweepError(GONE, where=str(sweep), fix="launch again: job scripts read that directory") from None
+            raise SweepError(GONE, where=str(sweep), fix=f"{into_new_place(sweep)}; else launch again") from None
         raise SweepError("this is not a sweep directory", where=str(sweep), fix=A_SWEEP) from None
     except (ValueError, RecursionError) as error:
         raise SweepError(f"cannot be read: {error}", where=str(path)) from error

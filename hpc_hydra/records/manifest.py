@@ -53,7 +53,8 @@ class Manifest:
 
     def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int) -> None:
         """A launcher begins to submit ``runs`` runs."""
-        self._write("started", format=FORMAT, argv=list(argv), host=host, pid=pid, runs=runs, python=sys.executable)
+        about = {"argv": list(argv), "host": host, "pid": pid, "runs": runs, "python": sys.executable}
+        self._write("started", format=FORMAT, **about, sweep=str(self.sweep))
 
     def submitting(self, job: Job, scheduler: str) -> None:
         """The submit command is about to run."""

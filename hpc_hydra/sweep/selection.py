@@ -20,6 +20,7 @@ from hpc_hydra.sweep.status import FAILED, WORDS, RunView, look
 from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import late
 
+_ESCAPE = re.compile(r"\\(?=[\\()\[\]{}:=, \t])")  # of Hydra's sweeper; tables show values without it
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -70,7 +71,8 @@ def _matching(views: Sequence[RunView], word: str) -> set[int]:
 
 def _matches(override: str, word: str) -> bool:
     """Whether a word matches an override: ``lr=0.1`` matches ``optim.lr=0.1``, ``a=true`` matches ``a=True``."""
-    (key, value), (wanted_key, wanted) = (text.lstrip("+").split("=", 1) for text in (override + "=", word + "="))
+    plain = (_ESCAPE.sub("", text) for text in (override + "=", word + "="))
+    (key, value), (wanted_key, wanted) = (text.lstrip("+").split("=", 1) for text in plain)
     same = value == wanted or (value.lower() == wanted.lower() and wanted.lower() in ("true=", "false=", "null="))
     return same and (key == wanted_key or key.endswith(f".{wanted_key}"))
 

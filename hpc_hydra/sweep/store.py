@@ -17,7 +17,7 @@ from typing import Any
 from hpc_hydra.errors import SweepError
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.files import from_disk
+from hpc_hydra.records.files import GONE, from_disk, into_new_place, is_gone
 from hpc_hydra.records.frozen_config import Program, RunRecord, read_plans, read_program, read_runs
 from hpc_hydra.records.layout import A_SWEEP, SweepPaths
 from hpc_hydra.records.manifest import SweepState, read_manifest
@@ -83,6 +83,16 @@ class SweepRecords:
             return False
         return processes.launcher_alive(launcher)
 
+    @property
+    def moved_from(self) -> Path | None:
+        """Where it was launched, if it was moved since then and its jobs have written there what is not here."""
+        launched = self.launcher.get("sweep")
+        if not launched or Path(launched) == self.root:
+            return None
+        old = Path(launched)
+        missing = any(not (self.root / path.relative_to(old)).exists() for path in _left_behind(old))
+        return old if missing else None
+
     def run(self, num: int) -> Run:
         record = self.records[num]
         return Run(num, record.overrides, self.plans[record.plan], record.dir, record.seed, record.base)
@@ -115,6 +125,13 @@ class SweepRecords:
         )
 
 
+def _left_behind(folder: Path) -> list[Path]:
+    """Return what ranks wrote into a directory after its sweep was moved away: it has no records."""
+    with suppress(OSError):
+        return [*folder.glob("*/logs/*/rank_*"), *folder.glob("logs/*/rank_*")] if is_gone(folder) else []
+    return []
+
+
 def find_sweep(given: str | None = None, here: Path | None = None) -> Path:
     """Return the sweep directory at, above or below ``given``; by default the newest one here. Raises `SweepError`."""
     here = here or Path.cwd()
@@ -131,6 +148,8 @@ def _find(given: str | None, here: Path) -> Path:
             if SweepPaths(folder).program.exists():
                 return folder
         below = _newest(path)
+        if below is None and _left_behind(path):
+            raise SweepError(GONE, where=given, fix=into_new_place(path))
         if below is None:
             raise SweepError("this is not a sweep directory", where=given, fix=A_SWEEP)
         return below

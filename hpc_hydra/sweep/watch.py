@@ -305,9 +305,10 @@ class Watcher:
             outcome = replace(outcome, reason=never_began(watched.paths, watched.status))
         outcome = with_why(self.jobs.parents[1], watched.job, watched.id, watched.run, outcome)
         outcome = self._with_log(watched, replace(outcome, ended=outcome.ended or time.time()))
-        with suppress(OSError):  # for other processes; a deleted sweep directory is not created again
-            if self.jobs.parent.is_dir():
-                watched.run.dir.mkdir(parents=True, exist_ok=True)
+        if not self.jobs.parent.is_dir():  # deleted or moved: it is not created again
+            return outcome
+        with suppress(OSError):  # for other processes
+            watched.run.dir.mkdir(parents=True, exist_ok=True)
             write_json(watched.paths.outcome, to_json(outcome))
             self.index.learn(watched.job, outcome)
         return outcome

@@ -41,6 +41,7 @@ _RIGHT = (0, 3)  # columns aligned to the right: run, time
 _GAP = 2  # spaces between columns
 _INDENT = 6  # spaces before a note below its run
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")  # by Hydra's sweeper, outside of quotes
 _PARTS = re.compile(r"[^=/.,:;_&?-]*[=/.,:;_&?-]?")  # of a word that is longer than its column
 _BAD = ("failed", "timeout", "lost", "unreadable", "unknown", "cancelled")
 _URGENT = (*_BAD, "unsubmitted", "running", "ending")
@@ -142,11 +143,13 @@ def common_overrides(runs: Sequence[Run]) -> tuple[str, ...]:
 
 def shown_overrides(overrides: Sequence[str], common: Collection[str] = ()) -> str:
     """Return the overrides of a run as text, without those in ``common``."""
-    return " ".join(_own(overrides, common)) or "(no overrides)"
+    return " ".join(own_overrides(overrides, common)) or "(no overrides)"
 
 
-def _own(overrides: Sequence[str], common: Collection[str]) -> list[str]:
+def own_overrides(overrides: Sequence[str], common: Collection[str]) -> list[str]:
+    """Return overrides without Hydra's and those in ``common``, and without the escapes of Hydra's sweeper."""
     own = [override for override in overrides if not override.startswith("hydra.") and override not in common]
+    own = [_ESCAPED.sub(r"\1", override) for override in own]
     return [printable(one if len(one) <= LONG else f"{one[: LONG // 2]}… ({len(one)} characters)") for one in own]
 
 
@@ -156,7 +159,7 @@ def heading(runs: Sequence[Run]) -> tuple[tuple[str, ...], str]:
     These are the overrides that all runs share, and all overrides of a lone run.
     """
     common = tuple(runs[0].told) if len(runs) == 1 else common_overrides(runs)
-    own = _own(common, ())
+    own = own_overrides(common, ())
     return common, f"{'all runs' if len(runs) > 1 else 'overrides'}: {' '.join(own)}" if own else ""
 
 
@@ -291,7 +294,7 @@ def _fitted(
 
 def variants(runs: Sequence[Run], common: Collection[str]) -> list[list[list[str]]]:
     """Return the overrides of each run without ``common``: whole, with short keys, and with short paths too."""
-    own = [_own(run.told, common) for run in runs]
+    own = [own_overrides(run.told, common) for run in runs]
     short = _short(own)
     return [own, short, _short_paths(short)]
 

@@ -208,7 +208,7 @@ def _apart(runs: Sequence[Run]) -> list[list[str]]:
     if len(runs) < 2:
         return [[] for _ in runs]
     common = common_overrides(runs)
-    return [[o for o in run.told if o not in common and not o.startswith("hydra.")] for run in runs]
+    return [run_table.own_overrides(run.told, common) for run in runs]
 
 
 def _split(override: str) -> tuple[str, str]:

@@ -343,6 +343,21 @@ def test_runs_of_a_killed_launcher_are_completed_each_executed_once(sweeps: Swee
     sweeps.hpc("wait")
 
 
+def test_a_sweep_that_is_moved_while_it_runs_is_told_in_both_places_and_loses_nothing(sweeps: Sweeps) -> None:
+    with sweeps.start("wait=true", "hydra.sweep.dir=old") as process:
+        await_true(lambda: sweeps.executed(0))
+        (sweeps.folder / "old").rename(sweeps.folder / "new")
+        (sweeps.folder / "go").touch()
+        process.wait(timeout=120)
+    assert "(deleted or moved)" in sweeps.hpc("status", "old", code=2)
+    told = sweeps.hpc("status", "new")
+    merge = f"cp -a {sweeps.folder}/old/. {sweeps.folder}/new"
+    assert "moved while its jobs ran" in told and merge in told, told
+    subprocess.run(merge, shell=True, check=True)
+    assert sweeps.states("new") == {0: "completed"} and "moved while" not in sweeps.hpc("status", "new")
+    assert "0.2" in sweeps.hpc("results", "new")
+
+
 def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
     launcher = sweeps.start("optim.lr=1", "wait=true")
     await_true(lambda: sweeps.executed(0))

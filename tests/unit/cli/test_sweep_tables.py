@@ -17,6 +17,7 @@ from hpc_hydra.records.batching import Run
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Job, Outcome
+from hpc_hydra.sweep.selection import select
 from hpc_hydra.sweep.status import RunView, concluded
 from hpc_hydra.ui import summary_table, sweep_tables
 from hpc_hydra.ui.progress import submission
@@ -210,6 +211,16 @@ def test_a_run_that_waits_again_shows_its_last_metrics(
         sweep_tables.draw(table)
         out = capsys.readouterr().out
         assert told in out and "attempt" in out, out
+
+
+def test_overrides_are_shown_and_selected_as_they_are_typed() -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    given = (("launch.best=min\\ loss", r"x=a\:b\ c"), ("launch.best=min\\ loss", "x=d"))
+    seen = [RunView(Run(n, own, plan, Path(str(n)), 0), "running") for n, own in enumerate(given)]
+    shown = "\n".join(line.plain for line in sweep_tables.status(seen).renderables)
+    assert "all runs: launch.best=min loss" in shown and "x=a:b c" in shown, shown
+    assert [view.run.num for view in select(seen, ["x=a:b c"])] == [0]
+    assert [view.run.num for view in select(seen, [r"x=a\:b\ c"])] == [0]
 
 
 def test_a_single_run_has_its_overrides_above_its_values_which_are_rounded() -> None:
