@@ -149,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=None, help="of the first round; the others follow it")
+    parser.add_argument("--seeds", type=int, nargs="+", help="these rounds instead")
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=0, help="begin no further round afterwards")
     parser.add_argument("--dir", type=Path, help="directory of the lanes; those of failed rounds are kept")
@@ -157,10 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     base = options.dir or Path(tempfile.mkdtemp(prefix="hpc-hydra-chaos.", dir="/var/tmp"))
     base.mkdir(parents=True, exist_ok=True)
     base.chmod(0o755)  # the database's user looks in
-    print(f"{options.rounds} rounds from seed {seed} in {options.lanes} lanes, {base}", flush=True)
-    series = Series(
-        range(seed, seed + options.rounds), options.lanes, base, lambda text: print(text, flush=True), options.minutes
-    )
+    seeds = options.seeds or range(seed, seed + options.rounds)
+    print(f"{len(seeds)} rounds from seed {seeds[0]} in {options.lanes} lanes, {base}", flush=True)
+    series = Series(seeds, options.lanes, base, lambda text: print(text, flush=True), options.minutes)
     reports = series.run()
     table(reports)
     for text in series.broken:

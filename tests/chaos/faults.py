@@ -44,20 +44,22 @@ def _killed(found: Sequence[world.Process], fault: Fault, what: str) -> Done:
     return f"{what} {victim.pid} of run {victim.env.get('HPC_HYDRA_RUN', '?')}", nothing
 
 
-def _supervisors() -> list[world.Process]:
+def _of_ranks() -> list[world.Process]:
+    """Supervisors, agents and programs: a program is a fork of its supervisor."""
     ours = [each for each in world.processes() if "HPC_HYDRA_ATTEMPT" in each.env and "hpc_hydra.node" in each.words]
-    ours = [each for each in ours if {"rank", "worker"} & set(each.words)]
-    return [each for each in ours if each.parent not in {other.pid for other in ours}]
+    return [each for each in ours if {"rank", "worker"} & set(each.words)]
 
 
 def kill_rank(_: Victim, fault: Fault) -> Done:
-    """The user's program: the child of its supervisor."""
-    parents = {each.pid for each in _supervisors()}
-    return _killed([each for each in world.processes() if each.parent in parents], fault, "rank")
+    """The user's program."""
+    ours = _of_ranks()
+    return _killed([each for each in ours if each.pid not in {other.parent for other in ours}], fault, "rank")
 
 
 def kill_supervisor(_: Victim, fault: Fault) -> Done:
-    return _killed(_supervisors(), fault, "supervisor")
+    """The parent of a program, or an agent, or its supervisor."""
+    ours = _of_ranks()
+    return _killed([each for each in ours if each.pid in {other.parent for other in ours}], fault, "supervisor")
 
 
 def kill_script(_: Victim, fault: Fault) -> Done:

@@ -63,12 +63,12 @@ class Game:
     @property
     def env(self) -> dict[str, str]:
         paths = [str(ROOT)] if self.round.mode.torch else [str(LIGHT), str(ROOT)]
-        own = {name: str(self.folder.parent / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
+        own = {name: str(self.folder / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
         keep = {name: value for name, value in os.environ.items() if name != "HPC_HYDRA_CHAOS_LANE"}
         return {**keep, **own, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
     def launched(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, str(APP / "train.py"), *self.round.words(self.journal)]
+        argv = [sys.executable, str(APP / self.round.mode.app), *self.round.words(self.journal)]
         self.say(" ".join(argv))
         return self._start(argv, "launcher.log")
 
@@ -119,9 +119,9 @@ class Game:
             self._await(process, LAUNCHER_ENDS, f"resume {number}" if number else "the launcher")
         states = self._completed_by_user()
         self.report.recovery = time.monotonic() - last
+        self.report.wrong += verify.left_behind(before, self.folder)
         if states is not None:
             self.report.wrong += verify.runs(self.round, self.sweep, self.journal, states)
-        self.report.wrong += verify.left_behind(before, self.folder)
         self.report.seconds = time.monotonic() - self.begun
         return self.report
 

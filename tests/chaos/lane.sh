@@ -16,7 +16,7 @@ for at in /run /etc/slurm; do mount -t tmpfs -o mode=755 tmpfs $at; done
 for at in /tmp /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $at; done
 mkdir -p /run/lock
 ip link set lo up
-export TEST_SLURM_DIR="$dir/slurm" TEST_SLURM_NODE_TMP=16m TEST_SLURM_TIMEOUT="${TEST_SLURM_TIMEOUT:-6}" TEST_SLURM_GRACE=2 TEST_SLURM_CRED_EXPIRE=2
+export TEST_SLURM_DIR="$dir/slurm" TEST_SLURM_NODE_TMP=16m TEST_SLURM_TIMEOUT="${TEST_SLURM_TIMEOUT:-6}" TEST_SLURM_GRACE=2 TEST_SLURM_CRED_EXPIRE=5
 bash "$HERE/../cluster/slurm/up" >"$dir/up.log" 2>&1 </dev/null || { tail -5 "$dir/up.log" >&2; exit 1; }
 "$@" <&0 &  # of its own, as bash would give it none
 wait $!

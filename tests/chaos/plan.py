@@ -17,10 +17,24 @@ class Mode:
     name: str
     words: tuple[str, ...] = ()
     weight: int = 1
-    torch: bool = False  # it needs torch itself
+    torch: bool = False  # it needs torch itself: rounds are smaller
+    app: str = "train.py"
+    adding: int | None = None  # ranks that add their gradients; None: all
 
 
-MODES = (Mode("ranks", weight=6), Mode("pack", ("launch.pack=2",), weight=3))
+MODES = (
+    Mode("ranks", weight=6),
+    Mode("pack", ("launch.pack=2",), weight=3),
+    Mode("torchrun", ("rendezvous=torchrun", "rendezvous.max_restarts=1"), weight=1, torch=True),
+    Mode(
+        "torchft",
+        ("rendezvous=torchft", "rendezvous.max_restarts=1"),
+        weight=1,
+        torch=True,
+        app="replicas.py",
+        adding=1,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -103,12 +117,12 @@ def drawn(seed: int) -> Round:
     return Round(
         seed=seed,
         mode=mode,
-        runs=draw.choice((1, 2, 2, 3)),
-        nodes=draw.choice((1, 2, 2, 2)),
-        procs_per_node=draw.choice((1, 1, 2)),
+        runs=1 if mode.torch else draw.choice((1, 2, 2, 3)),
+        nodes=2 if mode.torch else draw.choice((1, 2, 2, 2)),
+        procs_per_node=1 if mode.torch else draw.choice((1, 1, 2)),
         steps=draw.choice((10, 20, 30)),
         pause=draw.choice((0.05, 0.1, 0.2)),
         queue="spot" if "preempt" in kinds else draw.choice(("gpu", "gpu", "spot")),
-        requeues=draw.choice((0, 1, 3)),
+        requeues=0 if mode.name == "torchft" else draw.choice((0, 1, 3)),
         faults=tuple(sorted(faults, key=lambda fault: (fault.begun, fault.at))),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import world
-from tests.chaos.app.train import answer
+from tests.chaos.app.answers import answer
 from tests.chaos.plan import Round
 
 
@@ -68,7 +68,7 @@ def runs(round_: Round, sweep: Path, journal: Path, states: list[dict[str, Any]]
         if state["state"] != "completed" or outcome.get("status") != "completed":
             wrong.append(f"run {num}: {state['state']} ({state.get('reason')}), outcome {outcome.get('status')}")
             continue
-        right = answer(num + 1, round_.steps, round_.world_size)
+        right = answer(num + 1, round_.steps, round_.mode.adding or round_.world_size)
         result = outcome.get("result") or {}
         if result.get("weights") != right or result.get("step") != round_.steps:
             wrong.append(f"run {num}: wrong answer {result} instead of {right}")
@@ -105,6 +105,8 @@ def _completed(folder: Path) -> bool:
     """Whether all ranks of an attempt have recorded that they ended well, or its outcome says so."""
     if _read(folder / "outcome.json").get("status") == "completed":
         return True
+    if (folder / "replicas.json").exists():
+        return _read(folder / "replicas.json").get("status") == "completed"
     ends = [_read(path) for path in folder.glob("rank_*.end.json")]
     size = max((int(event.get("world_size") or 0) for event in [_read(folder / "rendezvous.json")]), default=0)
     well = {end.get("rank") for end in ends if end.get("exit_code") == 0 and not end.get("told_to_stop")}
@@ -151,8 +153,12 @@ def _counts(process: world.Process) -> bool:
 
 
 def left_behind(before: Machine, root: Path) -> list[str]:
-    """What the round has left on the machine. Waits a little for what is about to end."""
-    return (world.await_true(lambda: not _left(before, root), 20) and []) or _left(before, root)
+    """What the round has left on the machine. Waits for what is about to end, and for jobs that SLURM has requeued in
+    their last moment: they start, and end at once.
+    """
+    world.await_true(lambda: world.jobs() == [], 40)
+    world.await_true(lambda: not _left(before, root), 20)
+    return _left(before, root)
 
 
 def _left(before: Machine, root: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""A training with a known answer: integers, so that it is the same in any order of ranks. It saves each step."""
+"""A training with a known answer (`answers.py`). It saves each step."""
 
 from __future__ import annotations
 
@@ -11,28 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from answers import SIZE, gradient, updated
 from omegaconf import DictConfig
 
 import hpc_hydra
-
-PRIME, SIZE = 2**31 - 1, 4
-
-
-def gradient(key: int, step: int, rank: int) -> list[int]:
-    return [(key * 7919 + step * 104729 + rank * 1299709 + i) % 9973 for i in range(SIZE)]
-
-
-def updated(weights: list[int], total: list[int]) -> list[int]:
-    return [(w * 48271 + g + 1) % PRIME for w, g in zip(weights, total, strict=True)]
-
-
-def answer(key: int, steps: int, world: int) -> list[int]:
-    """The weights of an undisturbed training."""
-    weights = [0] * SIZE
-    for step in range(steps):
-        parts = [gradient(key, step, rank) for rank in range(world)]
-        weights = updated(weights, [sum(column) for column in zip(*parts, strict=True)])
-    return weights
 
 
 class Journal:
