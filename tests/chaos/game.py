@@ -26,6 +26,7 @@ LIGHT = Path(__file__).parent / "light"
 LAUNCHER_ENDS = 150.0  # seconds that the first launcher may take after the last fault
 NEVER_BEGINS = 30.0  # seconds after which faults come although no rank has begun
 VICTIM_COMES = 2.0  # seconds for which a fault waits for something to hit
+SILENT = 60.0  # seconds without a step after which a user takes a job for dead
 RESUMES = 8
 RESUME_ENDS = 150.0
 
@@ -115,6 +116,8 @@ class Game:
         if not world.repair():
             self.report.wrong.append(f"harness: the cluster did not come back: {world.node_states()}")
         self.say("all faults are mended")
+        if self.round.mode.name == "torchft":
+            self._cancel_what_hangs()
         for number, process in enumerate(list(self.started)):
             self._await(process, LAUNCHER_ENDS, f"resume {number}" if number else "the launcher")
         states = self._completed_by_user()
@@ -142,6 +145,22 @@ class Game:
             if hit or time.monotonic() > end:
                 return hit, mend
             time.sleep(0.2)
+
+    def _cancel_what_hangs(self) -> None:
+        """As the documentation says: SLURM does not end a job with `--no-kill` whose first node was lost."""
+        lost_first = any(fault["kind"] in ("kill_node", "cut_link") and fault["hit"] for fault in self.report.faults)
+
+        def is_silent() -> bool:
+            newest = max((path.stat().st_mtime for path in self.journal.glob("*")), default=time.time())
+            return time.time() - newest > SILENT
+
+        if lost_first:
+            world.await_true(lambda: is_silent() or not self.launchers(), LAUNCHER_ENDS)
+            if self.launchers() and any(job.state == "RUNNING" for job in world.jobs() or ()):
+                self.say("the job hangs: cancelled")
+                subprocess.run(
+                    [sys.executable, "-m", "hpc_hydra.cli", "cancel", str(self.sweep)], env=self.env, timeout=120
+                )
 
     def _await(self, process: subprocess.Popen[bytes], seconds: float, what: str) -> bool:
         try:
