@@ -34,7 +34,7 @@ options:
 Programs with @hydra.main have Hydra's own completion: eval "$(python train.py -sc install=bash)"
 """
 WITH_OVERRIDES = ("run", "doctor", "shell")
-OF_SWEEPS = ("status", "logs", "wait", "cancel", "checkpoint", "resume", "results", "report", "list")
+OF_SWEEPS = ("status", "logs", "stacks", "wait", "cancel", "checkpoint", "resume", "results", "report", "list")
 SWEEPS = 20  # sweeps that are offered
 
 _BASH = r"""_hpc_hydra() {

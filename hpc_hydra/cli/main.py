@@ -22,6 +22,7 @@ COMMANDS = {
     "list": ("hpc_hydra.cli.list_sweeps", "list your sweeps, the newest first, with the states of their runs"),
     "status": ("hpc_hydra.cli.sweep_commands:status", "show the runs of a sweep: states, jobs, reasons"),
     "logs": ("hpc_hydra.cli.sweep_commands:logs", "show the output of a run, or of one of its ranks"),
+    "stacks": ("hpc_hydra.cli.stacks:stacks", "show what the ranks of a running run are doing, by their Python stacks"),
     "wait": ("hpc_hydra.cli.sweep_commands:wait", "wait until all runs have ended"),
     "cancel": ("hpc_hydra.cli.sweep_commands:cancel", "cancel pending and running runs"),
     "checkpoint": ("hpc_hydra.cli.checkpoint", "ask running runs to save and go on, or to save and end"),

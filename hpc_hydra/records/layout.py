@@ -40,6 +40,7 @@
     logs/<attempt>/replica_<n>/            the same files for each replica group (torchft); its ranks count from 0
     logs/<attempt>/replicas.json           states of the replica groups; lighthouse.log: output of their lighthouse
     logs/<attempt>/rank_<r>.result.json    result of a command ($HPC_HYDRA_RESULT); that of rank 0 counts
+    logs/<attempt>/stacks/<id>/            stacks of the ranks (records/stacks), one file a rank
     logs/<attempt>/returned.json           return value of rank 0's task function, or a reference to result.pkl
     logs/<attempt>/outcome.json            how the attempt ended, moved here when the run is submitted again
     logs/<attempt>/requests.jsonl          requests to the running ranks (records/requests), one a line
@@ -221,6 +222,9 @@ class RunPaths:
 
     def told_result(self, attempt: str, rank: int = 0) -> Path:
         return self.attempt(attempt) / f"rank_{rank}.result.json"
+
+    def stacks(self, attempt: str, request: str) -> Path:
+        return self.attempt(attempt) / "stacks" / request
 
     def last_words(self, attempt: str) -> Path:
         return self.attempt(attempt) / ".last_words.json"

@@ -26,7 +26,7 @@ def user_line(text: str) -> str | None:
         lines = part.splitlines()
         for at, line in enumerate(lines):
             frame = _FRAME.match(line)
-            if frame is None or not _is_users(frame["file"]):
+            if frame is None or not is_users(frame["file"]):
                 continue
             source = lines[at + 1].strip() if at + 1 < len(lines) and not _FRAME.match(lines[at + 1]) else ""
             source = re.sub(r"^\[rank\d+\]:\s*", "", source)
@@ -37,7 +37,8 @@ def user_line(text: str) -> str | None:
     return None
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own code, not a library's or ours."""
     if file.startswith((_PACKAGE, "<")):
         return False
     return not any(part in file for part in _LIBRARIES)

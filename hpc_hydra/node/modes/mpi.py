@@ -22,6 +22,7 @@ from hpc_hydra.node.rank.context import RankContext, check_world, prepare_run, p
 from hpc_hydra.node.rank.exec_program import Child, prepare_program, run_program
 from hpc_hydra.node.rank.mpi_identity import Channel
 from hpc_hydra.node.rank.requests import Page
+from hpc_hydra.node.rank.stacks import file_for_stacks, listen
 from hpc_hydra.node.rank.supervisor import blocked_warning, build_environment, ended_early, open_logs, wait_for_program
 from hpc_hydra.planning.types import RankInfo, from_json, to_json
 from hpc_hydra.processes import Signals, Stopped, die_with_parent, exit_code, name_of, signal_process
@@ -35,6 +36,7 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
     reader, writer = os.pipe()
     pmi = pmi_relay.relay_of(os.environ) if context.plan.rendezvous.launcher == "scheduler" else None
     page = Page.create()
+    context = dataclasses.replace(context, stacks=file_for_stacks())
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -148,6 +150,7 @@ def _command(context: RankContext) -> int:
     from hpc_hydra.node.rank.program import execute
     from hpc_hydra.node.rank.script import script
 
+    listen(context.stacks)
     argv = ready(context.attempt.sweep, context.record, job_id=context.job_id)
     program = context.record.program
     if program.target == "python" and not program.flags:

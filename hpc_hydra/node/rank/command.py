@@ -18,6 +18,13 @@ from hpc_hydra.records.frozen_config import RunRecord, literal, read_plans, thaw
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_WRAPPER = ("-m", "hpc_hydra.node", "script")
+
+
+def is_wrapped(argv: tuple[str, ...]) -> bool:
+    """Whether a command from `ready` starts the user's program by `node.script`."""
+    return any(argv[at : at + len(_WRAPPER)] == _WRAPPER for at in range(len(argv)))
+
 
 def ready(
     sweep: Path, record: RunRecord, env: MutableMapping[str, str] = os.environ, *, job_id: str = ""
@@ -42,9 +49,9 @@ def ready(
         return argv
     wrapper: tuple[str, ...] = ()
     if plan.rendezvous.init == "launcher":
-        wrapper = ("-m", "hpc_hydra.node", "script", "--init", "--")
+        wrapper = (*_WRAPPER, "--init", "--")
     elif plan.rendezvous.fraction_max_gpu_mem is not None:
-        wrapper = ("-m", "hpc_hydra.node", "script", "--")
+        wrapper = (*_WRAPPER, "--")
     return (sys.executable, *program.flags, *wrapper, *argv)
 
 

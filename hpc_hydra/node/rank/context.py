@@ -69,6 +69,7 @@ class RankContext:
     err: Path | None = None
     starter: Starter | None = None  # None: a launch command starts the ranks
     round: int = 0  # number of earlier starts of the ranks by torchrun
+    stacks: int | None = None  # open file into which the program writes its stacks
     report: Callable[[dict[str, str]], None] = lambda _: None  # reports to the supervisor how the program ended
 
     @property

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hpc_hydra import envvars
-from hpc_hydra.node.rank import console_input, environment
+from hpc_hydra.node.rank import console_input, environment, stacks
 from hpc_hydra.node.rank.context import RankContext, plan_of
 from hpc_hydra.records.attempt import Attempt
 
@@ -60,7 +60,7 @@ def prepare_program(
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
     elif fresh:
         before_new_image()
-        return lambda: _exec_interpreter(writer)
+        return lambda: _exec_interpreter(context, writer)
     return lambda: (run or run_program)(context)
 
 
@@ -70,6 +70,7 @@ def run_program(context: RankContext) -> int:
 
     if context.record.program.kind != "command":
         warning_signal.begin()
+        stacks.listen(context.stacks)
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -91,7 +92,7 @@ def resume() -> int:
         report = reporter(int(writer))
     record = attempt.record()
     info, host = environment.rank_info(os.environ), socket.gethostname()
-    context = RankContext(attempt, record, plan_of(attempt, record), host, info)
+    context = RankContext(attempt, record, plan_of(attempt, record), host, info, stacks=stacks.handed_on())
     return run_program(context if report is None else replace(context, report=report))
 
 
@@ -112,11 +113,12 @@ def reporter(writer: int) -> Callable[[dict[str, str]], None]:
     return report
 
 
-def _exec_interpreter(writer: int) -> NoReturn:
+def _exec_interpreter(context: RankContext, writer: int) -> NoReturn:
     import subprocess
 
     os.set_inheritable(writer, True)
     os.environ[envvars.REPORT_FD] = str(writer)
+    stacks.hand_on(context.stacks)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
     os.execv(sys.executable, [sys.executable, *flags, "-m", "hpc_hydra.node", "program"])
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpc_hydra.errors import SweepError
+from hpc_hydra.node.rank import stacks
 from hpc_hydra.node.rank.context import RankContext
 from hpc_hydra.node.rank.hydra_main import HydraMain
 from hpc_hydra.node.rank.program_error import report_error
@@ -34,10 +35,13 @@ def run(context: RankContext) -> int:
     """
     program, starter = context.record.program, os.getpid()
     if program.kind == "command":
-        from hpc_hydra.node.rank.command import ready
+        from hpc_hydra.node.rank.command import is_wrapped, ready
 
         try:
-            execute(ready(context.attempt.sweep, context.record, job_id=context.job_id))
+            argv = ready(context.attempt.sweep, context.record, job_id=context.job_id)
+            if is_wrapped(argv):
+                stacks.hand_on(context.stacks)
+            execute(argv)
         except Exception as error:
             return report_error(context, error)
     main = HydraMain(context)

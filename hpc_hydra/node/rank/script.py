@@ -14,8 +14,9 @@ from pathlib import Path
 
 def script(argv: Sequence[str]) -> int:
     """Run the program as ``__main__``; its `SystemExit` passes through. Raises `HpcHydraError`."""
-    from hpc_hydra.node.rank import distributed
+    from hpc_hydra.node.rank import distributed, stacks
 
+    stacks.listen(stacks.handed_on())
     at = list(argv).index("--")
     own, command = list(argv[:at]), list(argv[at + 1 :])
     if "--init" in own:

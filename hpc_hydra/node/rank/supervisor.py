@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.node.rank.requests import Page, Watch
+from hpc_hydra.node.rank.stacks import KIND, Stacks, file_for_stacks
 from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
 from hpc_hydra.planning import addresses
 from hpc_hydra.planning.types import Plan, to_json
@@ -76,6 +78,7 @@ def start(
     env, notes = build_environment(context, endpoint, page)
     out, err = open_logs(context, notes)
     prefixers = prefixed_streams(context, out, err)
+    context = replace(context, stacks=file_for_stacks())
     reader, writer = os.pipe()
     if signals.stop is None:  # collect the signals that have arrived
         while signals.wait(0) is not None:
@@ -161,7 +164,8 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     guardian = context.starter.pid if context.starter else os.getppid() if envvars.SPAWN_RANK in os.environ else None
     relay = context.starter.relay(child) if context.starter else _relay_to(child, context)
     end_request = EndRequest()
-    watch = Watch(context, page, {END: end_request.handle})
+    stacks = Stacks(context, child, context.stacks)
+    watch = Watch(context, page, {END: end_request.handle, KIND: stacks.begin})
     overdue = Overdue(lambda: is_warned(context, signals) or watch.stop, lambda: _another_saved(context))
     report = Report(reader)
     lingering = Lingering(
@@ -169,7 +173,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         lambda: signals.stopped_at, lambda what: _write_end(context, context.rank_end(0, left=_left(signals, what))),
         lambda: _all_have_an_end(context),
     )  # fmt: skip
-    with _monitored(context):
+    with _monitored(context), contextlib.closing(stacks):
         code, signum = _wait(
             child,
             signals,
@@ -177,7 +181,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             guardian,
             relay,
             stamps_of(context),
-            (overdue, lingering, watch, end_request),
+            (overdue, lingering, watch, end_request, stacks),
         )
     watch.finish()
     lingering.clear()
@@ -289,7 +293,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
-    helpers: Sequence[Overdue | Lingering | Watch | EndRequest],
+    helpers: Sequence[Overdue | Lingering | Watch | EndRequest | Stacks],
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -301,7 +305,7 @@ def _wait(
         relay: forwards a signal, given its sender. None: the scheduler signals program and supervisor alike.
         stamps: writes time stamps into the log.
         helpers: say when to signal a program that hangs after a warning, or after its function returned; watch for
-            requests.
+            requests, and answer those for stacks.
     """
     kill_at = None if signals.stop is None else time.monotonic() + GRACE
     while True:

@@ -22,7 +22,7 @@ from hpc_hydra.sweep import known
 from .running import environment
 
 TYPED = [
-    ("hpc-hydra sta", "hpc-hydra status "),
+    ("hpc-hydra statu", "hpc-hydra status "),
     ("hpc-hydra run system=perlm", "hpc-hydra run system=perlmutter "),
     ("hpc-hydra run resources.nod", "hpc-hydra run resources.nodes="),
     ("hpc-hydra doctor --max", "hpc-hydra doctor --max-size "),
