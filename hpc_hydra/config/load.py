@@ -50,6 +50,8 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "rendezvous.max_restarts": (0, None),
     "launch.seed": (0, None),
     "launch.allocations": (1, None),
+    "launch.spare_nodes": (0, None),
+    "system.all_reduce_gb_per_s": (math.ulp(0.0), None),
     "launch.confirm_above": (0, None),
 }
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -108,6 +108,10 @@ class SystemConfig:
     )
     interface: Optional[str] = key(None, "Network interface by which ranks meet.", example="hsn0")
     host_suffix: Optional[str] = key(None, "Appended to a host's short name to form its address.", example="-ib")
+    all_reduce_gb_per_s: Optional[float] = key(
+        None, "Bus bandwidth of a large all-reduce over the GPUs of several nodes, by which the preflight judges it.",
+        "GB/s", 80.0,
+    )  # fmt: skip
     env: Dict[str, Any] = key(dict, "Environment of the ranks: `NAME: {value, why, source, checked, when, mode}`.")
 
 
@@ -349,6 +353,13 @@ class LaunchConfig:
         0, "How often to requeue a run that was preempted, or was warned and did not finish. At the time limit this "
         "requires `signal_before_end`.", example=3,
     )  # fmt: skip
+    preflight: bool = key(
+        False, "Check every node before the program starts: GPUs, disks, clock, network and an all-reduce."
+    )
+    preflight_timeout: Any = key("3m", "After this, nodes that have not answered the preflight are bad.", "time")
+    spare_nodes: int = key(
+        0, "Further nodes to ask for; the program runs on those that pass the preflight.", "nodes", 1
+    )
     exit_timeout: Any = key(
         "10m", "How long threads and child processes may run after the task function returns. Null: no limit.", "time"
     )

@@ -24,6 +24,7 @@ from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.last_words import disk_error, is_disk_error, leave
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.outcome_index import note_end
+from hpc_hydra.records.preflight import with_preflight
 from hpc_hydra.records.requeue_policy import is_warned_early
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import Scheduler
@@ -86,8 +87,9 @@ def finish(code: str) -> int:
 
 def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) -> Outcome:
     """Return how an attempt ended, from the records of its ranks and the launch command's exit code."""
-    return collect(
-        attempt.paths(record),
+    paths = attempt.paths(record)
+    outcome = collect(
+        paths,
         record.num,
         attempt.name,
         exit_code=code,
@@ -95,6 +97,7 @@ def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) 
         job_id=attempt.job_id,
         reason=os.environ.get(envvars.REASON),
     )
+    return with_preflight(outcome, paths, attempt.name)
 
 
 def _interrupted(outcome: Outcome) -> Outcome:

@@ -10,6 +10,7 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
 from hpc_hydra.planning.gpus import GpuOptions, gpus
+from hpc_hydra.planning.preflight import preflight
 from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, pattern, rendezvous
 from hpc_hydra.planning.size import NodeSize, Size, size
 from hpc_hydra.planning.types import Monitor, Plan, Rendezvous, Request
@@ -72,7 +73,8 @@ def plan(settings: Settings, scheduler: SchedulerFacts, name: str = Request.job_
     gpu_options = gpus(settings, merged, sized)
     memory, notes_on_memory = _memory(settings, merged, queue)
     request = _request(settings, merged, queue, sized, gpu_options, memory, tuple(host.name for host in listed), name)
-    queues.check_limits(settings.system, queue, sized.nodes, request.time_limit)
+    checked = preflight(settings, meet)
+    queues.check_limits(settings.system, queue, sized.nodes + request.spare_nodes, request.time_limit)
     warned = warning(settings, request.time_limit, meet)
     request = dataclasses.replace(
         request,
@@ -96,6 +98,7 @@ def plan(settings: Settings, scheduler: SchedulerFacts, name: str = Request.job_
         gpu_order=gpu_options.order,
         container=container(settings.container, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor, request.job_name),
+        preflight=checked,
         secrets=tuple(settings.launch.secrets),
         poll_interval=_poll_interval(settings, has_queue=scheduler.has_queue),
         pack=packed.pack,
@@ -269,6 +272,7 @@ def _request(
     return Request(
         scheduler=scheduler.name,
         nodes=sized.nodes,
+        spare_nodes=settings.launch.spare_nodes,
         procs_per_node=sized.procs_per_node,
         gpus_per_proc=sized.gpus_per_proc,
         shared_gpus=sized.shared_gpus,

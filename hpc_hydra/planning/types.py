@@ -73,6 +73,7 @@ class Request:
     project: str | None = None
     user_group: str | None = None
     flavour: str | None = None  # variant of the scheduler
+    spare_nodes: int = 0  # held beside `nodes`, to replace those that fail the preflight
     survives_node_loss: bool = False  # losing a node does not end the job
     steps_survive_node_loss: bool = False  # nor do ended or lost tasks of a step end its other tasks
     # (tasks per node, CPUs per task) of the allocation, if they differ from those of its steps (helper tasks)
@@ -205,6 +206,14 @@ class Monitor:
 
 
 @dataclass(frozen=True)
+class Preflight:
+    """The check of all nodes before the ranks start."""
+
+    timeout: int = 180  # seconds until nodes that have not answered are bad
+    all_reduce_gb_per_s: float | None = None  # expected bus bandwidth; None: unknown
+
+
+@dataclass(frozen=True)
 class Plan:
     """Request, process layout and environment: all that the job script of a group of runs needs."""
 
@@ -230,6 +239,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # for the user, before submission
     container: Container | None = None
     monitor: Monitor | None = None
+    preflight: Preflight | None = None
 
     @property
     def world_size(self) -> int:

@@ -32,6 +32,7 @@
     logs/<attempt>/step.log                packed runs: output of the launch command
     logs/<attempt>/rank_<r>.end.json       how a rank ended
     logs/<attempt>/rendezvous.json         address and port of rank 0
+    logs/<attempt>/preflight.json          what the preflight found; preflight/: files by which its processes meet
     logs/<attempt>/.last_words.json        preallocated space for a note that the disk is full
     logs/<attempt>/rounds.json             how often torchrun's agents started the ranks
     logs/<attempt>/torchrun_<n>.round.json elastic runs: the last round in which node n started ranks
@@ -203,6 +204,9 @@ class RunPaths:
 
     def rendezvous(self, attempt: str) -> Path:
         return self.attempt(attempt) / "rendezvous.json"
+
+    def preflight(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "preflight.json"
 
     def replica(self, attempt: str, number: int) -> str:
         """Return the value to pass as ``attempt`` for the files of one replica group."""

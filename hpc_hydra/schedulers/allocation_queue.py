@@ -52,6 +52,12 @@ class StepSubmitter(LocalSubmitter):
                     where=key,
                     fix="launch.inside=submit for jobs of their own, or leave it out",
                 )
+        if request.spare_nodes:
+            raise PlanError(
+                f"the run is a step of the allocation {self.allocation.job_id}, whose nodes are fixed",
+                where="launch.spare_nodes",
+                fix="launch.inside=submit for jobs of their own, or launch.spare_nodes=0",
+            )
         for name in _PLACES:
             if getattr(request, name) is not None:
                 raise PlanError(

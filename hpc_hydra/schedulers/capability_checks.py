@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import options
 from hpc_hydra.schedulers.base import Scheduler
@@ -17,6 +18,7 @@ from hpc_hydra.schedulers.capabilities import (
     Packing,
     Requeue,
     RequeuePacks,
+    SpareNodes,
     SurvivesNodeLoss,
 )
 
@@ -40,6 +42,14 @@ def check_capabilities(scheduler: Scheduler, request: Request) -> None:
         raise PlanError(
             f"scheduler={scheduler.name} ends a job whose node is lost", where="rendezvous.name", fix="rendezvous=tcp"
         )
+    if request.spare_nodes:
+        if not isinstance(scheduler, SpareNodes):
+            raise PlanError(
+                f"scheduler={scheduler.name} cannot start ranks on some of the nodes of a job",
+                where="launch.spare_nodes",
+                fix="launch.spare_nodes=0",
+            )
+        scheduler.launch_on_chosen(request, "python")
     if request.warn_signal is not None and not isinstance(scheduler, EndWarning):
         why = "cannot send a signal before the time limit" if scheduler.has_queue else "enforces no time limit"
         raise PlanError(
@@ -85,9 +95,9 @@ def check_inside(scheduler: Scheduler, inside: str, env: Mapping[str, str]) -> N
 
 def check_surrounding(request: Request, job_id: str, nodes: int) -> None:
     """Refuse an attached run that needs more nodes than the allocation around it. Raises `PlanError`."""
-    if nodes < request.nodes:
+    if nodes < allocated(request).nodes:
         raise PlanError(
-            f"{request.nodes} nodes, but the surrounding allocation {job_id} has {nodes}",
+            f"{allocated(request).nodes} nodes, but the surrounding allocation {job_id} has {nodes}",
             where="resources.nodes",
-            fix=f"resources.nodes={nodes} or less, or launch.bg=true for a job of its own",
+            fix=f"resources.nodes={nodes - request.spare_nodes} or less, or launch.bg=true for a job of its own",
         )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.planning.types import Request
 from hpc_hydra.records.bad_nodes import BadNode
 from hpc_hydra.schedulers.base import Scheduler
@@ -42,12 +43,13 @@ def leave_out(
         total = None if total is None else total - len(apart)
     named, notes = _hosts(request.nodelist), []
     left: list[BadNode] = []
-    spare = None if total is None else total - request.nodes
+    needed = allocated(request).nodes
+    spare = None if total is None else total - needed
     for node in reversed(fresh):
         if _among(node.host, named):
             notes.append(f"{shown([node])} is used: scheduler.nodelist names it")
         elif spare is not None and len(left) >= spare:
-            notes.append(f"{shown([node])} is used: without it, fewer than {request.nodes} nodes are left")
+            notes.append(f"{shown([node])} is used: without it, fewer than {needed} nodes are left")
         else:
             left.append(node)
     left.reverse()

@@ -1,12 +1,13 @@
 """Starts a command on every host of a job, from the first one: by itself there, by a scheduler's command on the others.
 
-    python -m hpc_hydra.node COMMAND --nodes N [--further] [--hosts H,H [--slices "S S"] [--whole]]
+    python -m hpc_hydra.node COMMAND --nodes N [--further] [--independent] [--hosts H,H [--slices "S S"] [--whole]]
         [--procs P [--gpus-per-proc G] [--cpus-per-proc C]] -- …
 
 Schedulers differ in whether they pass variables on and how many shells interpret arguments, so each host executes a
 script whose path needs no quotes. Each host keeps its own GPU variables and the scheduler's variables. The first host
 that fails ends the others. Without ``--procs`` the command runs once on each host; ``--further`` leaves out the first.
 ``--hosts`` are the hosts of a packed run, which uses a slice of each (`resource_slice`), or all of it with ``--whole``.
+With ``--independent`` a host that fails does not end the others.
 Must not know: any scheduler, what the command does.
 """
 
@@ -131,7 +132,8 @@ class HostStarter(ABC):
                     self.signal(signum, remote, script)
 
             with self.relaying(script, others):
-                return _wait(hosts, _Starters(hosts, signals, send), failures())
+                starters = _Starters(hosts, signals, send)
+                return _wait(hosts, starters, None if options.independent else failures())
 
     def _parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         parser = argparse.ArgumentParser(prog=f"python -m hpc_hydra.node {self.command}", allow_abbrev=False)
@@ -140,6 +142,7 @@ class HostStarter(ABC):
         parser.add_argument("--hosts", default="")
         parser.add_argument("--slices", default="")
         parser.add_argument("--whole", action="store_true")
+        parser.add_argument("--independent", action="store_true")
         parser.add_argument("--procs", type=int, default=None)
         parser.add_argument("--gpus-per-proc", type=int, default=0)
         parser.add_argument("--cpus-per-proc", type=int, default=None)
@@ -232,8 +235,12 @@ def _part(job: Allocation, options: argparse.Namespace) -> Allocation:
     return replace(job, hosts=tuple(chosen), slots=tuple(slots[host] for host in chosen))
 
 
-def _wait(hosts: Mapping[int, Host], children: Children, a_rank_failed: Callable[[], bool]) -> int:
-    """Wait for all hosts, by pid; stop the others when one fails or a failed rank is recorded."""
+def _wait(hosts: Mapping[int, Host], children: Children, a_rank_failed: Callable[[], bool] | None) -> int:
+    """Wait for all hosts, by pid; stop the others when one fails or a failed rank is recorded.
+
+    Args:
+        a_rank_failed: None if hosts are independent.
+    """
     code = 0
     while children.running:
         ended = children.wait(_POLL)
@@ -245,6 +252,6 @@ def _wait(hosts: Mapping[int, Host], children: Children, a_rank_failed: Callable
             if failed := exit_code(status)[0]:
                 print(f"hpc_hydra: {hosts[pid].name} ended with exit code {failed}", file=sys.stderr, flush=True)
                 code = code or failed
-        if children.running and not children.are_stopping and (code or a_rank_failed()):
+        if a_rank_failed and children.running and not children.are_stopping and (code or a_rank_failed()):
             children.stop()
     return code

@@ -58,6 +58,25 @@ class State(Enum):
         return self in (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMEOUT)
 
 
+CHOSEN = "hpc_hydra_nodes"
+"""Shell variable with the nodes that the preflight has chosen, separated by commas."""
+
+
+@dataclass(frozen=True)
+class ChosenNodes:
+    """How ranks start on the nodes in `CHOSEN`.
+
+    Attributes:
+        launch: argv that starts the ranks, without the ranks' argv.
+        last: shell text after ``launch`` and the options of a container, which may contain ``$hpc_hydra_nodes``.
+        lines: lines before the launch command.
+    """
+
+    launch: Sequence[str]
+    last: str = ""
+    lines: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class JobStatus:
     """Status of one job or array element, as reported by the scheduler."""

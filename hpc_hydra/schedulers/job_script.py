@@ -22,6 +22,7 @@ from hpc_hydra.records.layout import ATTEMPT_TIME, SweepPaths
 from hpc_hydra.schedulers import container, registry
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.environment import RANK_VARIABLES
+from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 
 _UNSET = " ".join(("unset", *RANK_VARIABLES, "${!TORCHELASTIC_@}", f"${{!{envvars.PREFIX}@}}"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -103,6 +104,8 @@ def job_script(
     setup: bool = True,
     notes: Iterable[str] = (),
     replica: Sequence[str] | None = None,
+    preflight: Sequence[str] = (),
+    chosen: ChosenNodes | None = None,
 ) -> str:
     """Return the script of a job.
 
@@ -112,6 +115,8 @@ def job_script(
         setup: the script runs the setup lines; else the launch command does.
         notes: comments at the top of the script.
         replica: `ReplicaLaunch.replica_command`, for a plan with replica groups.
+        preflight: argv that starts one process per node, without the process's argv.
+        chosen: how the ranks start on the nodes that pass the preflight, for a request with spare nodes.
     """
     about = (f"{spec.key} of the sweep {spec.sweep}", "runs " + " ".join(map(str, spec.runs)), spec.comment, *notes)
     lines = [*_prologue(spec, own, about, _ATTACHED if spec.attached else ())]
@@ -123,9 +128,33 @@ def job_script(
         done = command([*spec.finish_command[:-1], "superseded"])
         lines += ["", f"[ {own.restarted} = 0 ] || ! {done} || exit 0"]
     options, enter = container.around(spec)
-    starter = _starter(spec, launch, replica, [*options, *enter])
-    lines += ["", *_wrapped(starter, command(spec.rank_command)), "code=$?", *_finish(spec, "$code"), "exit $?", ""]
+    if spec.plan.preflight is not None:
+        lines += _preflight(spec, [*preflight, *options, *enter])
+    rank = command(spec.rank_command)
+    if chosen is None:
+        lines += ["", *_wrapped(_starter(spec, launch, replica, [*options, *enter]), rank)]
+    else:
+        words = " ".join(filter(None, (chosen.last, command(enter), rank)))
+        lines += ["", *chosen.lines, *_wrapped([*chosen.launch, *options], words)]
+    lines += ["code=$?", *_finish(spec, "$code"), "exit $?", ""]
     return "\n".join(lines)
+
+
+def _preflight(spec: JobSpec, starter: Sequence[str]) -> Iterator[str]:
+    """Check all nodes, and end the job if too few are good."""
+    if not starter:
+        name = spec.plan.request.scheduler
+        raise PlanError(f"scheduler={name} has no preflight", where="launch.preflight", fix="launch.preflight=false")
+    begin = command([*spec.finish_command[:-1], "preflight", "--"])
+    yield from (
+        "",
+        "# every node is checked before the ranks start; standard output: the good nodes (launch.preflight)",
+    )
+    first, *more = _wrapped(starter, f'{command([*spec.rank_command[:-1], "preflight_node"])})"')
+    yield from (f'{CHOSEN}="$({begin} \\', f"  {first}", *more)
+    yield from ("code=$?", 'if [ "$code" != 0 ]; then')
+    yield from (f"  {line}" for line in (*_finish(spec, "$code"), "exit $?"))
+    yield "fi"
 
 
 def may_replace(path: Path) -> bool:

@@ -14,6 +14,7 @@ from math import ceil
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
+from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.records.batching import Group
 from hpc_hydra.ui.progress import complain, say
 
@@ -29,12 +30,12 @@ class Cost:
 
 def packed(groups: Sequence[Group]) -> Cost:
     """Return the cost of these jobs."""
-    return _sum([(g.plan.request.nodes, g.plan.request.time_limit, _jobs(g)) for g in groups])
+    return _sum([(allocated(g.plan.request).nodes, g.plan.request.time_limit, _jobs(g)) for g in groups])
 
 
 def unpacked(groups: Sequence[Group]) -> Cost:
     """Return the cost of the same runs with one job per run."""
-    return _sum([(run.plan.request.nodes, run.plan.request.time_limit, 1) for g in groups for run in g.runs])
+    return _sum([(allocated(run.plan.request).nodes, run.plan.request.time_limit, 1) for g in groups for run in g.runs])
 
 
 def _charged(groups: Sequence[Group]) -> list[Group]:

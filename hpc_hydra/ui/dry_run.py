@@ -167,7 +167,7 @@ def _row(run: Run, key: str, common: Collection[str]) -> tuple[str, ...]:
     return (
         str(run.num),
         run.plan.system,
-        f"{request.nodes} × {request.procs_per_node}",
+        f"{request.nodes}{f' (+{request.spare_nodes})' if request.spare_nodes else ''} × {request.procs_per_node}",
         str(request.world_size * request.gpus_per_proc),
         "-" if request.cpus_per_proc is None else str(request.world_size * request.cpus_per_proc),
         "-" if request.time_limit is None else clock(request.time_limit),

@@ -295,7 +295,8 @@ def size(plan: Plan) -> str:
     own = request.procs_per_node * request.gpus_per_proc
     gpus = request.nodes * (own if request.shared_gpus is None else request.shared_gpus)
     text = f"{plural(request.nodes, 'node')} × {plural(request.procs_per_node, 'rank')}"
-    return f"{text}, {plural(gpus, 'GPU')}" if gpus else text
+    text = f"{text}, {plural(gpus, 'GPU')}" if gpus else text
+    return f"{text}, {plural(request.spare_nodes, 'spare node')}" if request.spare_nodes else text
 
 
 def interruption(signal_name: str, active: Sequence[Watched]) -> str:

@@ -114,6 +114,32 @@ def amdsmi_get_temp_metric(
     return int(found)
 
 
+class AmdSmiMemoryPageStatus(IntEnum):
+    RESERVED = 0
+    PENDING = 1
+    UNRESERVABLE = 2
+
+
+def amdsmi_get_gpu_total_ecc_count(processor_handle: _Handle) -> dict[str, int]:
+    counts = _part(processor_handle, "ecc")
+    return {name: counts.get(name, 0) for name in ("correctable_count", "uncorrectable_count", "deferred_count")}
+
+
+def amdsmi_get_gpu_bad_page_info(processor_handle: _Handle) -> list[dict[str, Any]]:
+    pages = _part(processor_handle, "pages")
+    return [{"value": n, "page_address": n << 12, "page_size": 4096, "status": s} for n, s in pages.items()]
+
+
+def amdsmi_get_violation_status(processor_handle: _Handle) -> dict[str, Any]:
+    names = ("active_prochot_thrm", "active_ppt_pwr", "active_socket_thrm", "active_vr_thrm", "active_hbm_thrm")
+    limits = _part(processor_handle, "limits")
+    return {name: limits.get(name, "N/A") for name in names}
+
+
+def amdsmi_get_gpu_process_list(processor_handle: _Handle) -> list[dict[str, Any]]:
+    return [{"name": name, "pid": pid} for name, pid in _part(processor_handle, "processes").items()]
+
+
 def _of(value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise AmdSmiParameterException(f"{value!r} is no {kind.__name__}")

@@ -76,7 +76,7 @@ def open_gpus(wanted: Sequence[str] | None) -> tuple[Sampler, str]:
     return list, "no GPUs"
 
 
-def _chosen(handles: dict[str, Any], wanted: Sequence[str] | None, by_id: Callable[[str], Any]) -> dict[str, Any]:
+def chosen(handles: dict[str, Any], wanted: Sequence[str] | None, by_id: Callable[[str], Any]) -> dict[str, Any]:
     """Return the wanted handles; all if one of them is missing."""
     found = {}
     for name in wanted or ():
@@ -122,7 +122,7 @@ def _open_nvml(wanted: Sequence[str] | None) -> Sampler | None:
             mem_mhz=value(pynvml.nvmlDeviceGetClockInfo, gpu, pynvml.NVML_CLOCK_MEM),
         )
 
-    gpus = _chosen(handles, wanted, by_id)
+    gpus = chosen(handles, wanted, by_id)
     return lambda: [read(index, gpu) for index, gpu in gpus.items()]
 
 
@@ -179,5 +179,5 @@ def _open_amdsmi(wanted: Sequence[str] | None) -> Sampler | None:
             mem_mhz=number(clocks[1].get("clk", clocks[1].get("cur_clk"))),
         )
 
-    gpus = _chosen(handles, wanted, lambda _: None)
+    gpus = chosen(handles, wanted, lambda _: None)
     return lambda: [read(index, gpu) for index, gpu in gpus.items()]

@@ -36,6 +36,7 @@ from hpc_hydra.schedulers.capabilities.nodes import (
     NodeStates,
     PerNodeCommands,
     ReplicaLaunch,
+    SpareNodes,
     TaskVariables,
 )
 from hpc_hydra.schedulers.capabilities.submission import (
@@ -84,6 +85,7 @@ __all__ = [
     "Resubmission",
     "ResubmissionElsewhere",
     "ShellDefaults",
+    "SpareNodes",
     "StepSignals",
     "SubmitAdvice",
     "SurvivesNodeLoss",

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.job import ChosenNodes
 
 
 class NodeList(Scheduler):
@@ -32,6 +33,21 @@ class ReplicaLaunch(NodeList):
         """The command that starts one replica group of ``request.nodes`` nodes.
 
         ``{nodes}`` and ``{hosts}`` in it stand for the number of its nodes and their names, separated by commas.
+        """
+
+
+class SpareNodes(NodeList):
+    """Starts ranks on some of the nodes of a job, which are chosen when it runs (``launch.spare_nodes``)."""
+
+    @abstractmethod
+    def launch_on_chosen(self, request: Request, python: str) -> ChosenNodes:
+        """Return how ranks start on the nodes that passed the preflight.
+
+        Raises `PlanError` if the request's flavour of the scheduler cannot do it.
+
+        Args:
+            request: in terms of the scheduler's tasks, without the spare nodes.
+            python: the interpreter of the launch command.
         """
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, PlanError
-from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.tasks import allocated, preflight_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import (
@@ -32,6 +32,7 @@ from hpc_hydra.schedulers.capabilities import (
     NodeStates,
     RequeuePacks,
     ResubmissionElsewhere,
+    SpareNodes,
     SubmitAdvice,
 )
 from hpc_hydra.schedulers.flux import ranks
@@ -47,6 +48,7 @@ from hpc_hydra.schedulers.flux.options import (
 from hpc_hydra.schedulers.flux.output import STATES, FluxOutput, name_of
 from hpc_hydra.schedulers.flux.ranks import HOSTS
 from hpc_hydra.schedulers.hostlist import ranges
+from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, quote, step_script, takes_over
 from hpc_hydra.schedulers.options import Option, one_line
 
@@ -73,6 +75,7 @@ class Flux(
     RequeuePacks,
     NodeStates,
     NestedQueue,
+    SpareNodes,
     AutoDetection,
     MpiTasks,
     Attach,
@@ -98,8 +101,9 @@ class Flux(
         return True
 
     def script(self, spec: JobSpec) -> str:
-        request = task_request(spec.plan)
-        options = [*self.directives(request), *self._for_this_job(spec), ("job-name", request.job_name)]
+        request, plan = task_request(spec.plan), spec.plan
+        whole = allocated(request)
+        options = [*self.directives(whole), *self._for_this_job(spec), ("job-name", request.job_name)]
         before = [
             f"unset {_LEFTOVER}",
             f'export {HOSTS}="$(flux hostlist -e -d, local)"',
@@ -119,11 +123,26 @@ class Flux(
             directives=[f"#flux: {directive(option)}" for option in options],
             head=() if spec.attached or spec.packs else (_WARNED,),
             before=before,
-            other_nodes=["flux", "exec", "-x", "0", "-r", "all"] if request.nodes > 1 else [],
+            other_nodes=["flux", "exec", "-x", "0", "-r", "all"] if whole.nodes > 1 else [],
         )
         if spec.packs:
             return pack_script(spec, own, index=f"run ${{1:-{spec.runs[0]}}}")
-        return job_script(spec, own, launch=self.launch_command(request), select='"${1:-${runs[0]}}"')
+        return job_script(
+            spec,
+            own,
+            launch=self.launch_command(request),
+            select='"${1:-${runs[0]}}"',
+            preflight=self.launch_command(preflight_request(plan)) if plan.preflight else (),
+            chosen=self.launch_on_chosen(request, spec.python) if request.spare_nodes else None,
+        )
+
+    def hosts(self, env: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(host for host in env.get(HOSTS, "").split(",") if host)
+
+    def launch_on_chosen(self, request: Request, python: str) -> ChosenNodes:
+        """Ranks learn the hosts of their job from our variable."""
+        lines = [f'export {HOSTS}="${CHOSEN}"']
+        return ChosenNodes(self.launch_command(request), f'"--requires=hosts:${CHOSEN}"', lines)
 
     def step_script(self, spec: JobSpec) -> str:
         """`flux run` in the instance of the allocation, which confines the run to its cores and GPUs."""
@@ -166,7 +185,7 @@ class Flux(
         if env.get("FLUX_ENCLOSING_ID"):
             return ["bash", str(script)]
         name = ("job-name", one_line(spec.plan.request.job_name, "scheduler.job_name"))
-        options = [*self.directives(task_request(spec.plan)), name]
+        options = [*self.directives(allocated(task_request(spec.plan))), name]
         return ["flux", "run", *self._instance(options, ["bash", str(script)])]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
@@ -185,7 +204,7 @@ class Flux(
 
     def bulk_submissions(self, script: Path, spec: JobSpec) -> list[tuple[JobSpec, list[str]]] | None:
         """One command per thousand runs; None if it would replace braces in some text, or for options it lacks."""
-        options = [*self.directives(task_request(spec.plan)), *self._for_this_job(spec)]
+        options = [*self.directives(allocated(task_request(spec.plan))), *self._for_this_job(spec)]
         name = f"{spec.plan.request.job_name}.{{cc}}.{spec.tag}"
         texts = [str(script), spec.plan.request.job_name, *(v or "" for n, v in options)]
         has_braces = any(char in text.replace("{{id}}", "") for text in texts for char in "{}")

@@ -193,7 +193,8 @@ class FluxOptions(Scheduler):
             yield "gpus-per-task", str(request.gpus_per_proc)
         if request.exclusive or (shared and with_gpus):  # all resources of the job, including GPUs
             yield "exclusive", None
-        yield "setopt", "exit-on-error"  # a failed rank ends the others
+        if not request.steps_survive_node_loss:
+            yield "setopt", "exit-on-error"  # a failed rank ends the others
         yield "setopt", "exit-timeout=none"  # a successful rank may wait for slow ones
         gpu_bind = request.gpu_bind or ("per-task" if request.gpu_request == "gpus-per-task" and not shared else None)
         if gpu_bind:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.tasks import step_request, task_request
+from hpc_hydra.planning.tasks import preflight_request, step_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
@@ -72,6 +72,7 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
             launch=self.launch_command(request, spec.python),
             replica=self.replica_command(step_request(spec.plan), spec.python),
             select=named_run(spec),
+            preflight=self.launch_command(preflight_request(spec.plan), spec.python) if spec.plan.preflight else (),
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
         )
 

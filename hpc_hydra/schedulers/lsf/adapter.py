@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.tasks import allocated, preflight_request, task_request
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.capabilities import (
@@ -32,13 +32,14 @@ from hpc_hydra.schedulers.capabilities import (
     JobSteps,
     MpiTasks,
     NodeExclusion,
-    NodeList,
     Packing,
     RequeueExitCode,
     ShellDefaults,
+    SpareNodes,
     TaskVariables,
 )
 from hpc_hydra.schedulers.capability_checks import check_surrounding
+from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 from hpc_hydra.schedulers.job_script import SchedulerLines, export, job_script, pack_script, quote, step_script
 from hpc_hydra.schedulers.lsf import ranks
 from hpc_hydra.schedulers.lsf.option_names import AGAIN, LONGEST, flavour
@@ -68,7 +69,7 @@ class Lsf(
     NodeExclusion,
     Packing,
     JobSteps,
-    NodeList,
+    SpareNodes,
     AutoDetection,
     TaskVariables,
     MpiTasks,
@@ -98,11 +99,12 @@ class Lsf(
     def script(self, spec: JobSpec) -> str:
         request, plan = task_request(spec.plan), spec.plan
         python = (None if plan.container else plan.python) or sys.executable  # the launch command runs outside of it
-        other_nodes = self._other_nodes(request, python)
+        whole = allocated(request)
+        other_nodes = self._other_nodes(whole, python)
         before = [f"export {ranks.FLAVOUR}={flavour(request)}"]
         if other_nodes and flavour(request) != "csm" and request.setup_lines and spec.pythonpath:
             before += export(EnvVar("PYTHONPATH", ":".join(spec.pythonpath), mode="prepend"))
-        options = (*self._for_this_job(spec), *self.directives(request))
+        options = (*self._for_this_job(spec), *self.directives(whole))
         own = SchedulerLines(
             self.name,
             "${LSB_JOBID:-by-hand}${hpc_hydra_index:+"
@@ -115,7 +117,19 @@ class Lsf(
         if spec.packs:
             return pack_script(spec, own, index="$((${hpc_hydra_index:-1} - 1))")
         select = '"${1:-${runs[${hpc_hydra_index:-1}-1]}}"'
-        return job_script(spec, own, launch=self.launch_command(request, python), select=select)
+        return job_script(
+            spec,
+            own,
+            launch=self.launch_command(request, python),
+            select=select,
+            preflight=self.launch_command(preflight_request(plan), python) if plan.preflight else (),
+            chosen=self.launch_on_chosen(request, python) if request.spare_nodes else None,
+        )
+
+    def launch_on_chosen(self, request: Request, python: str) -> ChosenNodes:
+        if flavour(request) == "csm":
+            raise PlanError("jsrun chooses the nodes itself", where="launch.spare_nodes", fix="launch.spare_nodes=0")
+        return ChosenNodes(blaunch_words(request, python), f'"--hosts=${CHOSEN}" --')
 
     def step_script(self, spec: JobSpec) -> str:
         """jsrun places the run on free resources of the job; with blaunch, the packer selects hosts, cores and GPUs."""
@@ -181,6 +195,7 @@ class Lsf(
         if surrounding is not None:
             check_surrounding(request, surrounding.job_id, len(surrounding.hosts))
             return ["bash", str(script)]
+        request = allocated(request)
         path = os.path.relpath(script, spec.workdir)  # bsub passes its arguments to a shell; the job starts in workdir
         if not _WORDS.fullmatch(path):
             raise PlanError(

@@ -73,7 +73,8 @@ class LsfOptions(Scheduler):
         if request.nodes == 1:  # the script runs on it
             _blaunch_options(request)
             return [*node, "spawn", *_ranks_of_node(request), "--"]
-        return [*blaunch_words(request, python), "--"]
+        independent = ["--independent"] if request.steps_survive_node_loss else []
+        return [*blaunch_words(request, python), *independent, "--"]
 
 
 def jsrun_words(ours: Iterable[Option], request: Request) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError, SchedulerError
-from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.tasks import allocated, task_request
 from hpc_hydra.planning.types import EnvVar, RankInfo, Request
 from hpc_hydra.schedulers.base import Allocation, JobEndState, JobSpec, JobStatus, SubmitErrorKind
 from hpc_hydra.schedulers.capabilities import (
@@ -31,14 +31,15 @@ from hpc_hydra.schedulers.capabilities import (
     JobSteps,
     MpiTasks,
     NodeFacts,
-    NodeList,
     NodeStates,
     Packing,
     Resubmission,
+    SpareNodes,
     SubmitAdvice,
     TaskVariables,
 )
 from hpc_hydra.schedulers.capability_checks import check_surrounding
+from hpc_hydra.schedulers.job import ChosenNodes
 from hpc_hydra.schedulers.job_script import (
     SchedulerLines,
     export,
@@ -49,7 +50,7 @@ from hpc_hydra.schedulers.job_script import (
     takes_over,
 )
 from hpc_hydra.schedulers.options import Option, one_line
-from hpc_hydra.schedulers.pbs import nodes, output, ranks
+from hpc_hydra.schedulers.pbs import launch, nodes, output, ranks
 from hpc_hydra.schedulers.pbs import options as options_of
 from hpc_hydra.schedulers.pbs.attached import EXIT
 from hpc_hydra.schedulers.pbs.timed import WARN_AT
@@ -79,7 +80,7 @@ class Pbs(
     Resubmission,
     Packing,
     JobSteps,
-    NodeList,
+    SpareNodes,
     AutoDetection,
     NodeFacts,
     NodeStates,
@@ -152,31 +153,18 @@ class Pbs(
 
     def launch_command(self, request: Request, python: str = sys.executable) -> list[str]:
         """One process per host starts its ranks; with mpiexec, a watcher ends it if a rank failed."""
-        node = [python, "-m", "hpc_hydra.node"]
-        if request.warn_signal is not None:
-            return [*node, "timed", request.warn_signal, "--", *self._launch(request, node)]
-        return self._launch(request, node)
+        return launch.all_ranks(request, python)
 
-    def _launch(self, request: Request, node: Sequence[str]) -> list[str]:
-        if options_of.launcher(request) != "none":
-            return [*node, "guard", "--", *options_of.mpiexec(request)]
-        options_of.check_launch(request)
-        if request.nodes == 1:  # the script is there already
-            return [*node, "spawn", *self._per_node(request), "--"]
-        return [*node, "tmrsh", "--nodes", str(request.nodes), *self._per_node(request), "--"]
-
-    @staticmethod
-    def _per_node(request: Request) -> Iterator[str]:
-        yield from ("--procs", str(request.procs_per_node), "--gpus-per-proc", str(request.gpus_per_proc))
-        if request.cpus_per_proc is not None:
-            yield from ("--cpus-per-proc", str(request.cpus_per_proc))
+    def launch_on_chosen(self, request: Request, python: str) -> ChosenNodes:
+        return launch.on_chosen(request, python)
 
     # scripts
 
     def script(self, spec: JobSpec) -> str:
         request, plan = task_request(spec.plan), spec.plan
         python = (None if plan.container else plan.python) or sys.executable  # the launch command is outside of it
-        elsewhere = [] if request.nodes == 1 else [*self._starter(request, python), "--further", "--"]
+        whole = allocated(request)
+        elsewhere = [] if whole.nodes == 1 else [*launch.starter(whole, python), "--further", "--"]
         before = ["unset OMP_NUM_THREADS NCPUS  # of the whole node, as PBS sets them"]
         if options_of.launcher(request) != "none":
             before = [f"export {ranks.PROCS}={request.procs_per_node}", *before]
@@ -211,23 +199,27 @@ class Pbs(
             return pack_script(spec, own, index="${PBS_ARRAY_INDEX:-0}")
         select = '"${1:-${hpc_hydra_run:-${runs[${PBS_ARRAY_INDEX:-0}]}}}"'
         notes = () if request.comment is None else (one_line(request.comment, "scheduler.comment"),)
-        return job_script(spec, own, launch=self.launch_command(request, python), select=select, notes=notes)
+        return job_script(
+            spec,
+            own,
+            launch=self.launch_command(request, python),
+            select=select,
+            notes=notes,
+            preflight=launch.preflight(plan, python) if plan.preflight else (),
+            chosen=self.launch_on_chosen(request, python) if request.spare_nodes else None,
+        )
 
     def step_script(self, spec: JobSpec) -> str:
         """Our starter on the hosts, cores and GPUs that the run is given, as pbs_tmrsh confines nothing."""
         request = task_request(spec.plan)
-        argv = [*self._starter(request, spec.python), *(["--whole"] if request.exclusive else [])]
+        argv = [*launch.starter(request, spec.python), *(["--whole"] if request.exclusive else [])]
         before = (
             "trap : INT QUIT TERM USR1 USR2  # PBS signals the ranks too: wait for them",
             "unset OMP_NUM_THREADS NCPUS",
         )
         own = SchedulerLines(self.name, "${PBS_JOBID:-by-hand}", before=before)
         last = '"--hosts=${2-}" "--slices=${4-}" --'
-        return step_script(spec, own, launch=[*argv, *self._per_node(request)], last=last)
-
-    @staticmethod
-    def _starter(request: Request, python: str) -> list[str]:
-        return [python, "-m", "hpc_hydra.node", "tmrsh", "--nodes", str(request.nodes)]
+        return step_script(spec, own, launch=[*argv, *launch.per_node(request)], last=last)
 
     @staticmethod
     def _head(spec: JobSpec) -> Iterator[str]:
@@ -250,7 +242,7 @@ class Pbs(
 
     def _options(self, spec: JobSpec) -> Iterator[Option]:
         request = spec.plan.request
-        yield from self.directives(task_request(spec.plan))
+        yield from self.directives(allocated(task_request(spec.plan)))
         if spec.elements > 1:
             limit = f"%{request.array_parallelism}" if request.array_parallelism else ""
             yield "J", f"0-{spec.elements - 1}{limit}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.tasks import step_request, task_request
+from hpc_hydra.planning.tasks import allocated, preflight_request, step_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers import container
 from hpc_hydra.schedulers.base import Allocation, JobSpec
@@ -37,6 +37,7 @@ from hpc_hydra.schedulers.capabilities import (
     RequeueElsewhere,
     RequeuePacks,
     ShellDefaults,
+    SpareNodes,
     StepSignals,
     SubmitAdvice,
     SurvivesNodeLoss,
@@ -45,6 +46,7 @@ from hpc_hydra.schedulers.capabilities import (
 from hpc_hydra.schedulers.capability_checks import check_surrounding
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.hostlist import expand
+from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, pack_script, step_script
 from hpc_hydra.schedulers.options import Option, one_line
 from hpc_hydra.schedulers.slurm import ranks, sinfo
@@ -99,6 +101,7 @@ class Slurm(
     SurvivesNodeLoss,
     JobSteps,
     StepSignals,
+    SpareNodes,
     ReplicaLaunch,
     ContainerLaunch,
     AutoDetection,
@@ -139,9 +142,10 @@ class Slurm(
     def script(self, spec: JobSpec) -> str:
         request = task_request(spec.plan)
         request = replace(request, job_name=spec.name or request.job_name)
-        nodes = len(spec.allocation.hosts) if spec.allocation else request.nodes
+        whole = allocated(request)
+        nodes = len(spec.allocation.hosts) if spec.allocation else whole.nodes
         other_nodes = range(0 if spec.attached else 1, nodes)  # those that the script does not run on
-        options = override(self._for_this_job(spec), self.directives(request), request, one_of=())
+        options = override(self._for_this_job(spec), self.directives(whole), request, one_of=())
         own = SchedulerLines(
             self.name,
             _JOB_ID,
@@ -158,7 +162,12 @@ class Slurm(
             launch=self.launch_command(request, attached=spec.attached),
             select='"${1:-${runs[${SLURM_ARRAY_TASK_ID:-0}]}}"',
             replica=self.replica_command(step_request(spec.plan), spec.python),
+            preflight=self._preflight(preflight_request(spec.plan)) if spec.plan.preflight else (),
+            chosen=self.launch_on_chosen(request, spec.python, attached=spec.attached) if request.spare_nodes else None,
         )
+
+    def launch_on_chosen(self, request: Request, python: str, *, attached: bool = False) -> ChosenNodes:
+        return ChosenNodes(self.launch_command(request, attached=attached), f'"--nodelist=${CHOSEN}"')
 
     def restarts(self, env: Mapping[str, str]) -> int:
         count = env.get("SLURM_RESTART_COUNT", "")
@@ -221,11 +230,11 @@ class Slurm(
 
     def attach_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """salloc runs the script on this machine, whose srun starts the ranks; within an allocation srun is enough."""
-        request = task_request(spec.plan)
+        request = allocated(task_request(spec.plan))
         nodes = env.get("SLURM_JOB_NUM_NODES") if env.get("SLURM_JOB_ID") else None
         if nodes is not None:
             if nodes.isdigit():
-                check_surrounding(request, env["SLURM_JOB_ID"], int(nodes))
+                check_surrounding(task_request(spec.plan), env["SLURM_JOB_ID"], int(nodes))
             return ["bash", str(script)]
         options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
         return ["salloc", *words(options), "bash", str(script)]

@@ -215,6 +215,18 @@ class SlurmOptions(Scheduler):
         options += [("nodelist", "{hosts}"), ("overlap", None), ("input", "none")]
         return ["srun", *words(override(options, self._launch_args(request), request))]
 
+    def _preflight(self, request: Request) -> list[str]:
+        """Start the preflight as an overlapping step: on a node that is gone, it lasts longer than the others need.
+
+        ``{nodes}`` and ``{hosts}`` as in `ReplicaLaunch`: srun ends the step on all nodes if it cannot start it on one.
+        """
+        step = list(self._step(request))
+        if request.nodes > 1:
+            places = {"nodes": "{nodes}", "ntasks": "{nodes}"}
+            step = [*((name, places.get(name, value)) for name, value in step), ("nodelist", "{hosts}")]
+        step += [("overlap", None), ("input", "none")]
+        return ["srun", *words(override(step, self._launch_args(request), request))]
+
     def _step(self, request: Request) -> Iterator[Option]:
         yield "nodes", str(request.nodes)
         yield "ntasks", str(request.world_size)

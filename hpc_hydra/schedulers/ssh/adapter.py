@@ -17,11 +17,12 @@ from typing import ClassVar
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import PlanError
-from hpc_hydra.planning.tasks import task_request
+from hpc_hydra.planning.tasks import allocated, preflight_request, task_request
 from hpc_hydra.planning.types import RankInfo, Request
 from hpc_hydra.schedulers.base import JobSpec, Submitter
-from hpc_hydra.schedulers.capabilities import HostList, LostHosts, NodeList, PerNodeCommands
+from hpc_hydra.schedulers.capabilities import HostList, LostHosts, PerNodeCommands, SpareNodes
 from hpc_hydra.schedulers.exclusion import usable
+from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
 from hpc_hydra.schedulers.local_base import Unqueued, lacking
 from hpc_hydra.schedulers.ssh import ranks
@@ -41,7 +42,7 @@ STATIC_PORT = 29500  # torchrun's own
 _VALUES, _FLAGS = "BEFIJPSceilmop", "46AaCKkqv"
 
 
-class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
+class Ssh(Unqueued, HostList, LostHosts, SpareNodes, PerNodeCommands):
     """``bash SCRIPT RUN`` starts one run on the first hosts of the list, ``bash SCRIPT RUN HOST,HOST`` on these."""
 
     name = "ssh"
@@ -65,11 +66,12 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
     def check(self, request: Request) -> None:
         if not request.hosts:
             raise PlanError("is not set", where="scheduler.hosts", fix="scheduler.hosts='[node01,node02]'")
-        if request.nodes > len(request.hosts):
+        needed, spare = allocated(request).nodes, request.spare_nodes
+        if needed > len(request.hosts):
             raise PlanError(
-                f"a run needs {request.nodes} hosts, but there are {len(request.hosts)}: {' '.join(request.hosts)}",
-                where="resources.nodes",
-                fix=f"resources.nodes={len(request.hosts)} or less, or more scheduler.hosts",
+                f"a run needs {needed} hosts, but there are {len(request.hosts)}: {' '.join(request.hosts)}",
+                where="resources.nodes" if request.nodes > len(request.hosts) or not spare else "launch.spare_nodes",
+                fix=f"resources.nodes={max(len(request.hosts) - spare, 1)} or less, or more scheduler.hosts",
             )
         self.check_fields(request)
         options(request)
@@ -78,6 +80,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
         argv = [python, "-m", "hpc_hydra.node", "ssh", "--procs", str(request.procs_per_node)]
         if request.cpus_per_proc is not None:
             argv += ["--cpus-per-proc", str(request.cpus_per_proc)]
+        argv += ["--independent"] if request.steps_survive_node_loss else []
         argv += [f"--option={word}" for word in options(request)]
         argv += [f"--setup={line}" for line in request.setup_lines]
         return [*argv, "--"]
@@ -87,7 +90,7 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
 
     def script(self, spec: JobSpec) -> str:
         request = task_request(spec.plan)
-        before = [*_hosts_of_the_run(request)]
+        before = [*_hosts_of_the_run(allocated(request))]
         if spec.packs:
             bare = replace(spec.plan, request=replace(spec.plan.request, setup_lines=()))
             run = f"${{1:-{spec.runs[0]}}}"
@@ -100,7 +103,12 @@ class Ssh(Unqueued, HostList, LostHosts, NodeList, PerNodeCommands):
             select=named_run(spec),
             setup=False,  # on the hosts, not here
             notes=(*([request.comment] if request.comment else []), *self.notes(request)),
+            preflight=self.launch_command(preflight_request(spec.plan), spec.python) if spec.plan.preflight else (),
+            chosen=self.launch_on_chosen(request, spec.python) if request.spare_nodes else None,
         )
+
+    def launch_on_chosen(self, request: Request, python: str) -> ChosenNodes:
+        return ChosenNodes(self.launch_command(request, python), lines=[f'export {HOSTS}="${CHOSEN}"'])
 
     def step_script(self, spec: JobSpec) -> str:
         """Starts the ranks on the hosts, cores and GPUs of the run. Its standard input closes when the packer ends."""

@@ -1,7 +1,7 @@
 """The launch command of ``scheduler=ssh``: one ssh per host, all at once; `agent` starts the ranks there.
 
     python -m hpc_hydra.node ssh --procs N [--cpus-per-proc C] [--option WORD]… [--setup LINE]… [--slices "S S"]
-        -- command args…
+        [--independent]        -- command args…
 
 Their output is printed here; with several hosts each line begins with the host. All hosts are stopped when one fails,
 on a signal, and when the launcher or the job script ends. Must not know: what the command does.
@@ -93,6 +93,7 @@ def _parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         "--setup", action="append", default=[], help="a shell line to run on each host before its ranks"
     )
     parser.add_argument("--slices", default="", help="the run's slice of each host")
+    parser.add_argument("--independent", action="store_true", help="a host that fails does not end the others")
     options, command = parse_with_command(parser, argv)
     if options.procs < 1:
         parser.error(f"--procs: {options.procs} is less than 1")
@@ -266,7 +267,10 @@ class _Session:
         self.code = code
         if reason is not None:
             print(f"hpc_hydra: {link.host}: {reason}" + (f"\n  Try: {fix}" if fix else ""), file=sys.stderr, flush=True)
-            self._record(link.host, code, reason)
+            if not self.options.independent:
+                self._record(link.host, code, reason)
+        if self.options.independent:
+            return
         self._stop(signal.SIGTERM, failed=True)
 
     @staticmethod

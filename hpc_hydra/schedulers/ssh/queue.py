@@ -14,6 +14,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.planning.types import Request
 from hpc_hydra.records.bad_nodes import bad_nodes
 from hpc_hydra.schedulers import capability_checks, commands
@@ -84,19 +85,21 @@ class SshSubmitter(LocalSubmitter):
         for run in list(self._waiting):
             request = run.spec.plan.request
             left = [host for host in usable(request) if host not in self._lost]
-            if request.nodes > len(left):
+            needed = allocated(request).nodes
+            if needed > len(left):
                 self._waiting.remove(run)
                 lost = "; ".join(f"{host}: {why}" for host, why in self._lost.items() if host in request.hosts)
-                why = f"it needs {request.nodes} hosts, but {len(left)} are left ({lost})"
+                why = f"it needs {needed} hosts, but {len(left)} are left ({lost})"
                 run.status = JobStatus(State.FAILED, "FAILED", exit_code=1, reason=why)
         super()._start_those_that_fit()
 
     def _fits(self, run: LocalRun) -> bool:
-        return len(self._free(run.spec.plan.request)) >= run.spec.plan.request.nodes
+        request = run.spec.plan.request
+        return len(self._free(request)) >= allocated(request).nodes
 
     def _take(self, run: LocalRun) -> None:
         request = run.spec.plan.request
-        run.hosts = tuple(self._free(request)[: request.nodes])
+        run.hosts = tuple(self._free(request)[: allocated(request).nodes])
         self._busy.update(run.hosts)
 
     def _give_back(self, run: LocalRun) -> None:

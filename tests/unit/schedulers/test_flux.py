@@ -53,7 +53,7 @@ OTHER_VALUES: dict[str, Any] = {
     "nodes": 3, "procs_per_node": 2, "gpus_per_proc": 2, "shared_gpus": 3, "cpus_per_proc": 5, "time_limit": 600,
     "exclusive": True, "job_name": "other", "dependency": "afterok:f12", "gpu_request": "gpus-per-task",
     "gpu_bind": "per-task", "cpu_bind": "off", "setup_lines": ("echo hi",), "submit_args": (("urgency", "20"),),
-    "launch_args": (("label-io", None),), "removed_args": ("output",), "max_requeues": 2,
+    "launch_args": (("label-io", None),), "removed_args": ("output",), "max_requeues": 2, "spare_nodes": 1,
 }  # fmt: skip
 REFUSED = {
     **{name: f"scheduler.{name}" for name in FLUX.options.lacks},

@@ -56,7 +56,7 @@ OTHER: dict[str, Any] = {
     "nodes": 3, "procs_per_node": 2, "gpus_per_proc": 2, "shared_gpus": 3, "cpus_per_proc": 5, "mem_per_node": 2500,
     "time_limit": 600, "exclusive": True, "array_parallelism": 2, "gpu_request": "rusage", "setup_lines": ("echo hi",),
     "submit_args": (("sla", "gold"),), "launch_args": (("no-shell", None),), "removed_args": ("W",),
-    "mail_type": "END", "flavour": "csm", "job_name": "other",
+    "mail_type": "END", "flavour": "csm", "job_name": "other", "spare_nodes": 1,
 }  # fmt: skip
 # see below; hosts: scheduler=ssh; allocation: SLURM
 IGNORED = {"scheduler", "hosts", "survives_node_loss", "steps_survive_node_loss", "allocation"}

@@ -24,6 +24,7 @@ VARIANTS = [
     ("pbs", {"flavour": "totals"}), ("pbs", {"mpi": "pals"}), ("pbs", {"mpi": "mpich"}), ("pbs", {"mpi": "openmpi"}),
 ]  # fmt: skip
 ASKED: dict[str, list[Any]] = {  # field of a request → values, of which a scheduler may know one only
+    "spare_nodes": [1],
     "nodes": [3], "procs_per_node": [2], "gpus_per_proc": [2], "shared_gpus": [2], "cpus_per_proc": [2],
     "mem_per_node": [2048, 0], "time_limit": [7200], "exclusive": [True], "job_name": ["bert"], "queue": ["long"],
     "account": ["abc"], "qos": ["high"], "reservation": ["r1"], "dependency": ["afterok:1"], "nodelist": ["n[1-2]"],

@@ -61,6 +61,7 @@ OTHER_VALUES: dict[str, Any] = {
     "launch_args": (("label", None),),
     "removed_args": ("open-mode",),
     "allocation": (9, 14),
+    "spare_nodes": 1,
 }
 
 

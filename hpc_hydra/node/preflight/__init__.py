@@ -1,0 +1,1 @@
+"""The check of all nodes of a job before its ranks start: ``launch.preflight``."""
