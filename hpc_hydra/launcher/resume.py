@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -36,7 +37,7 @@ from hpc_hydra.records.frozen_config import Freezer, read_program
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
-from hpc_hydra.schedulers.base import Allocation, JobSpec, Submitter
+from hpc_hydra.schedulers.base import Allocation, JobSpec, SubmitError, Submitter
 from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
@@ -132,7 +133,13 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             after.wait(awaited, Path(sweep.program.cwd))
         session = _Resumed(root, jobs, submitters, manifest, launch, release, there, _adopted(others, submitters))
         session.reporter.common = common
-        outcomes = session.run()
+        try:
+            outcomes = session.run()
+        except SubmitError as error:
+            if not error.fix or not re.search(r"\b(scheduler|resources|system)\.", error.fix):
+                raise
+            fix = f"{command('resume', root)} -- KEY=VALUE, with {error.fix}"
+            raise SubmitError(error.what, where=error.where, fix=fix, kind=error.kind, ids=error.ids) from None
         bad_nodes.learn(root)
     if outcomes is None:
         return 0
@@ -192,7 +199,11 @@ def _choose(sweep: SweepRecords, views: Sequence[RunView], wanted: Wanted) -> li
         )
     for view in selected:
         if (wanted.runs and view.word not in OPEN) or view.word == UNREADABLE:
-            complain(f"run {view.run.num} is {view.word}: it is not submitted")
+            ways = {"completed": " again; to repeat it, start a new sweep"}
+            ways |= dict.fromkeys(
+                ("pending", "running"), " again; hpc-hydra wait waits for it, hpc-hydra cancel ends it"
+            )
+            complain(f"run {view.run.num} is {view.word}: it is not submitted{ways.get(view.word, '')}")
     never = [view for view in chosen if view.word == "unsubmitted"]
     alive = sweep.launcher_alive
     if never and alive:
@@ -213,15 +224,13 @@ def _choose(sweep: SweepRecords, views: Sequence[RunView], wanted: Wanted) -> li
 
 def _refuse_unstarted(sweep: SweepRecords) -> None:
     """Refuse a sweep that no launcher has submitted: one with launch.setup_only, or one that was just created."""
-    from omegaconf import OmegaConf
-
+    if sweep.is_set_up_only:
+        raise SweepError(
+            "was only set up (launch.setup_only): its scripts are submitted by hand",
+            where=str(sweep.root),
+            fix=f"submit the scripts in {sweep.paths.jobs}; or launch without launch.setup_only",
+        )
     with suppress(OSError):
-        if OmegaConf.select(OmegaConf.load(sweep.root / "multirun.yaml"), "launch.setup_only"):
-            raise SweepError(
-                "was only set up (launch.setup_only): its scripts are submitted by hand",
-                where=str(sweep.root),
-                fix=f"the scripts in {sweep.paths.jobs}",
-            )
         if time.time() - sweep.paths.jobs.stat().st_mtime < JUST_NOW:
             raise SweepError(
                 "was just created: its launcher may be about to submit it",

@@ -113,7 +113,8 @@ class _WaitSession(Session):
             elif view.word == "unknown" or self.sweep.launcher_alive:
                 self._open.add(num)
             else:
-                reason = f"never submitted{f' ({view.reason})' if view.reason else ''}; {command('resume', self.root)}"
+                reason = f"never submitted{f' ({view.reason})' if view.reason else ''}"
+                reason += "" if self.sweep.is_set_up_only else f"; {command('resume', self.root)}"
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=reason)
         self._looked = time.monotonic()
 

@@ -315,6 +315,8 @@ def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
         return replace(view, reason=f"refused: {sweep.state.refused[view.job]}")
     if alive is None:
         return replace(view, reason=f"process {launcher.get('pid')} on {launcher.get('host')} may be submitting it")
+    if sweep.is_set_up_only:
+        return replace(view, reason=f"only set up (launch.setup_only): submit the scripts in {sweep.paths.jobs}")
     return replace(view, reason="the launcher ended before it was submitted" if launcher else "")
 
 

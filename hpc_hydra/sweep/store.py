@@ -6,6 +6,7 @@ Must not know: Hydra, states of runs.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,6 +83,14 @@ class SweepRecords:
         if not launcher or self.state.finished or self.state.detached:
             return False
         return processes.launcher_alive(launcher)
+
+    @property
+    def is_set_up_only(self) -> bool:
+        """Whether its scripts were written for the user to submit (`launch.setup_only`)."""
+        with suppress(OSError):
+            text = (self.root / "multirun.yaml").read_text(encoding="utf-8", errors="replace")
+            return not self.launcher and re.search(r"^  setup_only: true$", text, re.MULTILINE) is not None
+        return False
 
     @property
     def moved_from(self) -> Path | None:

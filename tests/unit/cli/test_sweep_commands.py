@@ -433,6 +433,8 @@ def test_a_sweep_that_was_only_set_up_is_left_to_the_user(sweeps: Sweeps) -> Non
     assert sweeps.launch("optim.lr=1,2", "launch.setup_only=true").returncode == 0
     assert sweeps.states() == {0: "unsubmitted", 1: "unsubmitted"}
     assert "by hand" in sweeps.hpc("resume", code=2)
+    for told in (sweeps.hpc("status"), sweeps.hpc("wait", code=1)):
+        assert "only set up (launch.setup_only)" in told and "hpc-hydra resume" not in told, told
     script = sweeps.sweep / ".hpc_hydra" / "jobs" / "job0.sh"
     subprocess.run(["bash", str(script), "1"], env=sweeps.env, check=True, capture_output=True)
     assert sweeps.states() == {0: "unsubmitted", 1: "completed"}

@@ -25,9 +25,13 @@ from .conftest import ROOT, App
 
 
 @pytest.fixture
-def refused(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    return Fakes(tmp_path / "bin", monkeypatch)
+
+
+@pytest.fixture
+def refused(app: App, fakes: Fakes) -> Path:
     """A sweep that SLURM did not take: two runs of at most two node-hours together."""
-    fakes = Fakes(tmp_path / "bin", monkeypatch)
     fakes.put("sbatch", "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
     for name in ("squeue", "sacct", "scancel"):
         fakes.put(name, "exit 0")
@@ -50,6 +54,14 @@ def test_more_node_hours_than_confirm_above_are_asked_for_again(
     with pytest.raises(SubmitError, match="invalid partition"):
         resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
     assert capfd.readouterr().out == ""
+
+
+def test_a_value_that_is_refused_again_is_to_be_set_after_two_dashes(refused: Path, fakes: Fakes) -> None:
+    fakes.put("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid feature specification' >&2; exit 1")
+    with pytest.raises(SubmitError) as told:
+        resume(refused, Wanted(overrides=("scheduler.constraint=foo",)))
+    assert str(refused) in str(told.value)
+    assert told.value.fix is not None and "-- KEY=VALUE, with another scheduler.constraint (now foo)" in told.value.fix
 
 
 def test_the_console_of_a_killed_launcher_is_not_offered_to_a_new_attempt(refused: Path) -> None:
