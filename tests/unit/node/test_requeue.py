@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from hpc_hydra.envvars import WARNING
-from hpc_hydra.node import finalize, requeue
+from hpc_hydra.node import finalize
 from hpc_hydra.node.rank import warning_signal
 from hpc_hydra.node.requeue import requeued
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.bad_nodes import BadNode, bad_nodes, record_bad_node
-from hpc_hydra.records.frozen_config import Program, RunRecord
+from hpc_hydra.records.frozen_config import Freezer, Program, RunRecord
 from hpc_hydra.records.layout import attempt_name
 from hpc_hydra.records.manifest import current, took_over
 from hpc_hydra.records.types import Outcome, RankEnd
@@ -71,6 +71,23 @@ class Bench:
         return requeued(
             Attempt(self.folder, 0, "job0", outcome.attempt or ATTEMPT, self.scheduler), record, most, outcome
         )
+
+    def recorded(self, request: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The records of a sweep, and the environment of the job's script, for `finish`."""
+        freezer = Freezer(self.folder, Program("command", "", argv=("x",), cwd=str(self.folder)))
+        freezer.add_run(0, (), plan="plan0", base=0, seed=1, dir=self.folder / "0")
+        freezer.write_plans({"plan0": Plan("here", request)})
+        freezer.flush()
+        freezer.close()
+        told = {
+            "SWEEP": str(self.folder),
+            "RUN": "0",
+            "JOB": "job0",
+            "ATTEMPT": ATTEMPT,
+            "SCHEDULER": request.scheduler,
+        }
+        for name, value in told.items():
+            monkeypatch.setenv(f"HPC_HYDRA_{name}", value)
 
     @property
     def asked(self) -> list[str]:
@@ -202,14 +219,7 @@ def test_a_warning_before_the_ranks_began_is_reported_or_queues_the_run_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     (bench.attempt / "rank_0.end.json").unlink()
-    program = Program(kind="command", target="", argv=("x",), cwd=str(bench.folder))
-    record = RunRecord(num=0, overrides=(), plan="plan0", base=0, seed=1, dir=bench.folder / "0", program=program)
-    plan = Plan("slurm", Request("slurm", 1, 1, warning="USR1@15", max_requeues=most))
-    monkeypatch.setattr(Attempt, "record", lambda _: record)
-    monkeypatch.setattr(finalize, "read_plans", lambda _: {"plan0": plan})
-    for name, value in (("SWEEP", str(bench.folder)), ("RUN", "0"), ("JOB", "job0"), ("ATTEMPT", ATTEMPT)):
-        monkeypatch.setenv(f"HPC_HYDRA_{name}", value)
-    monkeypatch.setenv("HPC_HYDRA_SCHEDULER", "slurm")
+    bench.recorded(Request("slurm", 1, 1, warning="USR1@15", max_requeues=most), monkeypatch)
     code = finalize.finish("138")
     if most:
         assert bench.asked == ["requeue 70_3"] and bench.closed is not None
@@ -432,19 +442,11 @@ def test_one_job_at_most_takes_over_and_it_is_known(
 
 
 @pytest.mark.parametrize(
-    ("status", "exit_code", "by_exit", "code"),
-    [("failed", 75, True, 75), ("failed", 75, False, 1), ("failed", 3, False, 3), ("completed", 0, False, 0)],
+    ("exit_code", "warned", "code"), [(75, True, 75), (75, False, 1), (3, False, 3), (0, False, 0)]
 )
 def test_only_a_run_that_is_to_continue_ends_with_the_code_that_is_requeued(
-    status: Any, exit_code: int, by_exit: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, exit_code: int, warned: bool, code: int
 ) -> None:
-    asked = Plan("x", Request("lsf", 1, 1, max_requeues=1))
-    ended = Outcome(0, status, exit_code)
-    record = RunRecord(0, (), "plan0", 0, 1, tmp_path, Program(kind="command", target=""))
-    attempt = Attempt(tmp_path, 0, "job0", ATTEMPT, "lsf")
-    monkeypatch.setattr(Attempt, "read", lambda env: attempt)
-    monkeypatch.setattr(Attempt, "record", lambda self: record)
-    monkeypatch.setattr(finalize, "read_plans", lambda sweep: {"plan0": asked})
-    monkeypatch.setattr(finalize, "gathered", lambda *_, **__: ended)
-    monkeypatch.setattr(requeue, "requeued", lambda *_, **__: None if by_exit else ended)
+    (bench.attempt / "rank_0.end.json").write_text(json.dumps(to_json(RankEnd(0, "a", exit_code, warned=warned))))
+    bench.recorded(Request("lsf", 1, 1, warning="USR1@15", max_requeues=1), monkeypatch)
     assert finalize.finish(str(exit_code)) == code
