@@ -205,6 +205,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     notes = (*prepared.notes, *adapter.notes(plan.request), *allocation.notes(prepared.settings, held))
     if plan.request.time_limit is not None and (held is not None or not adapter.has_queue):
         notes += ("resources.time_limit has no effect on a run at this console (with -m the launcher enforces it)",)
+    if plan.hang_after is not None:
+        notes += ("launch.hang_after has no effect on a run at this console: launch.bg=true",)
     streams = replace(_streams(plan.logging, root, keep, per_rank), careless=adapter.has_queue)
     return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes)
 

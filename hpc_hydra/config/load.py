@@ -68,6 +68,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "launch.on_interrupt": ("ask", "cancel", "detach"),
     "launch.snapshot": ("none", "copy", "git"),
     "launch.on_failure": ("continue", "stop"),
+    "launch.on_hang": ("tell", "stacks", "restart"),
 }
 GLOBAL_PACKAGE = "# @package _global_"
 
@@ -415,9 +416,8 @@ def _str(value: Any, key: str) -> str:
         match = next((choice for choice in choices if choice.lower() == value.lower()), None)
         if match is None:
             quoted = ' (quote it in YAML: "OFF")' if value in ("False", "True") and "OFF" in choices else ""
-            raise ConfigError(
-                f"{value!r} is not one of {', '.join(choices)}{quoted}", where=key, fix=f"{key}={choices[0]}"
-            )
+            what = f"{value!r} is not one of {', '.join(choices)}{quoted}"
+            raise ConfigError(what, where=key, fix=f"{key}={choices[0]}")
         return match
     if not value.strip() and not MAY_BE_BLANK.fullmatch(key):
         raise ConfigError(f"{value!r} is blank", where=key, fix=f"leave it out, or {key}=null")

@@ -269,6 +269,10 @@ class LoggingConfig:
     nccl_debug_subsys: Optional[str] = key(None, "NCCL_DEBUG_SUBSYS, unless your shell sets it.", example="INIT,NET")
     faulthandler: bool = key(False, "PYTHONFAULTHANDLER=1: print a traceback when a rank crashes.")
     cuda_launch_blocking: bool = key(False, "CUDA_LAUNCH_BLOCKING=1: report errors at the line that caused them; slow.")
+    flight_recorder: Optional[int] = key(
+        None, "Collectives of NCCL that torch's flight recorder keeps, and writes beside the logs when one times out. "
+        "Null: torch's default.", "number of collectives", 2000,
+    )  # fmt: skip
     cpp_stacktraces: bool = key(False, "TORCH_SHOW_CPP_STACKTRACES=1: show C++ stack traces.")
     debug: Optional[bool] = key(
         None, "All debugging aids but `cuda_launch_blocking`. Null: true if DEBUG is 1, on, yes or true in your shell."
@@ -363,6 +367,14 @@ class LaunchConfig:
     exit_timeout: Any = key(
         "10m", "How long threads and child processes may run after the task function returns. Null: no limit.", "time"
     )
+    hang_after: Any = key(
+        None, "How long a run may write nothing (metrics, logs, files in its directory) until it counts as hung. Null: "
+        "not watched.", "time", "30m",
+    )  # fmt: skip
+    on_hang: str = key(
+        "tell", "What happens to a hung run besides a message; `stacks`: its stacks are kept; `restart`: that, and it "
+        "is requeued within `max_requeues`.",
+    )  # fmt: skip
     on_interrupt: str = key("ask", "What Ctrl-C does.")
     on_failure: str = key("continue", "After a failed run: continue with the others, or stop.")
     best: Optional[str] = key(

@@ -97,6 +97,9 @@ def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) 
         job_id=attempt.job_id,
         reason=os.environ.get(envvars.REASON),
     )
+    folder = paths.flight_recorder(attempt.name)
+    if outcome.status != "completed" and next(folder.glob("*"), None) is not None:
+        outcome = replace(outcome, dumps=str(folder))
     return with_preflight(outcome, paths, attempt.name)
 
 

@@ -26,7 +26,14 @@ from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.layout import SweepPaths, attempt_began
 from hpc_hydra.records.manifest import intends, took_over, was_cancelled, withdraws
-from hpc_hydra.records.requeue_policy import SAVED_AND_ENDED, as_cancelled, is_of_nodes, is_told_to_end, why_again
+from hpc_hydra.records.requeue_policy import (
+    HUNG,
+    SAVED_AND_ENDED,
+    as_cancelled,
+    is_of_nodes,
+    is_told_to_end,
+    why_again,
+)
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, Scheduler
@@ -270,5 +277,6 @@ def used_up(outcome: Outcome, why: str, most: int, sweep: Path) -> Outcome:
     """Return the outcome of a run that is not requeued, as it was ``most`` times; ``why`` is from `why_again`."""
     cause = "preempted" if why.startswith("preempted") else "warned before its time limit"
     cause = why if why == SAVED_AND_ENDED or is_of_nodes(why) else cause
+    cause = outcome.reason or HUNG if why.startswith(HUNG) else cause
     resume = f"`hpc-hydra resume {shlex.quote(str(sweep))}` continues it"
     return replace(outcome, reason=f"{cause}; used up launch.max_requeues={most}; {resume}")

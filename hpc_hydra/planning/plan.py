@@ -10,6 +10,7 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.planning import env, hosts, options, packing, queues
 from hpc_hydra.planning.container import container
 from hpc_hydra.planning.gpus import GpuOptions, gpus
+from hpc_hydra.planning.hang import hang
 from hpc_hydra.planning.preflight import preflight
 from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, pattern, rendezvous
 from hpc_hydra.planning.size import NodeSize, Size, size
@@ -82,6 +83,7 @@ def plan(settings: Settings, scheduler: SchedulerFacts, name: str = Request.job_
         max_requeues=warned.max_requeues,
         allocation=_with_helpers(request, helpers, settings.system.cores_per_node),
     )
+    hang_after, on_hang = hang(settings.launch)
     at = env.situation(settings, sized.nodes, sized.gpus_per_proc)
     done = Plan(
         system=settings.system.name,
@@ -95,6 +97,8 @@ def plan(settings: Settings, scheduler: SchedulerFacts, name: str = Request.job_
         bind_cores=settings.launch.bind_cores,
         gpus_asked=_gpus_asked(settings),
         exit_timeout=seconds(settings.launch.exit_timeout, "launch.exit_timeout", bare=False),
+        hang_after=hang_after,
+        on_hang=on_hang,
         gpu_order=gpu_options.order,
         container=container(settings.container, meet.launcher, sized.gpus_per_proc),
         monitor=_monitor(settings.monitor, request.job_name),

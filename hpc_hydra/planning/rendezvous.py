@@ -265,6 +265,9 @@ def _port_range(value: str, key: str) -> tuple[int, int]:
 
 def logging(asked: LoggingConfig, job_name: str) -> Logging:
     """Return the logging settings, with the scheduler's patterns (%j …) converted to ours. Raises `ConfigError`."""
+    if asked.flight_recorder is not None and asked.flight_recorder < 1:
+        key = "logging.flight_recorder"
+        raise ConfigError(f"{asked.flight_recorder} is no number of collectives", where=key, fix=f"{key}=2000, or null")
     return Logging(
         out=pattern(asked.out, "logging.out", job_name),
         err=pattern(asked.err, "logging.err", job_name),
@@ -274,6 +277,7 @@ def logging(asked: LoggingConfig, job_name: str) -> Logging:
         rank_prefix=asked.rank_prefix,
         timestamps=period(asked.timestamps, "logging.timestamps", 1),
         trace=asked.trace or bool(asked.debug),
+        flight_recorder=asked.flight_recorder,
     )
 
 

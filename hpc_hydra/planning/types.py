@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from hpc_hydra.config.secrets import MASK, is_secret
 
 AGENT_MODES = ("torchrun", "static", "torchft")
+OnHang = Literal["tell", "stacks", "restart"]
 Mode = Literal["default", "force", "prepend"]
 
 
@@ -169,6 +170,7 @@ class Logging:
     rank_prefix: bool = False
     timestamps: int | None = None  # seconds between time stamps in a rank's log
     trace: bool = False  # `set -x` in the job script
+    flight_recorder: int | None = None  # collectives that torch's flight recorder keeps; None: torch's default
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,8 @@ class Plan:
     bind_cores: bool = True  # bind ranks to cores if the scheduler does not
     gpu_order: str | None = None  # of the GPUs that a rank sees: closest, or positions (3,2,1,0); None: unchanged
     gpus_asked: bool = True  # by the user or a named system; False: ranks use detected GPUs if possible
+    hang_after: int | None = None  # seconds without progress after which it hangs; None: not watched
+    on_hang: OnHang = "tell"
     exit_timeout: int | None = 600  # seconds until a program must exit after its function has returned
     notes: tuple[str, ...] = ()  # for the user, before submission
     container: Container | None = None

@@ -264,7 +264,7 @@ def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
     if not failed:
         return None
     first = min(end.ended for end in failed)
-    return min(failed, key=lambda end: (is_consequence(end) or end.ended - first > _SKEW, end.ended))
+    return min(failed, key=lambda end: (not end.hung, is_consequence(end) or end.ended - first > _SKEW, end.ended))
 
 
 def is_consequence(end: RankEnd) -> bool:
@@ -313,8 +313,8 @@ def _where(end: RankEnd, lines: Sequence[str]) -> str | None:
 
 
 def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:
-    reason = how(cause, lines)
-    if cause.rank >= 0:  # a negative rank is unknown; its error names the host
+    reason = cause.hung or how(cause, lines)
+    if cause.rank >= 0 and not cause.hung:  # a negative rank is unknown; its error names the host
         group = "" if cause.replica is None else f"replica {cause.replica}, "
         reason = f"{group}rank {cause.rank} on {cause.host}: {reason}"
     if cause.signal == signal.SIGKILL and status is not None and status.cause == "out_of_memory":

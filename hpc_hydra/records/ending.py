@@ -6,6 +6,7 @@ Must not know: where the words are shown, how the outcome was determined.
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 
 from hpc_hydra.planning.units import clock
@@ -13,14 +14,14 @@ from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.files import is_there
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.requeue_policy import BY_SCHEDULER, SAVED_AND_ENDED, is_of_nodes
+from hpc_hydra.records.requeue_policy import BY_SCHEDULER, HUNG, SAVED_AND_ENDED, is_of_nodes
 from hpc_hydra.records.types import Outcome
 
 _LIMIT = ("", "timeout", "timeout: timelimit", "the time limit was reached")
 _BY_USER = re.compile(r"CANCELLED by (\d+)")
 _REQUEUE_REASONS = {  # of `requeue_policy.why_again`
     "preempted": "preempted", "warned that its time is up": "warned", SAVED_AND_ENDED: "asked to save",
-    BY_SCHEDULER: "requeued by the scheduler",
+    BY_SCHEDULER: "requeued by the scheduler", HUNG: "hung",
 }  # fmt: skip
 _REQUEUED = "launch.signal_before_end=2m launch.max_requeues=3"
 _THREAD_AT_EXIT = "terminate called without an active exception"  # of C++: a thread was neither joined nor detached
@@ -91,6 +92,8 @@ def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False
         return "Try: hpc-hydra resume; launch.max_requeues=3 queues preempted runs again"
     if outcome.status != "failed":
         return None
+    if outcome.dumps:
+        return f"`torchfrtrace {shlex.quote(outcome.dumps)}` compares the last collectives of all ranks"
     if "out of memory" in re.sub(r"(cuda|hip) out of memory", "", why.replace("_", " ")):  # of the node, not a GPU
         return "Try: more memory (resources.mem_per_node=64G), or use less: fewer data-loader workers, smaller batches"
     if outcome.signal == signal.SIGKILL or "sigkill" in why:

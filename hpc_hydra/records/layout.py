@@ -42,6 +42,8 @@
     logs/<attempt>/replicas.json           states of the replica groups; lighthouse.log: output of their lighthouse
     logs/<attempt>/rank_<r>.result.json    result of a command ($HPC_HYDRA_RESULT); that of rank 0 counts
     logs/<attempt>/stacks/<id>/            stacks of the ranks (records/stacks), one file a rank
+    logs/<attempt>/hung.json               since when the run has made no progress (records/hang)
+    logs/<attempt>/flight_recorder/        what torch's flight recorder wrote when a collective timed out
     logs/<attempt>/returned.json           return value of rank 0's task function, or a reference to result.pkl
     logs/<attempt>/outcome.json            how the attempt ended, moved here when the run is submitted again
     logs/<attempt>/requests.jsonl          requests to the running ranks (records/requests), one a line
@@ -229,6 +231,12 @@ class RunPaths:
 
     def stacks(self, attempt: str, request: str) -> Path:
         return self.attempt(attempt) / "stacks" / request
+
+    def hung(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "hung.json"
+
+    def flight_recorder(self, attempt: str) -> Path:
+        return self.attempt(attempt) / "flight_recorder"
 
     def last_words(self, attempt: str) -> Path:
         return self.attempt(attempt) / ".last_words.json"

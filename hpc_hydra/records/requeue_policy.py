@@ -12,6 +12,7 @@ from dataclasses import replace
 from hpc_hydra.records.types import Outcome, RankEnd
 
 SAVED_AND_ENDED = "saved on request, and exited with code 75"
+HUNG = "hung"
 _NODE, _NODES = "node", "nodes"
 TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: the program was warned, saved a checkpoint, and asks to be requeued
 BY_SCHEDULER = "requeued by the scheduler"
@@ -37,8 +38,9 @@ def why_again(
 ) -> str | None:
     """Return why a run is to be queued again, or None if it is not.
 
-    Not if the ranks were asked to end. A program that was warned and then fails has failed. Only exit code 75, or an
-    end by a signal or by the time limit, means that it has more to do.
+    Not if the ranks were asked to end. A run that hangs has, if it was ended for that (`launch.on_hang`). A
+    program that was warned and then fails has failed. Only exit code 75, or an end by a signal or by the time limit,
+    means that it has more to do.
 
     Args:
         ends: how the ranks of its last attempt ended.
@@ -54,6 +56,8 @@ def why_again(
         return _of_nodes(outcome.bad_nodes, outcome.reason)
     if requeued:
         return f"{BY_SCHEDULER}; {outcome.reason}" if outcome.reason else BY_SCHEDULER
+    if outcome.status == "failed" and any(end.hung for end in ends):
+        return f"{HUNG}; {outcome.reason}"
     stopped = outcome.status in ("cancelled", "timeout")
     if preempted and (stopped or outcome.exit_code == TIME_IS_UP):
         return f"preempted; {outcome.reason}" if outcome.reason else "preempted"
@@ -87,4 +91,6 @@ def as_cancelled(outcome: Outcome) -> Outcome:
 def is_told_to_end(ends: Sequence[RankEnd]) -> bool:
     """Whether the ranks of a run received a signal to stop, other than the warning."""
     warnings = (signal.SIGUSR1, signal.SIGUSR2)
+    if any(end.hung for end in ends):  # its ranks were stopped to be queued again
+        return False
     return any(end.told_to_stop and end.signal not in warnings for end in ends)

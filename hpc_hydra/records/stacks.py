@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,15 @@ def understood(request: RankRequest) -> Request | None:
 def give(paths: RunPaths, attempt: str, request: Request, answer: Answer) -> None:
     """Write the answer of a rank. Raises `OSError`."""
     write_json(paths.stacks(attempt, request.id) / f"rank_{answer.rank}.json", to_json(answer))
+
+
+def kept(paths: RunPaths, attempts: Sequence[str]) -> tuple[str, str] | None:
+    """Return the newest attempt for whose stacks somebody has asked, with the id of the newest request; else None."""
+    for attempt in reversed(attempts):
+        names = sorted(path.name for path in paths.stacks(attempt, "").glob("*"))
+        if names:
+            return attempt, names[-1]
+    return None
 
 
 def answers(paths: RunPaths, attempt: str, request: Request, known: dict[int, Answer]) -> None:

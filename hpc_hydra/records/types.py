@@ -26,6 +26,7 @@ class RankEnd:
     replica: int | None = None  # torchft: its replica group; ranks of a group count from 0
     warned: bool = False  # it received launch.signal, or a request for a checkpoint before it exited with code 75
     requested: Literal["save", "stop"] | None = None  # it exited with code 75 after such a request
+    hung: str | None = None  # message: the run made no progress, and was ended to be queued again
     left: str | None = None  # message: its function had returned, but its process did not exit by itself
 
 
@@ -93,6 +94,7 @@ class Outcome:
     where: str | None = None  # the user's own line in the traceback: "/home/me/train.py:42 in main: loss.backward()"
     log: str | None = None  # path of the log that shows the reason
     last_lines: tuple[str, ...] = ()
+    dumps: str | None = None  # directory with dumps of torch's flight recorder
     world_size: int | None = None
     hosts: tuple[str, ...] = ()  # of ranks that left a record of their end, in order of ranks
     bad_nodes: tuple[str, ...] = ()  # hosts that failed the preflight (launch.preflight), so that no rank started

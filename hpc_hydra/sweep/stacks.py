@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records import stacks
-from hpc_hydra.records.collect import latest_attempt, read_ends, read_nodes
+from hpc_hydra.records.collect import attempts, latest_attempt, read_ends, read_nodes
 from hpc_hydra.records.files import on_disk
 from hpc_hydra.records.stacks import Answer, Frame, Thread
 from hpc_hydra.records.types import RankEnd
@@ -68,11 +68,15 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
         native: ask for frames of C and C++ code, too.
         seconds: how long to wait.
 
-    Raises `SweepError` if the run is not running, or if its directory cannot be written to.
+    Of a run that is not running, returns the stacks that were kept when it hung (`launch.on_hang`).
+
+    Raises `SweepError` if there are none, or if its directory cannot be written to.
     """
     paths, where = view.paths, f"run {view.run.num}"
     attempt = latest_attempt(paths)
     if view.word in ENDED or view.word == "pending" or attempt is None:
+        if (before := _kept(view)) is not None:
+            return before
         why = f"the run is {view.word}{f' ({view.reason})' if view.reason else ''}; only running ranks have stacks"
         fix = "hpc-hydra logs, which shows how it ended" if view.word in ENDED else "hpc-hydra status"
         raise SweepError(why, where=where, fix=fix)
@@ -87,6 +91,19 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
     ended = _await(lambda: stacks.answers(paths, attempt, request, found), view, attempt, wanted, found, seconds)
     silent = {rank: _host(found.values(), rank, view) for rank in wanted if rank not in found and rank not in ended}
     return Seen(attempt, paths.stacks(attempt, request.id), dict(sorted(found.items())), silent, ended)
+
+
+def _kept(view: RunView) -> Seen | None:
+    """Return the newest stacks of a run that is not running; None if nobody has asked for any."""
+    paths = view.paths
+    newest = stacks.kept(paths, attempts(paths))
+    if newest is None:
+        return None
+    attempt, name = newest
+    found: dict[int, Answer] = {}
+    stacks.answers(paths, attempt, stacks.Request(name), found)
+    silent: dict[int, str | None] = dict.fromkeys(rank for rank in _world(view, attempt) if rank not in found)
+    return Seen(attempt, paths.stacks(attempt, name), dict(sorted(found.items())), silent, {})
 
 
 def _await(

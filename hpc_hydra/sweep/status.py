@@ -32,7 +32,7 @@ from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import left_open, settled, with_why
-from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of
+from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of, why_hung
 
 FAILED = ("failed", "timeout", "lost")  # what `failed` selects
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
@@ -353,7 +353,8 @@ def _active(view: RunView, status: JobStatus) -> RunView:
         starts = f"starts about {time.strftime('%d %b %H:%M', time.localtime(status.start))}" if status.start else ""
         reason = f"will never start as it is: {status.reason}" if status.never else status.reason
         return replace(view, word="pending", reason=", ".join(filter(None, (reason, starts))))
-    return replace(view, word="running", seconds=time.time() - status.start if status.start else None)
+    hung = why_hung(view.run)
+    return replace(view, word="running", seconds=time.time() - status.start if status.start else None, reason=hung)
 
 
 def _by_status(sweep: SweepRecords, view: RunView, status: JobStatus, unanswered: str | None) -> RunView:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from hpc_hydra.errors import SchedulerError, SweepError
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records import ending
+from hpc_hydra.records import ending, hang
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
-from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines
+from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current, was_cancelled
@@ -53,6 +53,7 @@ class Watched:
     attempt: int = 0  # number of its newest attempt if it was requeued
     unknown_since: float | None = None
     stopped_since: float | None = None  # its outcome says stopped, and the scheduler has not reported why
+    hung: str = ""  # since when a running run has made no progress
     ended_since: float | None = None  # the scheduler reports its end, and there is no outcome yet
 
     @property
@@ -72,9 +73,9 @@ class Watched:
 
     @property
     def reason(self) -> str:
-        """Why it was requeued, and why it waits; empty if neither is known."""
+        """Why it was requeued, why it waits, and that it hangs; empty if none is known."""
         native = "" if self.status.reason == "None" else self.status.reason
-        return ", ".join(filter(None, (self.requeued, native)))
+        return ", ".join(filter(None, (self.requeued, native, self.hung)))
 
     def note_requeue(self) -> None:
         """Note whether it was requeued. If `launch.max_requeues` is 0, no file is read."""
@@ -103,6 +104,7 @@ class Watcher:
         self._polled = -math.inf
         self._poll_interval = 0  # scheduler.poll_interval, the longest of these runs; 0: automatic
         self._changed = clock()
+        self._looked = -math.inf  # for runs that hang
         self._polls = 0
         self._next = 0  # index of the next candidate to try
         self._at_rest = False  # only a query can change something
@@ -145,6 +147,7 @@ class Watcher:
         """Update all states once. Returns the runs whose state has changed."""
         now = self.clock()
         is_due = now - self._polled >= self.interval
+        hung = self._newly_hung() if is_due else []
         if self._at_rest and not is_due:
             return []
         before = [(w, w.word, w.status.start) for w in self.active]
@@ -157,13 +160,28 @@ class Watcher:
         for watched in candidates:
             self._read_outcome(watched, now)
         self._at_rest = not packed and not candidates
-        changed = [watched for watched, word, _ in before if watched.word != word]
+        changed = [watched for watched, word, _ in before if watched.word != word or watched in hung]
         for watched, word, start in before:
             if not watched.is_done and (watched.word, watched.status.start) != (word, start):
                 watched.note_requeue()
         if changed:
             self._changed = now
         return changed
+
+    def _newly_hung(self) -> list[Watched]:
+        """Return the running runs that make no progress any more; one file is looked for per run with a limit."""
+        new: list[Watched] = []
+        limits = [watched.run.plan.hang_after for watched in self.active if watched.run.plan.hang_after]
+        if not limits or self.clock() - self._looked < min(min(limits) / 4, SLOWEST):
+            return new
+        self._looked = self.clock()
+        for watched in self.active:
+            if watched.run.plan.hang_after and watched.status.state is State.RUNNING:
+                before, watched.hung = watched.hung, why_hung(watched.run)
+                new += [watched] if watched.hung and not before else []
+            else:
+                watched.hung = ""
+        return new
 
     def _read_journals(self) -> bool:
         """Update the states of packed runs whose allocation is running. Returns whether there are any."""
@@ -319,6 +337,14 @@ class Watcher:
             return outcome
         log = log_of(self.jobs, watched)
         return outcome if log is None else replace(outcome, log=str(log), last_lines=last_lines(log))
+
+
+def why_hung(run: Run) -> str:
+    """Return ``no progress for 31m5s`` for a running run that hangs; empty if it does not, or is not watched."""
+    if not run.plan.hang_after:
+        return ""
+    found = hang.noted(RunPaths(run.dir), latest_attempt(RunPaths(run.dir)))
+    return "" if found is None else f"{found.told(time.time())}: `hpc-hydra stacks {run.num}` shows why"
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

@@ -87,7 +87,9 @@ class Stamps:
             self._next = now + self._every
             with contextlib.suppress(OSError):
                 log = open_log(self._path)
+                before = os.fstat(log)
                 os.write(log, f"{datetime.now().astimezone().isoformat(timespec='seconds')}\n".encode())
+                os.utime(log, ns=(before.st_atime_ns, before.st_mtime_ns))  # a stamp is no progress of the run
                 os.close(log)
         return self._next - now
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import socket
@@ -24,14 +23,16 @@ from typing import Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.rank import binding, environment, rendezvous, trackers
+from hpc_hydra.node.rank import binding, environment, flight_recorder, rendezvous, trackers
 from hpc_hydra.node.rank.context import UNKNOWN, RankContext
 from hpc_hydra.node.rank.end_request import EndRequest
 from hpc_hydra.node.rank.exec_program import Child, prepare_program
+from hpc_hydra.node.rank.hang import HangWatch
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
 from hpc_hydra.node.rank.overdue import Overdue
+from hpc_hydra.node.rank.report import Report
 from hpc_hydra.node.rank.requests import Page, Watch
 from hpc_hydra.node.rank.stacks import KIND, Stacks, file_for_stacks
 from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
@@ -141,6 +142,10 @@ def build_environment(
     gloo = rendezvous.interface_for_gloo(context.info)
     if gloo:
         env.setdefault("GLOO_SOCKET_IFNAME", gloo)
+    if context.plan.logging.flight_recorder:
+        flight_recorder.switch_on(
+            env, context.plan.logging.flight_recorder, context.paths.flight_recorder(context.attempt.place)
+        )
     reverse_dns.note(env, endpoint.address)
     if context.plan.logging.verbose:
         where = addresses.endpoint(endpoint.address, endpoint.port)
@@ -173,6 +178,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         lambda: signals.stopped_at, lambda what: _write_end(context, context.rank_end(0, left=_left(signals, what))),
         lambda: _all_have_an_end(context),
     )  # fmt: skip
+    hang = HangWatch(context, lambda: signals.stop is not None or report.returned_before(None))
     with _monitored(context), contextlib.closing(stacks):
         code, signum = _wait(
             child,
@@ -181,7 +187,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
             guardian,
             relay,
             stamps_of(context),
-            (overdue, lingering, watch, end_request, stacks),
+            (overdue, lingering, watch, end_request, stacks, hang),
         )
     watch.finish()
     lingering.clear()
@@ -201,13 +207,14 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
     )
     requested = watch.followed(decided.exit_code)
     end = context.rank_end(
-        decided.exit_code,
+        hang.exit_code(decided.exit_code),
         signal=decided.signal,
         told_to_stop=decided.told_to_stop or requested is not None or (end_request.asked and decided.exit_code != 0),
         error=_with_full_disks(context, report.found.get("error")),
         traceback=report.found.get("traceback"),
         warned=is_warned(context, signals) or requested is not None,
         requested=requested,
+        hung=hang.ended or None,
         left=_left(signals, lingering.noted) if decided.left_processes else None,
     )
     code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
@@ -293,7 +300,7 @@ def _wait(
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
-    helpers: Sequence[Overdue | Lingering | Watch | EndRequest | Stacks],
+    helpers: Sequence[Overdue | Lingering | Watch | EndRequest | Stacks | HangWatch],
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
@@ -358,41 +365,6 @@ def _others(context: RankContext) -> Iterator[dict[str, Any]]:
                 end = read_json(path)
                 if end and end.get("round", 0) == context.round:
                     yield end
-
-
-class Report:
-    """Reads what the program reports: that its function returned, or its exception."""
-
-    def __init__(self, reader: int) -> None:
-        os.set_blocking(reader, False)  # a helper process may keep the other end open
-        self._reader, self._data = reader, b""
-        self.found: dict[str, Any] = {}
-        self._returned: float | None = None  # monotonic
-
-    def look(self) -> None:
-        """Read new reports."""
-        with contextlib.suppress(OSError):
-            while more := os.read(self._reader, 65_536):
-                self._data += more
-        *lines, self._data = self._data.split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                report = json.loads(line)
-                if "returned" in report:
-                    self._returned = report["at"]
-                else:
-                    self.found = self.found or report
-
-    def returned_before(self, stopped_at: float | None) -> bool:
-        """Whether the function returned before the stop signal, and no exception followed."""
-        self.look()
-        in_time = self._returned is not None and (stopped_at is None or self._returned < stopped_at)
-        return in_time and not self.found
-
-    def failed_before(self, stopped_at: float | None) -> bool:
-        """Whether an exception came before the stop signal."""
-        self.look()
-        return stopped_at is not None and self.found.get("at", stopped_at) < stopped_at
 
 
 def ended_early(
