@@ -85,7 +85,10 @@ def parse(argv: Sequence[str]) -> Call | None:
 def _check_separator(before: Sequence[str], command: Sequence[str]) -> None:
     """Refuse a command without `--` before it. Raises `UsageError`."""
     takes_value = {flag for option in OPTIONS if option.kind != "flag" for flag in option.flags}
+    known = {flag for option in OPTIONS for flag in option.flags}
     for at, word in enumerate(before):
+        if word.startswith("-") and word.partition("=")[0] not in known:
+            return  # `scan_among` refuses it
         if word.startswith(("-", "~")) or "=" in word or (at and before[at - 1] in takes_value):
             continue
         begin = at - 1 if at and before[at - 1] == "-m" and "." in word and word.replace(".", "").isidentifier() else at

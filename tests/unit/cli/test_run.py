@@ -202,6 +202,7 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "scheduler: there is no 'nope'"),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such directory"),
+        (["run", "-N", "2", "--", "x"], "-N: unknown option"),
         (["run", "--config-dir", ".", "--config-name", "nope", "--", "x"], "--config-dir .: has no nope.yaml"),
         (["run", "--config-name", "nope", "--", "x"], "--config-name nope: there is no such configuration"),
         (["run", "scheduler=local", "launch.after=nowhere", "--", "x"], "launch.after"),
