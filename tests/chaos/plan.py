@@ -28,7 +28,7 @@ MODES = (
     Mode("torchrun", ("rendezvous=torchrun", "rendezvous.max_restarts=1"), weight=1, torch=True),
     Mode(
         "torchft",
-        ("rendezvous=torchft", "rendezvous.max_restarts=1"),
+        ("rendezvous=torchft", "rendezvous.max_restarts=1", "rendezvous.quorum_timeout=5s"),
         weight=1,
         torch=True,
         app="replicas.py",

@@ -1,5 +1,26 @@
-"""Seeds of rounds that once found a fault of hpc_hydra, each with the fault: tests play them again."""
+"""Rounds that once found a fault of hpc_hydra, each with the fault. Tests play them again; round N is seed -N."""
 
 from __future__ import annotations
 
-FOUND: dict[int, str] = {}
+from tests.chaos.plan import MODES, Fault, Round
+
+_MODE = {mode.name: mode for mode in MODES}
+
+FOUND = (
+    # A job that an administrator requeued was failed, and resume ran it beside the requeued job: a rank that had lost
+    # another one had failed. The same happened when SLURM requeued a job that had lost a node.
+    Round(
+        seed=-1, mode=_MODE["ranks"], runs=2, nodes=2, procs_per_node=2, steps=30, pause=0.1, queue="gpu", requeues=1,
+        faults=(Fault("requeue", 0.4, True, 0.16, 0.8),),
+    ),
+    # SLURM requeued a job whose node was lost after its ranks had completed, and it repeated its runs.
+    Round(
+        seed=-2, mode=_MODE["ranks"], runs=3, nodes=1, procs_per_node=1, steps=20, pause=0.05, queue="gpu", requeues=3,
+        faults=(Fault("kill_node", 0.9, True, 0.1, 3.0),),
+    ),
+    # The loss of its first node left a job of replica groups in the queue, running nothing until its time limit.
+    Round(
+        seed=-3, mode=_MODE["torchft"], runs=1, nodes=2, procs_per_node=1, steps=150, pause=0.1, queue="gpu",
+        requeues=0, faults=(Fault("kill_node", 3.0, True, 0.1, 3.0),),
+    ),
+)  # fmt: skip

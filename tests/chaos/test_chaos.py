@@ -21,7 +21,7 @@ def test_runs_survive_random_faults() -> None:
     import tempfile
 
     first = random.SystemRandom().randrange(1_000_000)
-    seeds = [*FOUND, *range(first, first + FEW)]
+    seeds = [*(round_.seed for round_ in FOUND), *range(first, first + FEW)]
     with tempfile.TemporaryDirectory(prefix="hpc-hydra-chaos.", dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
         series = Series(seeds, lanes=2, base=Path(folder), minutes=MINUTES)

@@ -22,6 +22,7 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
+from hpc_hydra.node.modes.torchrun.orphaned import end_orphaned_job
 from hpc_hydra.node.monitor import monitored
 from hpc_hydra.node.rank import gc_tuning, rendezvous
 from hpc_hydra.node.rank.context import RankContext, exchange_endpoint, identify, prepare_run, record_startup_error
@@ -90,7 +91,10 @@ def supervise(context: RankContext, signals: Signals) -> int | Child:
                         reserved.close()
                     return _run_agent_process(context, node, supervisor)
                 with monitored(context):
-                    return _wait_for_agent(context, agent, signals)
+                    code = _wait_for_agent(context, agent, signals)
+            if context.attempt.replica is not None and signals.stop is None:
+                end_orphaned_job(context)
+            return code
     except (Stopped, HpcHydraError, OSError) as error:
         return ended_early(None, error, context.host, signals)
 
