@@ -36,6 +36,7 @@ def main(cfg: DictConfig) -> dict[str, Any]:
         manager = torchft.Manager(
             pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=5)), load_state_dict=state.update,
             state_dict=lambda: dict(state), min_replica_size=1, replica_id=f"chaos_{dist.replica}",
+            init_sync=False,  # all begin with the same weights; it would take a group's gradient for zero at step 0
         )  # fmt: skip
         manager.load_state_dict({"step": step, "batches_committed": step})
         journal.note("begin", step=step)
