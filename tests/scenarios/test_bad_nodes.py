@@ -12,6 +12,8 @@ import pytest
 from tests.cluster.fixtures import Cluster, wait_for
 
 from .conftest import ROOT, Probe
+from .test_lsf import address
+from .test_preflight import BROKEN, WHY, gpus
 
 STEPS = """
 import os, socket, time
@@ -69,3 +71,47 @@ def test_a_run_whose_node_fails_goes_on_without_it_from_its_checkpoint(slurm_clu
     )  # fmt: skip
     (node,) = json.loads(listed.stdout)
     assert (node["host"], node["reason"], node["found_by"]) == (lost, "lost under run 0", "run")
+
+
+SIZES = ("resources.nodes=2", "resources.procs_per_node=1", "resources.cpus_per_proc=1", "launch.preflight=true")
+
+
+@pytest.mark.cluster
+def test_elements_on_a_node_that_fails_the_preflight_go_on_elsewhere_and_later_jobs_leave_it_out(
+    slurm_probe: Probe, tmp_path: Path
+) -> None:
+    words = [*SIZES, *gpus(tmp_path, node01=[BROKEN] * 4), "ret=number"]
+    done = slurm_probe.run("launch.max_requeues=2", "launch.seed=1,2", *words, timeout=400)
+    assert done.code == 0, done.text
+    ended = [done.outcome(num) for num in (0, 1)]
+    assert {outcome["status"] for outcome in ended} == {"completed"} and max(o["requeues"] for o in ended) == 1
+    assert all("node01" not in outcome["hosts"] for outcome in ended)
+    assert ": completed after 1 requeue, job " in done.text
+    again = slurm_probe.run(*words, "launch.dry_run=true")
+    assert "#SBATCH --exclude=node01" in again.out and "note: node01 left out: GPU " in again.text
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [
+        ("flux", f"{{}} left out: {WHY}"),
+        ("lsf", f"{{}} ({WHY}) may be used again: scheduler=lsf cannot leave out nodes of a job that is queued again"),
+        ("pbs", f"{{}} ({WHY}) may be used again: scheduler=pbs cannot leave out nodes of a job that is queued again"),
+    ],
+)
+def test_other_schedulers_queue_the_run_again_and_say_what_becomes_of_the_node(
+    scheduler: str, told: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The nodes of the stand-ins are this machine: the second of each job fails."""
+    request.getfixturevalue(f"fake_{scheduler}")
+    probe = Probe(tmp_path, scheduler)
+    words = [*gpus(tmp_path, **{"1": [BROKEN]}), f"launch.env.FAKE_NVML_NODE=HPC_HYDRA_{scheduler.upper()}_NODE"]
+    words += [f"rendezvous.master_addr={address()}", "rendezvous.interface=lo"]
+    done = probe.run(*SIZES, "launch.max_requeues=1", *words, timeout=400)
+    assert done.code == 1 and not done.probes, done.text
+    outcome = done.outcome(0)
+    (node,) = outcome["bad_nodes"]
+    assert outcome["reason"].startswith(f"node {node}: {WHY}; used up launch.max_requeues=1; ")
+    assert outcome["requeues"] == 1 and len(list((probe.sweep / "0" / "logs").glob("*/preflight.json"))) == 2
+    logs = "".join(log.read_text() for log in (probe.sweep / ".hpc_hydra" / "jobs").glob("job0*.log"))
+    assert told.format(node) in logs

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
+from hpc_hydra.node import bad_nodes
 from hpc_hydra.node.preflight import judge
 from hpc_hydra.node.preflight.agent import POLL, refresh
 from hpc_hydra.node.preflight.judge import Why
@@ -24,7 +25,6 @@ from hpc_hydra.node.rank.context import RankContext, read_context
 from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.planning.types import Preflight, to_json
 from hpc_hydra.processes import STOP, Children, Signals, Stopped, exit_code, no_input, start_program
-from hpc_hydra.records.bad_nodes import BadNode, record_bad_node
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.preflight import (
     FAILED,
@@ -80,9 +80,10 @@ def main(argv: Sequence[str]) -> int:
 def _remember(context: RankContext, record: PreflightRecord) -> None:
     """Record the bad nodes, so that later jobs avoid them."""
     attempt = context.attempt
-    for bad in record.bad:
-        with contextlib.suppress(OSError):
-            record_bad_node(attempt.sweep, attempt.scheduler, BadNode(bad.host, bad.why, time.time(), "preflight"))
+    with contextlib.suppress(OSError):
+        bad_nodes.record(
+            attempt, adapter_for(attempt.scheduler), {bad.host: bad.why for bad in record.bad}, "preflight"
+        )
 
 
 def told(record: PreflightRecord) -> list[str]:
