@@ -19,6 +19,7 @@ import pytest
 from tests.cluster.fixtures import SCRIPTS, wait_for
 from tests.cluster.sshd import SshHosts
 from tests.scenarios.test_packing_on_lsf import STEP, check_apart, told
+from tests.scenarios.test_preflight import BROKEN, WHY, gpus
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,17 @@ def test_output_comes_with_the_host_s_name_and_the_exit_code_through(shell: Shel
     assert lines[-1] == "node02: 3 of 4 on node01: it's $(x)"
     assert "rank 3 ended with exit code 7" in done.stderr
     assert (shell.outcome()["rank"], shell.outcome()["host"]) == (3, "node02")
+
+
+def test_a_bad_host_is_left_out_for_a_spare_one(shell: Shell) -> None:
+    words = ["scheduler.hosts=[node01,node02,node03]", "resources.nodes=2", "resources.procs_per_node=1"]
+    words += ["launch.preflight=true", "launch.spare_nodes=1", *gpus(shell.folder, node02=[BROKEN])]
+    program = 'echo "$RANK of $WORLD_SIZE on $(uname -n)"'
+    done = shell.run(shell.launch(*words, "--", "bash", "-c", program), timeout=240)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if " of 2 " in line)
+    assert lines == ["node01: 0 of 2 on node01", "node03: 1 of 2 on node03"]
+    assert f"preflight: node02 is left out: {WHY}" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["kill -9 of the launcher", "Ctrl-C"])
