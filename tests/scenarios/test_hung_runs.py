@@ -132,19 +132,25 @@ def test_every_start_mode_tells_its_stacks(mode: str, tmp_path: Path) -> None:
 
 
 def test_a_hung_run_is_told_queued_again_with_its_stacks_and_completes_from_its_checkpoint(elsewhere: Hanging) -> None:
-    keys = ("resources.nodes=2", "launch.hang_after=5s", "launch.on_hang=restart", "launch.max_requeues=1")
+    keys = (
+        "resources.nodes=2",
+        "launch.hang_after=20s",
+        "launch.on_hang=restart",
+        "launch.max_requeues=3",
+    )  # a slow start is silent, too
     with elsewhere.started(argv=elsewhere.command(*keys)) as launcher:
         text, _ = launcher.communicate(timeout=280)
     assert launcher.returncode == 0, text
     assert states(elsewhere) == ["completed"]
     folder = elsewhere.sweep / "0"
     ended = json.loads((folder / "outcome.json").read_text())
-    assert (ended["requeues"], ended["result"]) == (1, {"step": 7})
-    first, _ = sorted(path for path in (folder / "logs").iterdir() if path.is_dir())
+    assert ended["requeues"] >= 1 and ended["result"] == {"step": 7}
+    first, *_ = sorted(path for path in (folder / "logs").iterdir() if path.is_dir())
     why = json.loads((first / "outcome.json").read_text())["reason"]
     assert why.startswith("hung; no progress for ")
-    assert len(list((first / "stacks").glob("*/rank_*.json"))) == 4
-    assert "was hung and requeued (1 of 1)" in text or "no progress for " in text, text
+    *_, newest = sorted((first / "stacks").iterdir())
+    assert len(list(newest.glob("rank_*.json"))) == 4
+    assert "was hung and requeued (1 of 3)" in text or "no progress for " in text, text
 
 
 def test_without_a_launcher_status_tells_a_hung_run(tmp_path: Path, request: pytest.FixtureRequest) -> None:
