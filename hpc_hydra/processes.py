@@ -241,6 +241,19 @@ def kill_children() -> None:
             return
 
 
+def kill_started_with(variables: Mapping[str, str]) -> None:
+    """Kill (SIGKILL) the processes that were executed with these variables in their environment, orphans or not.
+
+    A process id may be part of a value only together with what else tells its machine or container.
+    """
+    wanted = {os.fsencode(f"{name}={value}") for name, value in variables.items()}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
 def children(parent: int | None = None) -> list[int]:
     """Return the pids of a process's children; by default of this process."""
     me, pids = str(parent or os.getpid()), []

@@ -46,6 +46,7 @@ from hpc_hydra.processes import (
     Stopped,
     die_with_parent,
     exit_code,
+    kill_started_with,
     name_of,
     number_of,
     signal_group,
@@ -217,6 +218,9 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         hung=hang.ended or None,
         left=_left(signals, lingering.noted) if decided.left_processes else None,
     )
+    if decided.exit_code not in (0, TIME_IS_UP):  # not every scheduler tracks processes whose parent has died
+        attempt = {envvars.SWEEP: str(context.attempt.sweep), envvars.ATTEMPT: context.attempt.name}
+        kill_started_with({envvars.REQUESTS: page.path, **attempt})
     code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
     if code and code == end.exit_code and context.attempt.attached:
         with contextlib.suppress(Stopped):
