@@ -297,12 +297,10 @@ def _check_names(config: Settings) -> None:
             what = f"{name!r} is not an option of hpc_hydra's group ({', '.join(shipped(group))})"
             raise ConfigError(what, where=f"{group}.name", fix=fix)
         if kind == "auto" and name != "auto":
-            raise ConfigError(
-                f"{name!r} would silently disable detection ({group}=auto)",
-                where=f"{group}.name",
-                fix=f"choose with {group}={name} (`- override /{group}: {name}` in a defaults list); "
-                f"{clash_cure(group)}",
-            )
+            listed = f"`- override /{group}: {name}` in a defaults list"
+            fix = f"choose with {group}={name} ({listed}); {clash_cure(group)}"
+            what = f"{name!r} would silently disable detection ({group}=auto)"
+            raise ConfigError(what, where=f"{group}.name", fix=fix)
 
 
 def _is_plugged(group: str, name: str) -> bool:

@@ -110,8 +110,9 @@ class Session:
             fix = f"hpc-hydra status NEW_PLACE; {into_new_place(self.root)}"
             complain(f"hpc_hydra: {self.root}: {GONE}; the following is the last known state\n  Try: {fix}")
             return self.outcomes
-        failed = sum(outcome.status not in ("completed", "cancelled") for outcome in self.outcomes.values())
-        self.manifest.finished(failed=failed)
+        self.manifest.finished(
+            failed=sum(each.status not in ("completed", "cancelled") for each in self.outcomes.values())
+        )
         return self.outcomes
 
     def conclude(self, best: str | None = None) -> int:

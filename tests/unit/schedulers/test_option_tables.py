@@ -42,6 +42,7 @@ NOT_ASKED = {
     "flavour",  # in VARIANTS
     "survives_node_loss", "steps_survive_node_loss", "allocation",  # follow from the rendezvous
     "hosts",  # of schedulers without a queue
+    "bad_nodes",  # only where nodes can be left out: schedulers/exclusion.py
     "removed_args",
 }  # fmt: skip
 FIELDS = {field.name for field in dataclasses.fields(Request)}
