@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import Series
+from tests.chaos.__main__ import HERE, Series
 from tests.chaos.seeds import FOUND
 
 MINUTES = 1.5  # no further round begins afterwards
 FEW = 6
 
 
+@pytest.fixture
+def lane_folder() -> Iterator[Path]:
+    """Not below /tmp, which is another one in a lane."""
+    with tempfile.TemporaryDirectory(prefix="hpc-hydra-chaos.", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)  # the database's user looks in
+        yield Path(folder)
+
+
 @pytest.mark.needs("lanes")
 @pytest.mark.timeout(600)
-def test_runs_survive_random_faults() -> None:
+def test_runs_survive_random_faults(lane_folder: Path) -> None:
     """The seeds are told, so that a round that fails can be repeated: `make chaos ROUNDS=1 SEED=…`."""
-    import tempfile
-
     first = random.SystemRandom().randrange(1_000_000)
     seeds = [*(round_.seed for round_ in FOUND), *range(first, first + FEW)]
-    with tempfile.TemporaryDirectory(prefix="hpc-hydra-chaos.", dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        series = Series(seeds, lanes=2, base=Path(folder), minutes=MINUTES)
-        reports = series.run()
-        wrong = {report["seed"]: (report["wrong"], report["faults"]) for report in reports if report["wrong"]}
-        logs = "".join(path.read_text()[-3000:] for path in Path(folder).glob("lane*/seed*/round.log"))
+    series = Series(seeds, lanes=3, base=lane_folder, minutes=MINUTES)
+    reports = series.run()
+    wrong = {report["seed"]: (report["wrong"], report["faults"]) for report in reports if report["wrong"]}
+    logs = "".join(path.read_text()[-3000:] for path in lane_folder.glob("lane*/seed*/round.log"))
     assert not series.broken
     assert reports and not wrong, f"{wrong}\n{logs}"
+
+
+@pytest.mark.needs("lanes", "torch")
+@pytest.mark.timeout(900)
+def test_a_disturbed_training_reaches_the_weights_of_an_undisturbed_one(lane_folder: Path) -> None:
+    """Preempted, timed out (and resumed), and with a lost node: bit for bit."""
+    argv = ["bash", str(HERE / "lane.sh"), str(lane_folder), sys.executable, "-m", "tests.chaos.weights"]
+    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "HPC_HYDRA_CHAOS_LANE": "weights"}
+    done = subprocess.run([*argv, str(lane_folder)], env=env, capture_output=True, text=True, timeout=840)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((lane_folder / "found.json").read_text())
+    assert {name: each["state"] for name, each in found.items()} == dict.fromkeys(found, "completed")
+    assert {name: each["attempts"] for name, each in found.items()} == {
+        "undisturbed": 1, "timed_out": 2, "preempted": 2, "node_lost": 2
+    }  # fmt: skip
+    assert len({each["weights"] for each in found.values()}) == 1, found

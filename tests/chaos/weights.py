@@ -1,0 +1,102 @@
+"""Within a lane: trainings of digits that are preempted, timed out and lose a node, and one that is left alone.
+
+Prints the digests of their final weights. Must not know: what they should be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import world
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "train_examples" / "digits_ddp"
+EPOCHS = 12
+DIGEST = """
+import sys, hashlib, checkpoint
+model = checkpoint.load(checkpoint.Path(sys.argv[1]))["model"]
+print(hashlib.sha256(b"".join(name.encode() + model[name].numpy().tobytes() for name in sorted(model))).hexdigest())
+"""
+PATIENCE = 240.0
+
+
+class Training:
+    """One run of the example on two nodes."""
+
+    def __init__(self, folder: Path, name: str, nodes: str, *words: str) -> None:
+        self.sweep, self.name, self.nodes = folder / name, name, nodes
+        argv = [sys.executable, str(EXAMPLE / "train.py"), "-m", "scheduler=slurm", "resources.nodes=2"]
+        argv += ["resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0"]
+        argv += ["launch.seed=7", f"epochs={EPOCHS}", "launch.bg=true", f"hydra.sweep.dir={self.sweep}"]
+        self._run(*argv, f"scheduler.nodelist={nodes}", *words)
+
+    def _run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(self.sweep.parent)}
+        return subprocess.run(argv, env=env, cwd=self.sweep.parent, capture_output=True, text=True, timeout=PATIENCE)
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.sweep.glob("0/checkpoints/*.pt"), key=lambda path: int(path.stem.rpartition("_")[2]))
+
+    def trains(self) -> None:
+        assert world.await_true(lambda: len(self.checkpoints()) >= 2, PATIENCE), f"{self.name} does not train"
+
+    def state(self) -> dict[str, Any]:
+        done = self._run(sys.executable, "-m", "hpc_hydra.cli", "status", str(self.sweep), "--json")
+        found: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+        return found
+
+    def await_state(self, *words: str) -> str:
+        found = world.await_true(lambda: (now := self.state()["state"]) in words and now, PATIENCE)
+        return str(found)
+
+    def completed(self) -> dict[str, Any]:
+        """Resume until it is, as a user does; returns how often it was started, and its weights' digest."""
+        for _ in range(4):
+            if self.await_state("completed", "failed", "cancelled", "timeout", "lost") == "completed":
+                break
+            self._run(sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep))
+        state = self.state()
+        paths = [EXAMPLE, ROOT]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        argv = [sys.executable, "-c", DIGEST, str(self.checkpoints()[-1])]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        attempts = len(list(self.sweep.glob("0/logs/*/")))
+        return {"state": state["state"], "attempts": attempts, "weights": done.stdout.strip() or done.stderr}
+
+
+def stop_ranks(sweep: Path) -> None:
+    for each in world.processes():
+        if each.env.get("HPC_HYDRA_SWEEP") == str(sweep) and "rank" in each.words:
+            each.kill(signal.SIGSTOP)
+
+
+def main(folder: Path) -> None:
+    left, right = "node[01-02]", "node[03-04]"
+    alone = Training(folder, "undisturbed", left)
+    timed_out = Training(folder, "timed_out", right, "resources.time_limit=1m")
+    timed_out.trains()
+    stop_ranks(timed_out.sweep)  # it would end in time
+    found = {"undisturbed": alone.completed()}
+    preempted = Training(folder, "preempted", left, "scheduler.queue=spot", "launch.max_requeues=1")
+    preempted.trains()
+    urgent = ("--partition=debug", "--exclusive", "--nodes=2", f"--nodelist={left}", "--output=/dev/null")
+    world.call("sbatch", *urgent, "--wrap=true")
+    assert timed_out.await_state("timeout") == "timeout", timed_out.state()
+    lost = Training(folder, "node_lost", right, "launch.max_requeues=1")
+    lost.trains()
+    world.node("kill", "node04")
+    world.await_true(lambda: world.node_states().get("node04", "").startswith("down"), PATIENCE)
+    world.node("start", "node04")
+    world.await_true(world.all_up, PATIENCE)
+    found |= {each.name: each.completed() for each in (timed_out, preempted, lost)}
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
