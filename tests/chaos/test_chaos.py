@@ -33,7 +33,7 @@ def lane_folder() -> Iterator[Path]:
 def test_runs_survive_random_faults(lane_folder: Path) -> None:
     """The seeds are told, so that a round that fails can be repeated: `make chaos ROUNDS=1 SEED=…`."""
     first = random.SystemRandom().randrange(1_000_000)
-    seeds = [*(round_.seed for round_ in FOUND), *range(first, first + FEW)]
+    seeds = [*(round_.seed for round_ in FOUND if not round_.mode.torch), *range(first, first + FEW)]
     series = Series(seeds, lanes=3, base=lane_folder, minutes=MINUTES)
     reports = series.run()
     wrong = {report["seed"]: (report["wrong"], report["faults"]) for report in reports if report["wrong"]}
