@@ -43,18 +43,21 @@ def _completed(paths: RunPaths, num: int, attempt: str, plan: Plan) -> Outcome |
     if not ends:
         return None
     outcome = collect(paths, num, attempt, world_size=plan.world_size, job_id=job)
-    if not plan.rendezvous.has_replicas:
-        return outcome if outcome.status == "completed" else None
-    size = plan.world_size // plan.replicas
+    if not plan.rendezvous.has_replicas and outcome.status == "completed":
+        return outcome
     groups: dict[int, set[int]] = {}
     for end in ends:
-        if end.exit_code == 0 and not end.told_to_stop:
+        if end.rank >= 0 and end.exit_code == 0 and not end.told_to_stop:
             groups.setdefault(end.replica or 0, set()).add(end.rank)
+    size, least = plan.world_size, 1
+    if plan.rendezvous.has_replicas:
+        size, least = plan.world_size // plan.replicas, max(1, plan.rendezvous.min_replicas)
     done = [number for number, ranks in sorted(groups.items()) if len(ranks) >= size]
-    if not done or len(done) < plan.rendezvous.min_replicas:
+    if len(done) < least:
         return None
+    place = paths.replica(attempt, done[0]) if plan.rendezvous.has_replicas else attempt
     return Outcome(
         num=num, status="completed", exit_code=0, attempt=attempt, job_id=job, world_size=outcome.world_size,
         hosts=outcome.hosts, restarts=outcome.restarts, started=outcome.started,
-        ended=max(end.ended for end in ends), **result(paths, paths.replica(attempt, done[0])),
+        ended=max(end.ended for end in ends), **result(paths, place),
     )  # fmt: skip

@@ -26,6 +26,12 @@ ROOT = HERE.parents[1]
 Told = Callable[[str], None]
 
 
+def lane_environment(name: object) -> dict[str, str]:
+    """Variables of a lane's processes: without those of another SLURM."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+    return {**env, "PYTHONPATH": str(ROOT), "HPC_HYDRA_CHAOS_LANE": str(name)}
+
+
 class Series:
     """Rounds in lanes."""
 
@@ -51,12 +57,16 @@ class Series:
         folder = self.base / f"lane{number}"
         folder.mkdir(parents=True, exist_ok=True)
         argv = ["bash", str(HERE / "lane.sh"), str(folder), sys.executable, "-m", "tests.chaos.lane", str(folder)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "HPC_HYDRA_CHAOS_LANE": str(number)}
-        env = {name: value for name, value in env.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         with (
             (folder / "lane.log").open("ab") as log,
             subprocess.Popen(
-                argv, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                argv,
+                cwd=ROOT,
+                env=lane_environment(number),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             ) as lane,
         ):
             assert lane.stdin is not None and lane.stdout is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.__main__ import HERE, Series
+from tests.chaos.__main__ import HERE, Series, lane_environment
 from tests.chaos.seeds import FOUND
 
 MINUTES = 1.5  # no further round begins afterwards
@@ -47,8 +46,9 @@ def test_runs_survive_random_faults(lane_folder: Path) -> None:
 def test_a_disturbed_training_reaches_the_weights_of_an_undisturbed_one(lane_folder: Path) -> None:
     """Preempted, timed out (and resumed), and with a lost node: bit for bit."""
     argv = ["bash", str(HERE / "lane.sh"), str(lane_folder), sys.executable, "-m", "tests.chaos.weights"]
-    env = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "HPC_HYDRA_CHAOS_LANE": "weights"}
-    done = subprocess.run([*argv, str(lane_folder)], env=env, capture_output=True, text=True, timeout=840)
+    done = subprocess.run(
+        [*argv, str(lane_folder)], env=lane_environment("weights"), capture_output=True, text=True, timeout=840
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((lane_folder / "found.json").read_text())
     assert {name: each["state"] for name, each in found.items()} == dict.fromkeys(found, "completed")

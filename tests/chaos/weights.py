@@ -34,7 +34,8 @@ class Training:
         argv = [sys.executable, str(EXAMPLE / "train.py"), "-m", "scheduler=slurm", "resources.nodes=2"]
         argv += ["resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0"]
         argv += ["launch.seed=7", f"epochs={EPOCHS}", "launch.bg=true", f"hydra.sweep.dir={self.sweep}"]
-        self._run(*argv, f"scheduler.nodelist={nodes}", *words)
+        done = self._run(*argv, f"scheduler.nodelist='{nodes}'", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def _run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(self.sweep.parent)}

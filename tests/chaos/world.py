@@ -109,6 +109,9 @@ def repair() -> bool:
         node("join", name)
     controller("start")
     accounting("start")
+    held = [job.id for job in jobs() or () if "JobHeldAdmin" in job.reason]  # suspended as their node was lost
+    if held:
+        call("scontrol", "release", ",".join(held))
     return await_true(all_up, 120)
 
 
@@ -119,14 +122,15 @@ class Job:
     id: str
     state: str
     nodes: str
+    reason: str
 
 
 def jobs() -> list[Job] | None:
     """The jobs in the queue, elements of arrays each for itself; None if the controller does not answer."""
-    done = call("squeue", "-h", "-r", "-o", "%i|%T|%N", timeout=10)
+    done = call("squeue", "-h", "-r", "-o", "%i|%T|%N|%r", timeout=10)
     if done.returncode:
         return None
-    return [Job(*line.split("|", 2)) for line in done.stdout.splitlines()]
+    return [Job(*line.split("|", 3)) for line in done.stdout.splitlines()]
 
 
 def hosts(nodes: str) -> list[str]:

@@ -141,7 +141,11 @@ def lost(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lost:
 def test_a_run_whose_ranks_completed_after_it_was_noted_as_lost_is_not_repeated(
     lost: Lost, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the other, one rank has: both are asked to end, and it is repeated."""
+    """Also if torchrun's agent was killed after them. Of the other, one rank has: both are asked to end, and it is
+    repeated.
+    """
+    agent = RunPaths(lost.sweep / "0").attempt(lost.attempt(0)) / "torchrun_0.end.json"
+    agent.write_text(json.dumps(to_json(RankEnd(-1, "a", 137, signal=9, error="the torchrun agent was killed"))))
     for num, rank in ((0, 0), (0, 1), (1, 0)):
         lost.completed(num, rank)
     assert resume(lost.sweep, Wanted(bg=True)) == 0
