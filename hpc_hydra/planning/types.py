@@ -96,7 +96,7 @@ class Request:
     @property
     def left_out(self) -> str | None:
         """The nodes that the job must not use, as a list of hosts: `exclude` and `bad_nodes`."""
-        return ",".join(filter(None, (self.exclude, *self.bad_nodes))) or None
+        return ",".join(filter(None, (self.exclude, *self.bad_nodes))) if self.bad_nodes else self.exclude
 
     @property
     def warn_signal(self) -> str | None:

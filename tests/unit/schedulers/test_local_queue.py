@@ -188,6 +188,7 @@ def test_every_field_of_a_request_is_used_refused_or_told() -> None:
         "hosts",  # planning refuses them
         "allocation",  # SLURM's
         "gpu_type",  # a scheduler's word for the GPUs of the machine, of which there is no other kind here
+        "bad_nodes",  # `exclusion.leave_out` keeps them out of the request
         "survives_node_loss",  # the one node is this machine: it cannot be lost alone
     }  # fmt: skip
     for name in Request.__dataclass_fields__.keys() - used:
