@@ -239,7 +239,7 @@ def _check_overrides(call: Call) -> list[Any]:
         if first in GROUPS or first == "hydra" or call.config_dir or call.config_name:
             continue
         if not call.fill or not (one.is_add() or one.is_force_add()):
-            raise _unused_key(one.key_or_group, fill=call.fill)
+            raise _unused_key(one, call)
     return parsed
 
 
@@ -315,17 +315,27 @@ def _is_used(key: str, wanted: Sequence[str]) -> bool:
     return any(name == key or name.startswith(f"{key}.") or key.startswith(f"{name}.") for name in wanted)
 
 
-def _unused_key(key: str, *, fill: bool) -> ConfigError:
+def _unused_key(one: Any, call: Call) -> ConfigError:
+    """Return the error for an override of a key that is not of our groups, nor added with ``+`` for ``--fill``."""
     from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.records.command_template import names
 
+    key = one.key_or_group
     known = {f"{group}.{field.name}": field.name for group, kind in GROUPS.items() for field in fields(kind)}
     near = [full for full, short in known.items() if short == key]
     import difflib
 
     near += difflib.get_close_matches(key, [*known, *GROUPS], n=2)
-    hint = f"{'' if fill else '--fill '}+{key}=VALUE, with {{{key}}} in the command"
+    fill = "" if call.fill else "--fill "
+    if _is_used(key, list(names(call.command))):
+        typed = f"+{str(one.input_line).lstrip('+')}"
+        what = f"the command uses {{{key}}}, which " + (
+            "--fill replaces" if fill else "has to be added to the configuration with +"
+        )
+        return ConfigError(what, where=key, fix=f"{fill}{shlex.quote(typed)}")
+    hint = f"{fill}+{key}=VALUE, with {{{key}}} in the command"
     return ConfigError(
-        "is not a key of the configuration, and the command does not use it",
+        "this is not a key of the configuration, and the command does not use it",
         where=key,
         fix=f"{' or '.join(dict.fromkeys(near))}; or {hint}" if near else hint,
     )

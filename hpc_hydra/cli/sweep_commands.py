@@ -46,8 +46,11 @@ def status(argv: Sequence[str]) -> int:
     elif options.watch:
         _watch(sweep, runs, views)
     else:
-        every = options.all or bool(runs)
-        sweep_tables.draw(sweep_tables.status(views, head=_head(sweep), every=every))
+        every, head = options.all or bool(runs), _head(sweep)
+        if runs and not views:
+            sweep_tables.draw(sweep_tables.none_of(sweep_args.selected(sweep), runs, head=head))
+            return 0
+        sweep_tables.draw(sweep_tables.status(views, head=head, every=every))
     return 0
 
 
@@ -296,7 +299,21 @@ def resume(argv: Sequence[str]) -> int:
             + (shlex.join(word for word in overrides if word not in misplaced) or "resources.time_limit=2h"),
         )
     wanted = Wanted(tuple(runs), options.failed, overrides, options.bg, options.launcher_gone, options.yes)
-    return submit_again(find_sweep(where), wanted)
+    try:
+        return submit_again(find_sweep(where), wanted)
+    except SweepError as error:
+        keys = [word for word in runs if _is_of_our_groups(word)]
+        if error.where != "RUNS" or not keys or overrides:
+            raise
+        others = [word for word in options.words if word not in keys]
+        meant = f"hpc-hydra resume {shlex.join([*others, '--', *keys])} to change it"
+        raise SweepError(error.what, where=error.where, fix=f"{meant}; {error.fix}") from None
+
+
+def _is_of_our_groups(word: str) -> bool:
+    from hpc_hydra.config.schema import GROUPS
+
+    return "=" in word and word.split("=")[0].split(".")[0] in GROUPS
 
 
 def results(argv: Sequence[str]) -> int:

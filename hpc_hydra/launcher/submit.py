@@ -120,7 +120,7 @@ class Session:
         from hpc_hydra.ui import summary_table
 
         rows, outcomes = rows_of(self.runs, self._watched, self.outcomes)
-        summary_table.conclude(rows, outcomes, best)
+        summary_table.conclude(rows, outcomes, best, sweep=self.root)
         return int(any(outcome.status != "completed" for outcome in outcomes.values()))
 
     @property

@@ -79,7 +79,7 @@ def finish(code: str) -> int:
         return int(code) if own else 1  # the records of a sweep that was moved tell how its ranks ended
     limit = plan.request.time_limit if plan is not None else None
     if not attempt.attached:
-        print(summary(outcome, limit), flush=True)
+        print(summary(outcome, limit, sweep=attempt.sweep), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
         print(summary(replace(outcome, log=None), limit, attached=True), file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
@@ -172,13 +172,14 @@ def write(sweep: Path, paths: RunPaths, record: RunRecord, outcome: Outcome) -> 
     return outcome
 
 
-def summary(outcome: Outcome, limit: int | None = None, *, attached: bool = False) -> str:
+def summary(outcome: Outcome, limit: int | None = None, *, attached: bool = False, sweep: Path | None = None) -> str:
     """Return the line for the job's log, or for the console of an ``attached`` run, with advice.
 
     Args:
         limit: the time limit, seconds.
+        sweep: the directory of the sweep, for the commands in advice.
     """
     text = f"hpc_hydra: run {outcome.num} {ending.sentence(outcome, limit)}"
-    advice = ending.advice(outcome, limit, attached=attached)
+    advice = ending.advice(outcome, limit, attached=attached, sweep=str(sweep or ""))
     text += f" ({outcome.log})" if outcome.log else ""
     return f"{text}\n  {advice}" if advice else text

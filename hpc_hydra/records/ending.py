@@ -72,24 +72,26 @@ def exit_code(outcome: Outcome) -> int | None:
     return outcome.exit_code if known else None
 
 
-def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False) -> str | None:
+def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False, sweep: str = "") -> str | None:
     """Return what to type, or to look at, after an outcome that does not explain itself, such as SIGKILL.
 
     Args:
         limit: the time limit, seconds.
         attached: the run belongs to a console and leaves no sweep that could be resumed.
+        sweep: the directory of the sweep, for commands that would otherwise take the newest one.
     """
     why = (outcome.reason or "").lower()
+    place = f" {shlex.quote(sweep)}" if sweep else ""
     if "hpc-hydra resume" in why:
         return None
     if outcome.status == "timeout":
         more = f"resources.time_limit={-(-limit // 30)}m" if limit else "a longer resources.time_limit"
-        again = f"Try: {more}" if attached else f"Try: hpc-hydra resume timeout -- {more}"
+        again = f"Try: {more}" if attached else f"Try: hpc-hydra resume timeout{place} -- {more}"
         return f"{again}; or save checkpoints, and be warned and requeued: {_REQUEUED}"
     if "preempted" in why:
         if attached:
             return "Try: launch.bg=true launch.max_requeues=3, which queues a preempted run again"
-        return "Try: hpc-hydra resume; launch.max_requeues=3 queues preempted runs again"
+        return f"Try: hpc-hydra resume{place}; launch.max_requeues=3 queues preempted runs again"
     if outcome.status != "failed":
         return None
     if outcome.dumps:

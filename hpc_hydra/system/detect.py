@@ -21,6 +21,7 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import AutoDetection, ClusterName, NodeFacts
 from hpc_hydra.schedulers.registry import adapter_for
+from hpc_hydra.suggest import nearest
 from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
 
@@ -140,6 +141,7 @@ def notes(
         *defaults.notes(asked, resolved, probe),
         *_failed(asked, resolved, probe),
         *_sized_blindly(resolved, probe),
+        *_unlisted_queue(resolved, probe),
         *_too_many_nodes(resolved, probe),
         *shell_defaults.notes(asked, resolved, probe, attached=attached),
     )
@@ -163,6 +165,26 @@ def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
         return ()
     text = _nodes(adapter, probe)
     return (f"{_says_nothing(adapter, text)}: sizes may differ",) if isinstance(text, Unanswered) else ()
+
+
+def _unlisted_queue(resolved: Settings, probe: Probe) -> tuple[str, ...]:
+    """Return a note if the scheduler does not list the queue. It may be hidden, so the scheduler decides."""
+    queue = _partition(resolved)
+    adapter = adapter_for(resolved.scheduler.name)
+    if not queue or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
+        return ()
+    text = _nodes(adapter, probe)
+    if isinstance(text, Unanswered) or allocation.current(adapter, resolved.launch.inside, probe) is not None:
+        return ()
+    listed = adapter.listed_queues(text)
+    strange = [name for name in queue.split(",") if name not in listed]
+    if not listed or not strange:
+        return ()
+    shown = ", ".join(listed[:12]) + (f" and {len(listed) - 12} more" if len(listed) > 12 else "")
+    near = nearest(strange[0], listed)
+    meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+    lists = f"{adapter.nodes_command()[0]} lists {shown}"
+    return (f"partition {', '.join(strange)}{meant}: {lists}; without facts of its nodes, sizes may differ",)
 
 
 def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:

@@ -26,8 +26,14 @@ _FAILURES = 20  # maximum number of failures that are told in full
 _LINES = 8  # lines of the log of a failure
 
 
-def conclude(rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | None = None) -> None:
-    """Print the table, the best run by ``best`` (`launch.best`), and on standard error what failed."""
+def conclude(
+    rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | None = None, *, sweep: Path | None = None
+) -> None:
+    """Print the table, the best run by ``best`` (`launch.best`), and on standard error what failed.
+
+    Args:
+        sweep: the directory of the sweep, for the commands in advice.
+    """
     with streams.spoken():
         width = streams.width()
         print()
@@ -37,7 +43,7 @@ def conclude(rows: Sequence[Row], outcomes: Mapping[int, Outcome], best: str | N
     failed = [(row.run, outcomes[row.run.num]) for row in rows if row.run.num in outcomes]
     failed = [(run, outcome) for run, outcome in failed if outcome.status != "completed"]
     if failed:
-        complain("\n" + summary(failed, len(rows), common_overrides([row.run for row in rows])))
+        complain("\n" + summary(failed, len(rows), common_overrides([row.run for row in rows]), sweep))
 
 
 def drawn(rows: Sequence[Row], outcomes: Mapping[int, Outcome], width: int) -> Any:
@@ -142,7 +148,9 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def summary(ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = ()) -> str:
+def summary(
+    ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection[str] = (), sweep: Path | None = None
+) -> str:
     """Return what failed as text: the user's line of the traceback, run, overrides, rank, reason, log and last lines.
 
     Failures in the same line are one entry. Cancelled runs are listed by who cancelled them.
@@ -157,7 +165,7 @@ def summary(ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection
         kind = (outcome.status, outcome.where) if outcome.where else (str(run.num),)
         same.setdefault(kind, []).append((run, outcome))
     for several in list(same.values())[:_FAILURES]:
-        told += ["", *_failure(several, common)]
+        told += ["", *_failure(several, common, sweep)]
     if len(same) > _FAILURES:
         left = [run for several in list(same.values())[_FAILURES:] for run, _ in several]
         told += ["", f"  … and {len(left)} more: {numbers(left, 1000)}"]
@@ -169,13 +177,14 @@ def summary(ended: Sequence[tuple[Run, Outcome]], total: int, common: Collection
     return "\n".join(told)
 
 
-def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str]) -> list[str]:
+def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str], sweep: Path | None) -> list[str]:
     run, outcome = several[0]
     lines = [f"  run {run.num}  {shown_overrides(run.told, common)}"]
     if outcome.where:
         lines.append(f"    {printable(_from_here(outcome.where))}")
     lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")
-    advice = ending.advice(outcome, run.plan.request.time_limit)
+    place = _from_here(str(sweep)) if sweep is not None else ""
+    advice = ending.advice(outcome, run.plan.request.time_limit, sweep=place)
     lines += [f"    {advice}"] if advice else []
     if outcome.log:
         lines.append(f"    log: {outcome.log}")

@@ -60,6 +60,12 @@ def status(views: Sequence[RunView], *, head: str = "", every: bool = False, wid
     return run_table.show(top, table, [run_table.rest(rows, shown, hint)] if len(shown) < len(rows) else [])
 
 
+def none_of(views: Sequence[RunView], words: Sequence[str], *, head: str = "") -> Any:
+    """Return what `hpc-hydra status` shows if none of the runs ``views`` is in a state of ``words``."""
+    told = [*head.splitlines(), f"no run is {' or '.join(words)}"]
+    return run_table.show([*told, run_table.counts(view.word for view in views)], [], [])
+
+
 def live_status(views: Sequence[RunView], head: str, size: tuple[int, int]) -> Any:
     """Return the table of `hpc-hydra status --watch` for rich, with as many runs as have room.
 

@@ -302,7 +302,7 @@ class PackRunner:
         except OSError as error:
             print(f"hpc_hydra: run {record.num}: the outcome could not be written: {error}", file=sys.stderr)
         self.requeue.note("ended", record.num)
-        print(summary(outcome), flush=True)
+        print(summary(outcome, sweep=self.sweep), flush=True)
 
     # ending
 

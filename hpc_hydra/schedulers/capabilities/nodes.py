@@ -159,6 +159,10 @@ class NodeFacts(Scheduler):
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         """Return the largest of the queues that ``queue`` names, and its number of nodes; None if unknown."""
 
+    def listed_queues(self, stdout: str) -> tuple[str, ...]:
+        """Return the names of all queues in the output of `nodes_command`; empty if it has none."""
+        return ()
+
 
 class TaskVariables(Scheduler):
     """Environment variables of a task contain more than its rank.

@@ -319,6 +319,9 @@ class Slurm(
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         return sinfo.largest(sinfo.parse(stdout), queue)
 
+    def listed_queues(self, stdout: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(kind.partition for kind in sinfo.parse(stdout)))
+
     def mpiexec_environment(self, procs_per_node: int, cpus_per_proc: int | None) -> dict[str, str]:
         """srun starts one process of mpiexec per node, which gets the cores of all ranks there."""
         if cpus_per_proc:

@@ -190,6 +190,8 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "nodes=2", "--", "x"], "Try: resources.nodes"),
         (["run", "lr=1", "--", "x"], "--fill +lr=VALUE"),
         (["run", "--fill", "lr=1", "--", "x"], "Try: +lr=VALUE"),
+        (["run", "-m", "+lr=1,2", "--", "echo", "{lr}"], "uses {lr}, which --fill replaces\n  Try: --fill +lr=1,2"),
+        (["run", "--fill", "lr=1", "--", "echo", "{lr}"], "added to the configuration with +\n  Try: +lr=1"),
         (["run", "--fill", "--", "echo", "{lr}"], "{lr} in the command is not a key"),
         (["run", "--fill", "+rank=8", "--", "echo", "{rank}"], "is set by each rank"),
         (["run", "-m", "--fill", "+lr=1,2", "--", "echo"], "{lr} in the command"),

@@ -229,6 +229,7 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["logs", "failed", "-f"], "choose one run of"),
         (["logs", "0", "--rank", "2"], "--rank 0 to --rank 1"),
         (["wait", "3"], "waits for all runs"),
+        (["resume", "1", "launch.seed=3"], "Try: hpc-hydra resume 1 -- launch.seed=3 to change it"),
         (["resume", "--", "optim.lr=3"], "only keys of these groups"),
         (["resume", "--", "system=lumi"], "another group choice is not possible"),
         (["resume", "--", "resources.nodez=2"], "resources.nodes"),
@@ -243,6 +244,10 @@ def test_wrong_usage_is_one_message_and_exit_code_2(ended: Sweeps, argv: list[st
     assert says is None or says in text
     assert ended.states() == {0: "completed", 1: "failed", 2: "completed", 3: "failed"}
     assert not list(ended.sweep.glob(".hpc_hydra/*.lock"))
+
+
+def test_status_of_a_state_that_no_run_is_in(ended: Sweeps) -> None:
+    assert "no run is pending or lost\n4 runs: 2 completed, 2 failed" in ended.hpc("status", "pending", "lost")
 
 
 def test_no_sweep_here_is_said(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.node import finalize
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.types import Outcome, Status
 from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui.progress import (
@@ -126,6 +127,14 @@ def test_the_summary_names_run_overrides_reason_log_and_last_lines() -> None:
     for part in ("30 of 100 runs failed", "run 4  x=4", "rank 2 on n1: boom (exit code 7)", "log: /s/r.log", "| b"):
         assert part in text
     assert "and 10 more: runs 20-29" in text
+
+
+@pytest.mark.parametrize(("status", "reason", "words"), [("timeout", "", "timeout "), ("failed", "PREEMPTED", "")])
+def test_advice_names_the_sweep_because_another_may_be_the_newest(status: Status, reason: str, words: str) -> None:
+    outcome = Outcome(0, status, 143, reason=reason)
+    told = summary([(runs(Path("/a b"), 1)[0], outcome)], 1, sweep=Path("/a b"))
+    for text in (told, finalize.summary(outcome, 60, sweep=Path("/a b"))):
+        assert f"hpc-hydra resume {words}'/a b'" in text
 
 
 def test_outside_of_a_command_line_errors_are_raised() -> None:

@@ -322,8 +322,21 @@ def test_more_nodes_than_a_partition_has_are_noted(queue: str | None, nodes: int
     for env, noted in (({"HOME": "/nowhere"}, has is not None), (HELD, False)):  # in an allocation, its nodes count
         probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": text})
         notes = detect.notes(asked, detect.resolve(asked, probe=probe), probe)
+        notes = tuple(note for note in notes if note.startswith("resources.nodes="))
         assert len(notes) == noted
         assert all(f"resources.nodes={nodes}: partition {has}, " in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("queue", "named"),
+    [("gpuu", "partition gpuu (did you mean gpu?): sinfo lists gpu, cpu;"), ("cpu,x", "partition x: "), ("cpu", None)],
+)
+def test_a_partition_that_is_not_listed_is_noted(queue: str, named: str | None) -> None:
+    asked = auto(scheduler={"queue": queue})
+    for env in ({"HOME": "/nowhere"}, HELD):  # in an allocation, the queue does not apply
+        probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": SINFO})
+        notes = detect.notes(asked, detect.resolve(asked, probe=probe), probe)
+        assert [note.startswith(named) for note in notes] == [True] * (named is not None and env is not HELD)
 
 
 def test_unknown_cluster_seen_from_elsewhere_is_not_known() -> None:
