@@ -236,12 +236,13 @@ def _variables(text: str) -> dict[str, str]:
 
 
 def _environment(cluster: Cluster, queue: str, variables: dict[str, str]) -> dict[str, str]:
-    """Nothing of the caller's but what its login shell has."""
+    """Nothing of the caller's but what its login shell has; the XDG variables keep tests out of the user's folders."""
+    own = {name: value for name, value in os.environ.items() if name.startswith("XDG_") and name.endswith("_HOME")}
     home, user = os.environ.get("HOME", "/"), os.environ.get("USER", "user")
     return {
         "PATH": f"{cluster.root.parent / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": home, "USER": user,
         "LOGNAME": user, "SHELL": "/bin/bash", "LANG": os.environ.get("LANG", "C.UTF-8"),
         "PBS_O_HOME": home, "PBS_O_LANG": "C.UTF-8", "PBS_O_LOGNAME": user, "PBS_O_PATH": "/usr/bin:/bin",
         "PBS_O_SHELL": "/bin/bash", "PBS_O_WORKDIR": str(Path.cwd()), "PBS_O_SYSTEM": "Linux", "PBS_O_QUEUE": queue,
-        "PBS_O_HOST": SERVER, **variables,
+        "PBS_O_HOST": SERVER, **own, **variables,
     }  # fmt: skip
