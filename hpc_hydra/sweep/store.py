@@ -87,9 +87,13 @@ class SweepRecords:
     @property
     def is_set_up_only(self) -> bool:
         """Whether its scripts were written for the user to submit (`launch.setup_only`)."""
+        return not self.launcher and self._asks_for_scripts
+
+    @cached_property
+    def _asks_for_scripts(self) -> bool:
         with suppress(OSError):
             text = (self.root / "multirun.yaml").read_text(encoding="utf-8", errors="replace")
-            return not self.launcher and re.search(r"^  setup_only: true$", text, re.MULTILINE) is not None
+            return re.search(r"^  setup_only: true$", text, re.MULTILINE) is not None
         return False
 
     @property
