@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from hpc_hydra import envvars
 from hpc_hydra.node.rank.context import RankContext
@@ -83,6 +84,8 @@ class _Dump:
     size: int = 0
     grown: float = 0.0  # monotonic time
     spy: subprocess.Popen[bytes] | None = None
+    out: BinaryIO | None = None  # of py-spy: a pipe that nobody reads yet would stop it
+    err: BinaryIO | None = None
     target: int = 0  # the process that py-spy looks at
     why: str = ""
 
@@ -136,8 +139,10 @@ class Stacks:
 
     def close(self) -> None:
         """Close the file, and end what still runs."""
-        if self._dump is not None and self._dump.spy is not None:
-            _end(self._dump.spy)
+        if self._dump is not None:
+            if self._dump.spy is not None:
+                _end(self._dump.spy)
+            _close(self._dump)
         if self._file is not None:
             os.close(self._file)
 
@@ -150,8 +155,9 @@ class Stacks:
             self._answer(dump, (), f"{self._state()}; {missing}")
             return
         argv = [spy, "dump", "--json", "--pid", str(dump.target), *(["--native"] if dump.request.native else [])]
+        dump.out, dump.err = (os.fdopen(file_for_stacks(), "r+b") for _ in range(2))
         try:
-            dump.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            dump.spy = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=dump.out, stderr=dump.err)
         except OSError as error:
             self._answer(dump, (), f"{self._state()}; {_SPY}: {error.strerror}")
 
@@ -160,7 +166,7 @@ class Stacks:
         if dump.spy is not None:
             if dump.spy.poll() is None and now < dump.until:
                 return
-            self._answer(dump, *self._spied(dump.spy))
+            self._answer(dump, *self._spied(dump, dump.spy))
             return
         if self._file is None:
             return
@@ -174,11 +180,11 @@ class Stacks:
         threads = stacks.parsed(text)
         self._answer(dump, threads, "" if threads else f"{self._state()}; its program did not react to {SIGNAL.name}")
 
-    def _spied(self, spy: subprocess.Popen[bytes]) -> tuple[tuple[Thread, ...], str]:
+    def _spied(self, dump: _Dump, spy: subprocess.Popen[bytes]) -> tuple[tuple[Thread, ...], str]:
         if spy.poll() is None:
             _end(spy)
             return (), f"{self._state()}; {_SPY} did not end"
-        out, err = spy.communicate()
+        out, err = _written(dump.out), _written(dump.err)
         with contextlib.suppress(ValueError):
             return stacks.decoded(json.loads(out)), ""
         said = " ".join(err.decode("utf-8", "replace").split())[:300]
@@ -196,6 +202,7 @@ class Stacks:
 
     def _answer(self, dump: _Dump, threads: tuple[Thread, ...], note: str) -> None:
         self._dump = None
+        _close(dump)
         info = self._context.info
         answer = Answer(
             self._rank, self._context.host, dump.target or self._child, threads, note, info.hosts, info.node_rank
@@ -266,4 +273,15 @@ def _python(pid: int) -> int:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.communicate()
+    process.wait()
+
+
+def _written(file: BinaryIO | None) -> bytes:
+    """Return what another process has written to a file."""
+    return b"" if file is None else os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def _close(dump: _Dump) -> None:
+    for file in (dump.out, dump.err):
+        if file is not None:
+            file.close()

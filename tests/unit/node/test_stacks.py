@@ -112,6 +112,8 @@ def open_files(pid: int) -> list[str]:
 
 
 SPY = """#!/bin/sh
+printf '%0200000d' 0 >&2
+printf '%200000s' ''
 echo '[{"thread_name": "MainThread", "frames": [{"name": "wait_here", "filename": "/me/job.py", "line": 7}]}]'
 """
 
@@ -120,7 +122,7 @@ echo '[{"thread_name": "MainThread", "frames": [{"name": "wait_here", "filename"
 def test_of_a_command_py_spy_tells_the_stack_or_the_kernel_what_it_waits_for(
     freeze: Freeze, tmp_path: Path, capsys: pytest.CaptureFixture[str], spy: bool
 ) -> None:
-    """It may be a chain of shells, and Python of another environment."""
+    """It may be a chain of shells, and Python of another environment. py-spy may print more than a pipe holds."""
     code = "import pathlib, time; pathlib.Path('begun.0').touch(); time.sleep(600)"
     command = ("sh", "-c", f'python3 -c "{code}"; true')
     frozen = freeze(program=Program("command", "", argv=command, cwd=str(tmp_path)))
