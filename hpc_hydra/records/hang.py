@@ -1,4 +1,4 @@
-"""Progress of a running attempt: the newest change of its files, and a note while there is none.
+"""Progress of a running attempt: changes of its files, and a note while there are none.
 
     logs/<attempt>/hung.json    since when the run has made no progress; removed when it goes on
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,21 +38,26 @@ class Hang:
         return f"no progress for {clock(int(max(now - self.since, self.after)))}"
 
 
-def newest(paths: RunPaths, attempt: str, more: Iterable[Path] = ()) -> tuple[float, str]:
-    """Return the newest time of change of what a run writes, and the name of that file; 0.0 without any.
+def changes(paths: RunPaths, attempt: str, more: Iterable[Path] = ()) -> dict[str, int]:
+    """Return the times of change, in nanoseconds, of the files that a run writes, those near the top first.
 
-    These are its metrics, the logs of the attempt, and all other files in its directory, such as checkpoints.
+    These are its metrics, all other files in its directory, such as checkpoints, and the logs of the attempt. A time
+    may be in the future: files are unpacked, and clocks differ.
 
     Args:
         more: log files elsewhere.
     """
-    best, name = 0.0, ""
+    found = {}
     for path in [*_outputs(paths.root), *_logs(paths.attempt(attempt)), *more]:
         with contextlib.suppress(OSError):
-            changed = path.stat().st_mtime
-            if changed > best:
-                best, name = changed, str(path)
-    return best, name.removeprefix(f"{paths.root}/")
+            found[str(path).removeprefix(f"{paths.root}/")] = path.stat().st_mtime_ns
+    return found
+
+
+def last_changed(before: Mapping[str, int], now: Mapping[str, int]) -> str | None:
+    """Return the newest of the files that are new or have changed; None if there is none."""
+    new = [name for name, changed in now.items() if before.get(name) != changed]
+    return max(reversed(new), key=now.__getitem__, default=None)  # of equally new ones the file, not its directory
 
 
 def _outputs(root: Path) -> Iterator[Path]:

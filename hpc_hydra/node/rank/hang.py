@@ -34,7 +34,8 @@ class HangWatch:
         self._after = context.plan.hang_after if context.is_main and not context.attempt.attached else None
         self._every = min((self._after or 0) / _OFTEN, _SELDOM)
         self._next = clock() + self._every
-        self._newest, self._last = 0.0, ""
+        self._seen = {} if self._after is None else self._changes()
+        self._last = ""
         self._changed = clock()
         self._noted: Hang | None = None
         self._end_at: float | None = None  # when the next signal is due
@@ -70,17 +71,20 @@ class HangWatch:
         return code or (128 + signal.SIGTERM if self.ended else 0)
 
     def _look(self, now: float) -> None:
-        context = self._context
-        logs = [path for path in {context.out, context.err} if path is not None]
-        newest, last = hang.newest(context.paths, context.attempt.name, logs)
-        if newest > self._newest:
-            self._newest, self._last, self._changed = newest, last, now
+        context, seen = self._context, self._changes()
+        last, self._seen = hang.last_changed(self._seen, seen), seen
+        if last is not None:
+            self._last, self._changed = last, now
             self._end_at = None
             if self._noted is not None:
                 self._noted = None
                 with contextlib.suppress(OSError):
                     hang.note(context.paths, context.attempt.name, None)
                 print(f"hpc_hydra: run {context.record.num} makes progress again", flush=True)
+
+    def _changes(self) -> dict[str, int]:
+        logs = [path for path in {self._context.out, self._context.err} if path is not None]
+        return hang.changes(self._context.paths, self._context.attempt.name, logs)
 
     def _begin(self, now: float) -> None:
         context, action = self._context, self._context.plan.on_hang

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +41,14 @@ def cfg_dir():
 
 
 def test_a_run_without_progress_is_noted_with_its_stacks_until_it_goes_on(freeze: Freeze) -> None:
-    """Time stamps in the log are no progress."""
+    """Time stamps in the log are no progress; what is written beside a file with a time in the future is."""
     frozen = freeze(
         BODY, procs=2, outside=OUTSIDE, plan={"hang_after": 2, "on_hang": "stacks"}, logging=Logging(timestamps=1)
     )
     here, paths = frozen.root.parent, frozen.paths
+    paths.root.mkdir(parents=True, exist_ok=True)
+    (paths.root / "unpacked").touch()
+    os.utime(paths.root / "unpacked", (2**32, 2**32))
     with frozen.spawn() as process:
         found = await_true(lambda: hang.noted(paths, ATTEMPT))
         assert found.last == "checkpoints/last/model.pt" and found.after == 2
