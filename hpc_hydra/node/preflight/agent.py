@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import reverse_dns
@@ -23,14 +22,17 @@ from hpc_hydra.node.preflight import collective, links, machine
 from hpc_hydra.node.preflight.gpu_health import Health, health
 from hpc_hydra.node.rank import environment, rendezvous
 from hpc_hydra.node.rank.context import RankContext, read_context
+from hpc_hydra.planning.tasks import allocated
 from hpc_hydra.planning.types import RankInfo, to_json
 from hpc_hydra.processes import STOP, Children, Signals, Stopped, exit_code, kill_children, name_of, start_program
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.preflight import NodeReport, Order, RankReport, folder
+from hpc_hydra.records.requests import fresh_stat
 from hpc_hydra.schedulers import registry
 
 POLL = 0.1  # seconds between two looks at the directory of the preflight
+_LOOKS = 1000.0  # of all nodes, per second, at most
 _AFTER = 30.0  # seconds beyond its time limit in which the driver ends the preflight; then it is gone
 
 
@@ -55,6 +57,7 @@ class _Agent:
         limit = context.plan.preflight.timeout if context.plan.preflight else 0
         self._end = time.monotonic() + limit + _AFTER
         self._listener: socket.socket | None = None
+        self._interval = max(POLL, allocated(context.plan.request).nodes / _LOOKS)
 
     def run(self) -> int:
         info = self._identity()
@@ -116,11 +119,10 @@ class _Agent:
     def _next(self, number: int) -> Order | None:
         """Wait for an order; None if the driver is gone."""
         path = self._folder / f"order_{number}.json"
-        while (order := readable(Order, path)) is None:
+        while fresh_stat(path) is None or (order := readable(Order, path)) is None:
             if time.monotonic() > self._end:
                 return None
-            self._signals.pause(POLL)
-            refresh(self._folder)
+            self._signals.pause(self._interval)
         return order
 
     def _reduce(self, number: int, nodes: Sequence[NodeReport], own: int) -> None:
@@ -194,7 +196,7 @@ class _Agent:
         children = Children(pids, self._signals)
         following = self._folder / f"order_{number + 1}.json"
         while children.running:
-            for pid, status in children.wait(POLL):
+            for pid, status in children.wait(self._interval):
                 code, killed = exit_code(status)
                 rank = place * self._procs + pids[pid]
                 path = collective.file_of(self._folder, number, rank)
@@ -207,12 +209,5 @@ class _Agent:
                     )
             if children.received in STOP:
                 raise Stopped(children.received)
-            refresh(self._folder)
-            if following.exists() or time.monotonic() > self._end:
+            if fresh_stat(following) is not None or time.monotonic() > self._end:
                 return
-
-
-def refresh(where: Path) -> None:
-    """List a directory, which refreshes the cache of NFS."""
-    with contextlib.suppress(OSError):
-        list(where.iterdir())

@@ -19,7 +19,7 @@ from dataclasses import replace
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import bad_nodes
 from hpc_hydra.node.preflight import judge
-from hpc_hydra.node.preflight.agent import POLL, refresh
+from hpc_hydra.node.preflight.agent import POLL
 from hpc_hydra.node.preflight.judge import Why
 from hpc_hydra.node.rank.context import RankContext, read_context
 from hpc_hydra.planning.tasks import allocated
@@ -283,10 +283,8 @@ class _Pass:
                 return False
             if self._ended is not None:
                 self._signals.pause(min(_SETTLE, max(end - time.monotonic(), POLL)))
-                refresh(self._folder)
                 return done()
             self._poll(POLL)
-            refresh(self._folder)
         return True
 
     def _poll(self, seconds: float) -> None:
