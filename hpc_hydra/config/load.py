@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, THIS_MACHINE, Settings
+from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, THIS_MACHINE, Settings, example_of
 from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import plugged, shipped
 from hpc_hydra.errors import ConfigError
@@ -379,7 +379,7 @@ def _int(value: Any, key: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{value!r} is not a whole number", where=key, fix=f"{key}=1")
+        raise ConfigError(f"{value!r} is not a whole number", where=key, fix=f"{key}={example_of(key) or 1}")
     _range(value, key)
     return value
 

@@ -8,7 +8,7 @@ Must not know: schedulers' command lines, this machine.
 # ruff: noqa: UP006, UP035, UP045  (OmegaConf 2.3 reads these spellings)
 # No `from __future__ import annotations`: it would make every start evaluate the types of all keys from text.
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional
 
 MISSING: Any = "???"
@@ -423,3 +423,10 @@ GROUPS: dict[str, type[Any]] = {
     "monitor": MonitorConfig,
 }
 OPTIONAL_GROUPS = ("container", "monitor")  # may be missing in a defaults list that names groups one by one
+
+
+def example_of(name: str) -> Any:
+    """Return the example of a key such as ``logging.flight_recorder``; None if it has none."""
+    group, _, own = name.partition(".")
+    examples = {one.name: one.metadata.get("example") for one in fields(GROUPS[group])} if group in GROUPS else {}
+    return examples.get(own)

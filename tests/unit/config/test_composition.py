@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import warnings
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hpc_hydra.config import store
@@ -121,3 +123,9 @@ def test_registering_twice_changes_nothing_and_frozen_configs_can_be_pickled(com
     store.register()
     cfg = composed("launch.env.A=1")
     assert pickle.loads(pickle.dumps(cfg)) == cfg
+
+
+def test_the_bundle_alone_is_a_primary_config_without_a_warning(tmp_path: Path) -> None:
+    with warnings.catch_warnings(), initialize_config_dir(str(tmp_path), version_base=None):
+        warnings.simplefilter("error")
+        assert compose("hpc", ["resources.nodes=2"]).resources.nodes == 2

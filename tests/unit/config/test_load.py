@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from hpc_hydra.config.hydra_errors import explain
 from hpc_hydra.config.load import check_value, from_mapping, settings
-from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.schema import GROUPS, example_of
 from hpc_hydra.errors import ConfigError
 
 from .conftest import Compose
@@ -93,6 +93,13 @@ def test_wrong_types_and_ranges_are_refused_by_name(key: str, value: Any, said: 
     with pytest.raises(ConfigError) as error:
         from_mapping(data)
     assert str(error.value.where).startswith(key) and said in error.value.what and error.value.fix
+
+
+@pytest.mark.parametrize("key", ["logging.flight_recorder", "rendezvous.port"])
+def test_a_switch_for_a_number_is_refused_with_a_number_that_makes_sense(key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_value(key, True)
+    assert error.value.fix == f"{key}={example_of(key)}" and example_of(key) > 1
 
 
 @pytest.mark.parametrize(
