@@ -383,16 +383,14 @@ class Session:
             complain(f"runs without a scheduler cannot outlive this command; cancelling them ({why})")
             self._cancel(local, why=why)
             self._await_gone(local)
-        active = self._active
-        if active or not local:
+        if (active := self._active) or not local:
             self.manifest.detached(why)
             complain(f"left running: {shown_ids(active)}\n{log_hint(self.root)}")
 
     def _cancel(self, watchers: Iterable[Watcher] | None = None, *, why: str) -> None:
         for watcher in self.watchers.values() if watchers is None else watchers:
             watcher.follow(watcher.active)
-            ids = [w.id for w in watcher.active]
-            if not ids:
+            if not (ids := [w.id for w in watcher.active]):
                 continue
             try:
                 watcher.submitter.cancel(ids)
