@@ -87,6 +87,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         views = look(sweep, surely=True)
         common = common_overrides([view.run for view in views])
         chosen = _choose(sweep, views, wanted)
+        _runs(sweep, [view.run for view in (chosen or views)[:1]], wanted.overrides)  # before ranks are asked to end
         earlier = look_again(sweep, chosen)
         chosen = earlier.open
         for line in earlier.told():
@@ -95,7 +96,6 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
         others = [v for v in others if registry.has_queue(v.scheduler)]
         if not chosen:
-            _runs(sweep, [view.run for view in views[:1]], wanted.overrides)  # report wrong overrides nevertheless
             return _nothing(views, wanted)
         runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
         left_out, own = LeftOut(), {name: bad_nodes.kept(root, name) for name in set(sweep.state.scheduler.values())}

@@ -160,6 +160,13 @@ def test_a_run_whose_ranks_completed_after_it_was_noted_as_lost_is_not_repeated(
     assert not (lost.sweep / "1" / "outcome.json").exists()
 
 
+def test_ranks_that_may_be_alive_are_not_ended_for_a_command_that_is_refused(lost: Lost) -> None:
+    with pytest.raises(HpcHydraError, match="nodez"):
+        resume(lost.sweep, Wanted(overrides=("resources.nodez=2",)))
+    assert not any(RunPaths(lost.sweep / str(num)).requests(lost.attempt(num)).exists() for num in range(2))
+    assert lost.submissions == 1
+
+
 def test_a_run_whose_job_the_scheduler_has_queued_again_is_not_submitted(
     lost: Lost, capfd: pytest.CaptureFixture[str]
 ) -> None:
