@@ -102,7 +102,7 @@ MISTAKES = {
         [],
         ["resources.nodes (in ", "config.yaml, line 2)", "'abc' is not a whole number"],
     ),
-    "a value of the wrong type": ({}, ["resources.nodes=abc"], ["resources.nodes: 'abc'", "Try: resources.nodes=1"]),
+    "a value of the wrong type": ({}, ["resources.nodes=abc"], ["resources.nodes: 'abc'", "Try: resources.nodes=2"]),
     "a text for a list": ({}, ["scheduler.hosts=a"], ["scheduler.hosts", "Try: 'scheduler.hosts=[a]'"]),
     "a text for a mapping": ({}, ["launch.env=A"], ["launch.env", "Try: launch.env.A=VALUE"]),
     "the command line over a file": (
