@@ -207,7 +207,7 @@ def test_a_run_goes_on_with_the_nodes_that_are_left(slurm_cluster: Cluster, tmp_
     outcome = json.loads((probe.sweep / "0" / "outcome.json").read_text())
     assert (outcome["status"], outcome["restarts"], outcome["world_size"]) == ("completed", 1, 2), outcome
     assert outcome["reason"].endswith("lost: it went on with 1 of 2 nodes"), outcome
-    assert f"completed, job {outcome['job_id']}, {outcome['reason']}" in out, "the console says so, too"
+    assert f"completed after 1 restart, job {outcome['job_id']}, {outcome['reason']}" in out, "the console says so, too"
     assert outcome["result"] == pytest.approx(last["loss"])
 
 
