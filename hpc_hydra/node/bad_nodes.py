@@ -6,6 +6,7 @@ Must not know: how nodes are tested, any scheduler's commands.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,8 +42,11 @@ def with_lost(attempt: Attempt, scheduler: Scheduler, outcome: Outcome, ends: Se
     """Return the outcome with the nodes that were lost under the run, after recording them.
 
     A node is lost if the scheduler reports it as down, and its ranks left no record while those of other nodes did, of
-    being stopped or of a lost connection.
+    being stopped or of a lost connection. Records of SIGKILL do not count: processes of a dying node do not all end at
+    once.
     """
+    killed = [end for end in ends if end.signal == signal.SIGKILL]
+    ends = [end for end in ends if end.signal != signal.SIGKILL]
     cause = first_cause(ends)
     if outcome.status == "completed" or outcome.bad_nodes or (cause is not None and not is_consequence(cause)):
         return outcome
@@ -53,7 +57,7 @@ def with_lost(attempt: Attempt, scheduler: Scheduler, outcome: Outcome, ends: Se
     silent = [host for host in hosts if not _among(host, heard)]
     if hosts and not silent:
         return outcome
-    found = _down(scheduler, silent, _NOTICED if cause is not None else 0.0)
+    found = _down(scheduler, silent, 0.0 if cause is None or killed else _NOTICED)
     down = tuple(host for host in found if not _among(host, heard) and (not hosts or _among(host, silent)))
     if not down:
         return outcome
