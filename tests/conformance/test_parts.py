@@ -17,6 +17,11 @@ ELSEWHERE = {
     "HostList": "it has no methods; tests/cluster/test_ssh.py",
     "ContainerLaunch": "tests/unit/schedulers/test_container.py, tests/scenarios/test_containers.py",
     "InteractiveShell": "tests/unit/cli/test_shell.py: it needs a terminal",
+    **dict.fromkeys(
+        ["NodeExclusion", "NodeStates", "RequeueElsewhere", "ResubmissionElsewhere", "ClusterName"],
+        "tests/scenarios/test_bad_nodes.py: whole runs on each scheduler",
+    ),
+    "SpareNodes": "tests/scenarios/test_preflight.py: whole runs on each scheduler",
     "BatchScripts": "tests/unit/cli/test_batch.py, tests/unit/cli/test_run_slurm.py",
 }
 

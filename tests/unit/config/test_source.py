@@ -34,6 +34,7 @@ def test_a_file_reads_as_hydra_reads_it(name: str) -> None:
 
 def test_groups_and_options_are_those_of_the_folder() -> None:
     ours, hydras = both(conf_dir())
+    ours.load_config("hpc")  # the bundle is used: groups are visible
     for place in ("", "system", "scheduler"):
         for kind in (None, ObjectType.GROUP, ObjectType.CONFIG):
             assert ours.list(place, kind) == hydras.list(place, kind)
