@@ -192,7 +192,7 @@ def test_checkpoint_of_two_ranks_goes_on_with_one_and_stops_when_time_is_up(
             lines.append(line)
             if "Step 9 " in line:
                 os.kill(process.pid, signal.SIGUSR1)
-    saved = re.search(r"time is up: saved after step (\d+)", "".join(lines))
+    saved = re.search(r"Asked to end \(\w+\): saved after step (\d+)", "".join(lines))
     assert process.returncode == 75 and saved, "".join(lines)
     output = start(tmp_path, EXAMPLE / "train.py", *fixed)
     assert f"Going on after step {saved[1]}" in output
