@@ -25,8 +25,11 @@ def main(cfg):
     saved = Path(cfg.keep) / "step"
     rank, host = os.environ["RANK"], socket.gethostname()
     first = int(saved.read_text()) if saved.exists() else 0
-    (Path(cfg.keep) / f"{os.environ['HPC_HYDRA_ATTEMPT']}.{rank}.{host}").touch()
+    attempt = os.environ["HPC_HYDRA_ATTEMPT"]
+    (Path(cfg.keep) / f"{attempt}.{rank}.{host}").touch()
     if first == 0 and rank == "0":
+        while not list(Path(cfg.keep).glob(f"{attempt}.1.*")):  # the other rank has looked for the checkpoint
+            time.sleep(0.1)
         saved.write_text("7")
     while first == 0:
         time.sleep(0.1)
