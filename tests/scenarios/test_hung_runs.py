@@ -15,6 +15,7 @@ from tests.fakes.chosen import stand_in
 
 from .conftest import Probe
 from .test_coming_back import hpc, states
+from .test_lsf import address
 
 APP = """
 import os, sys, time
@@ -68,7 +69,8 @@ class Hanging(Probe):
         return self.tmp / "kept"
 
     def command(self, *args: str) -> list[str]:
-        return self.argv(f"keep={self.kept}", *FOUR, "resources.time_limit=20m", *args, app=self.tmp / "app.py")
+        where = (f"rendezvous.master_addr={address()}", "rendezvous.interface=lo") if self.scheduler == "lsf" else ()
+        return self.argv(f"keep={self.kept}", *FOUR, "resources.time_limit=20m", *where, *args, app=self.tmp / "app.py")
 
     def begun(self, count: int) -> bool:
         return await_true(lambda: len(list(self.kept.glob("begun.*"))) == count)
