@@ -19,6 +19,15 @@ def task_request(plan: Plan) -> Request:
     request = plan.request
     if not plan.rendezvous.by_agents:
         return request
+    return replace(
+        _one_per_node(request),
+        survives_node_loss=plan.rendezvous.has_replicas or plan.is_elastic,
+        steps_survive_node_loss=plan.is_elastic,
+    )
+
+
+def _one_per_node(request: Request) -> Request:
+    """Return a request for one task on each node, with the CPUs and GPUs of all its ranks, and without bindings."""
     procs, cpus = request.procs_per_node, request.cpus_per_proc
     return replace(
         request,
@@ -28,8 +37,6 @@ def task_request(plan: Plan) -> Request:
         shared_gpus=None,
         gpu_bind=None,
         cpu_bind=None,
-        survives_node_loss=plan.rendezvous.has_replicas or plan.is_elastic,
-        steps_survive_node_loss=plan.is_elastic,
     )
 
 
@@ -46,15 +53,8 @@ def preflight_request(plan: Plan) -> Request:
     It has no bindings, and ends on its own: nodes that are lost do not end it on the others.
     """
     request = allocated(plan.request)
-    procs, cpus = request.procs_per_node, request.cpus_per_proc
     return replace(
-        request,
-        procs_per_node=1,
-        cpus_per_proc=None if cpus is None else cpus * procs,
-        gpus_per_proc=request.shared_gpus or request.gpus_per_proc * procs,
-        shared_gpus=None,
-        gpu_bind=None,
-        cpu_bind=None,
+        _one_per_node(request),
         mpi=None if plan.rendezvous.start_mode == "mpi" else request.mpi,
         steps_survive_node_loss=True,
     )
