@@ -1,5 +1,5 @@
 """Hydra's callback of the bundle: checks at the start of a run or multirun, before any work is done, and launches a run
-that requests several processes.
+that requests several processes, or a scheduler on the command line.
 
 Must not know: how runs are submitted.
 """
@@ -7,6 +7,7 @@ Must not know: how runs are submitted.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import traceback
 from dataclasses import fields
@@ -24,7 +25,7 @@ class HpcCallback(Callback):
     """``hydra.callbacks.hpc``. Hydra turns errors of callbacks into warnings, so ours exit the process."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Launch the run if the configuration requests several processes; else check it, and let it run in place.
+        """Launch the run if it requests several processes or a scheduler; else check it, and let it run in place.
 
         Of ranks started by other tools (torchrun, srun), only rank 0 writes ``.hydra/``.
         """
@@ -113,10 +114,10 @@ def _check_run(config: DictConfig) -> bool:
         note_on_ranks(processes)
         return False
     only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
-    if processes == 1 and not only_shown:
-        _note_in_place(config)
-        return False
-    if processes == 1:
+    if processes == 1 and not _names_scheduler(config):
+        if not only_shown:
+            _note_in_place(config)
+            return False
         from hpc_hydra.ui.progress import complain
 
         complain(
@@ -127,6 +128,22 @@ def _check_run(config: DictConfig) -> bool:
     return True
 
 
+def _names_scheduler(config: DictConfig) -> bool:
+    """Whether the command line selects a scheduler with a queue, by ``scheduler=`` or ``system=``."""
+    from hpc_hydra.launcher.compose import raw_list
+
+    keys = [str(text).lstrip("+").partition("=")[0] for text in raw_list(config.hydra.overrides.task)]
+    return ("scheduler" in keys or "system" in keys) and _with_queue(config) is not None
+
+
+def _with_queue(config: DictConfig) -> str | None:
+    """Return the name of the configuration's scheduler if it has a queue."""
+    from hpc_hydra.schedulers import registry
+
+    name = OmegaConf.select(config, "scheduler.name")
+    return str(name) if name in registry.names() and registry.has_queue(name) else None
+
+
 _IN_PLACE = ("launch.debug", "launch.seed", "launch.dry_run", "launch.setup_only", "launch.secrets")
 _ONLY_IN_JOBS = ("launch.", "container.", "monitor.", "logging.", "scheduler.")
 _OF_JOBS = ("container", "monitor", "resources.time_limit", "resources.mem_per_node", "resources.exclusive")
@@ -135,7 +152,6 @@ _OF_JOBS = ("container", "monitor", "resources.time_limit", "resources.mem_per_n
 def _note_in_place(config: DictConfig) -> None:
     """Tell that a single process runs here, if typed keys have no effect on it or the scheduler has a queue."""
     from hpc_hydra.launcher.compose import raw_list
-    from hpc_hydra.schedulers import registry
     from hpc_hydra.ui.progress import complain
 
     unused = []
@@ -144,12 +160,19 @@ def _note_in_place(config: DictConfig) -> None:
         is_ours = (key.startswith(_ONLY_IN_JOBS) or key in _OF_JOBS) and key not in _IN_PLACE
         if is_ours and not text.startswith("~") and value.lower() not in ("", "null", "false", "none"):
             unused.append(key)
-    name = OmegaConf.select(config, "scheduler.name")
+    name = _with_queue(config)
     if unused:
         has = "has" if len(unused) == 1 else "have"
-        complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job (add -m)")
-    elif name in registry.names() and registry.has_queue(name):
-        complain(f"note: one process is requested, so it runs here, not in a job on {name} (add -m for a job)")
+        typed = f"scheduler={name}" if name else "-m"
+        complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job (add {typed})")
+    elif name is not None:
+        resources = config.resources
+        sized = resources.nodes or resources.procs_per_node or resources.gpus_at_least
+        size = "" if sized else ", with as many ranks as a node has GPUs"
+        complain(
+            f"note: one process runs here, on {socket.gethostname()}, without {name}; "
+            f"scheduler={name} on the command line, or -m, makes it a job{size}"
+        )
 
 
 def _check_launcher(config: DictConfig) -> None:

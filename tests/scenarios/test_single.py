@@ -1,4 +1,4 @@
-"""A start without ``-m`` that asks for several processes, on several schedulers."""
+"""A start without ``-m`` that asks for several processes, or for a scheduler, on several schedulers."""
 
 from __future__ import annotations
 
@@ -64,6 +64,19 @@ def test_input_reaches_rank_0_and_its_exit_code_comes_back(words: list[str], tmp
     )  # fmt: skip
     assert done.returncode == 7, done.stdout + done.stderr
     assert re.search(r"rank 0 of [24]\ngot 7\n$", done.stdout)  # after warnings of Hydra
+
+
+@on("flux")
+def test_a_scheduler_on_the_command_line_gets_a_job_of_one_process(words: list[str], tmp_path: Path) -> None:
+    one = [word for word in words if word != "resources.nodes=2"] + ["resources.procs_per_node=1"]
+    assert "scheduler=flux" in one
+    done = subprocess.run(
+        one, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, input="7\n", capture_output=True, text=True,
+        timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 7 and "rank 0 of 1\ngot 7\n" in done.stdout, done.stdout + done.stderr
+    assert "submitted to flux" in done.stderr and "note:" not in done.stderr
+    assert (tmp_path / "out" / "outcome.json").exists()
 
 
 @on("local", "flux")

@@ -13,6 +13,7 @@ from .conftest import App
 
 pytestmark = pytest.mark.hydra
 
+SLURM = "# @package _global_\ndefaults: [{override /scheduler: slurm}]\n"  # a file of the user's, not the command line
 MISTAKES = {
     "bundle after _self_": (
         {"config": "defaults: [_self_, hpc]\nx: 0\nresources: {nodes: 3}\n"},
@@ -208,23 +209,33 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
     [
         (["launch.env.TOKEN=secret", "monitor=gpu", "launch.pack=null"], "launch.env.TOKEN, monitor have no effect"),
         (["++launch.pack=auto"], "launch.pack has no effect"),
-        (["scheduler=slurm", "scheduler.queue=x"], "scheduler.queue has no effect"),
+        (["+machine=slurm", "scheduler.queue=x"], "in a job (add scheduler=slurm)"),
         (["resources.time_limit=5m", "launch.seed=3"], "resources.time_limit has no effect"),
         (["launch.seed=3", "launch.bg=false", "container=none", "resources.procs_per_node=1"], None),
         (["+monitor_metric=loss", "+containers.size=3"], None),  # the user's own
     ],
 )  # fmt: skip
 def test_keys_without_effect_on_one_process_are_noted(app: App, words: list[str], unused: str | None) -> None:
+    app.write(machine__slurm=SLURM)
     done = app.start(*words)
     assert done.returncode == 0 and "x is 0" in done.stdout and "secret" not in done.stderr
     assert done.stderr.count("note:") == (unused is not None) and (unused or "") in done.stderr
 
 
-@pytest.mark.parametrize(("words", "noted"), [(["scheduler=slurm"], True), (["scheduler=local"], False), ([], False)])
-def test_one_process_that_is_no_job_of_the_scheduler_is_noted(app: App, words: list[str], noted: bool) -> None:
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (["+machine=slurm"], "it a job, with as many ranks as a node has GPUs\n"),
+        (["+machine=slurm", "resources.procs_per_node=1"], "scheduler=slurm on the command line, or -m, makes it a job\n"),
+        (["scheduler=local"], None),
+        ([], None),
+    ],
+)
+def test_one_process_that_is_no_job_of_the_scheduler_is_noted(app: App, words: list[str], noted: str | None) -> None:
+    app.write(machine__slurm=SLURM)
     done = app.start(*words)
     assert done.returncode == 0 and "x is 0" in done.stdout
-    assert ("note: one process is requested, so it runs here, not in a job on slurm" in done.stderr) == noted
+    assert ("note: one process runs here, on " in done.stderr) == (noted is not None) and (noted or "") in done.stderr
 
 
 @pytest.mark.parametrize(
