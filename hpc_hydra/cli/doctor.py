@@ -269,4 +269,4 @@ def show(checks: Sequence[Check], facts: Sequence[Facts]) -> None:
         table.add_column(title)
     for check in checks:
         table.add_row(check.name, f"[{colours[check.result]}]{check.result}[/]", check.detail)
-    streams.console(highlight=False, soft_wrap=True).print(table)
+    streams.show_table(table)

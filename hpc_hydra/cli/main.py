@@ -96,11 +96,11 @@ def _main(argv: Sequence[str] | None) -> int:
         print(f"hpc-hydra {version()}", flush=True)
         return 0
     if name not in COMMANDS:
-        from hpc_hydra.cli.scan import did_you_mean
+        from hpc_hydra.suggest import nearest
 
-        near = did_you_mean(name, COMMANDS)
-        hint = f"did you mean {near}?" if near else f"commands are {', '.join(COMMANDS)}"
-        _complain(f"hpc-hydra: unknown command {name!r}; {hint}")
+        near = " or ".join(f"hpc-hydra {one}" for one in nearest(name, COMMANDS))
+        fix = near or f"hpc-hydra COMMAND; commands are {', '.join(COMMANDS)}"
+        _complain(f"hpc-hydra: unknown command {name!r}\n  Try: {fix}")
         return USAGE_EXIT
     gc.set_threshold(100_000, 20, 20)  # most objects made at startup stay; scanning them takes a tenth of its time
     try:

@@ -74,7 +74,11 @@ def _forget(words: Sequence[str], found: Sequence[Remembered]) -> int:
 
 
 def _where(one: Remembered) -> str:
-    return one.place.system if not one.place.cluster else f"{one.place.system} ({one.place.cluster})"
+    """Return the name of the system; of one that no file describes, its scheduler and cluster."""
+    from hpc_hydra.system.detect import UNKNOWN
+
+    name = one.place.scheduler if one.place.system == UNKNOWN else one.place.system
+    return name if not one.place.cluster else f"{name} ({one.place.cluster})"
 
 
 def _row(one: Remembered) -> tuple[str, ...]:

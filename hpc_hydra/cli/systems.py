@@ -190,7 +190,7 @@ def _print_overview(data: Mapping[str, Any], probe: Probe, folders: index.Folder
             scheduler = UNKNOWN
         cells = (row["cores_per_node"], row["gpus_per_node"], row["gpu_arch"], row["mem_per_gpu"], row["default_queue"])
         table.add_row(here_mark, row["name"] + " (yours)" * row["own"], scheduler, *map(_cell, cells))
-    _show(table)
+    streams.show_table(table)
     print()
     print(f"This machine: {data['this'] or 'none of these'}")
     _print_steps(detect.explain(probe))
@@ -224,20 +224,6 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
     if unknown:
         words = [name + (f" (did you mean {' or '.join(near)}?)" if near else "") for name, near in unknown.items()]
         print(f"  used only with your own system of that name: {', '.join(words)}")
-
-
-_WIDEST = 200  # columns
-
-
-def _show(table: Any) -> None:
-    """Print a table with full cells; only a terminal limits its width."""
-    console = streams.console(highlight=False)
-    needed = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
-    if not console.is_terminal or needed > console.width:  # let the terminal wrap lines
-        console = streams.console(highlight=False, width=_WIDEST)
-    with console.capture() as captured:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
 
 
 def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:

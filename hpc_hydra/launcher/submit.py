@@ -30,7 +30,7 @@ from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui.progress import Reporter, complain, interruption, log_hint, rows_of, say, shown_ids, submission
-from hpc_hydra.ui.run_table import common_overrides, numbers, printable
+from hpc_hydra.ui.run_table import not_repeated, numbers, printable
 
 NO_ROOM = 120.0  # seconds of retries at a submit limit while no job of ours can free a place in the queue
 RETRY = (1.0, 30.0)  # initial and maximum seconds between retries at a submit limit
@@ -66,7 +66,7 @@ class Session:
         """
         self.root, self.submitters, self.manifest, self.launch = root, submitters, manifest, launch
         self.runs = [run for group, _, _ in jobs for run in group.runs]
-        self.reporter = Reporter(common_overrides(self.runs), recent=RecentOutput())
+        self.reporter = Reporter(not_repeated(self.runs), recent=RecentOutput())
         self.watchers = {name: Watcher(s, SweepPaths(root).jobs) for name, s in submitters.items()}
         self.outcomes: dict[int, Outcome] = {}
         self._queue = [_QueuedJob(*job) for job in jobs]

@@ -23,7 +23,7 @@ from hpc_hydra.sweep.status import UNREADABLE, RunView, look
 from hpc_hydra.sweep.store import SweepRecords, command
 from hpc_hydra.sweep.watch import Watched, Watcher
 from hpc_hydra.ui.progress import complain, log_hint
-from hpc_hydra.ui.run_table import common_overrides, plural
+from hpc_hydra.ui.run_table import not_repeated, plural
 
 POLL_INTERVAL = 2.0  # seconds between two checks for runs submitted by another process
 
@@ -89,7 +89,7 @@ class _WaitSession(Session):
         super().__init__(sweep.root, (), {}, _Nothing(sweep.root), LaunchConfig(on_interrupt="detach"))
         self.sweep = sweep
         self.runs = [view.run for view in views]
-        self.reporter.common = common_overrides(self.runs)
+        self.reporter.common = not_repeated(self.runs)
         self._open: set[int] = set()  # runs that are not submitted yet
         self._looked = 0.0
         self._take(views)

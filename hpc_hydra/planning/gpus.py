@@ -70,7 +70,11 @@ def _fitting(bind: str | None, per_proc: int) -> tuple[str | None, tuple[str, ..
     if has is None or per_proc in (0, has):
         return bind, ()
     better = f"per_task:{per_proc}"
-    return better, (f"system.gpu_bind={bind} gives a rank {has} GPU(s), and it asks for {per_proc}: {better}",)
+    return better, (f"system.gpu_bind={bind} gives a rank {_gpus(has)}, and it asks for {per_proc}: {better}",)
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
 
 
 def _given(bind: str | None) -> int | None:
@@ -85,7 +89,7 @@ def _check_own(key: str, bind: str | None, per_proc: int) -> None:
     has = _given(bind)
     if has is not None and has != per_proc:
         raise PlanError(
-            f"{bind} gives a rank {has} GPU(s), and it asks for {per_proc}",
+            f"{bind} gives a rank {_gpus(has)}, and it asks for {per_proc}",
             where=key,
             fix=f"per_task:{per_proc}, or leave it out, or resources.gpus_per_proc={has}",
         )

@@ -34,17 +34,22 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
     if value is None:
         return None
     text = str(value).strip()
+    forms = TIME_FORMS if bare else TIME_FORMS.partition(", ")[2]
+
+    def bad(what: str) -> ConfigError:
+        return ConfigError(f"{value!r} is {what}", where=key, fix=f"{key}= one of {forms}")
+
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise _bad_time(value, key, "a fraction" if isinstance(value, float) else "no time")
+        raise bad("a fraction" if isinstance(value, float) else "no time")
     if not bare and re.fullmatch(r"[+-]?\d+", text):
         raise ConfigError(f"{text} has no unit", where=key, fix=f"{key}={text.lstrip('+-')}s for seconds, or m, h")
     if text.startswith("-"):
-        raise _bad_time(value, key, "negative")
+        raise bad("negative")
     total = _clock(text) if _CLOCK.fullmatch(text) else _words(text)
     if total is None:
-        raise _bad_time(value, key, "no time")
+        raise bad("no time")
     if total == 0:
-        raise _bad_time(value, key, "no time at all")
+        raise bad("no time at all")
     return total
 
 
@@ -55,7 +60,7 @@ def period(value: Any, key: str, least: int) -> int | None:
     """
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
-    found = value if isinstance(value, int) and not isinstance(value, bool) else seconds(value, key)
+    found = value if isinstance(value, int) and not isinstance(value, bool) else seconds(value, key, bare=False)
     if found is not None and found < least:
         raise ConfigError(f"{value} is too short: at least {least} s", where=key, fix=f"{key}={least}s")
     return found
@@ -87,10 +92,6 @@ def _words(text: str) -> int | None:
     if not found or not text:
         return None
     return sum(int(part or 0) * size for part, size in zip(found.groups(), (86400, 3600, 60, 1), strict=True))
-
-
-def _bad_time(value: Any, key: str, what: str) -> ConfigError:
-    return ConfigError(f"{value!r} is {what}", where=key, fix=f"{key}= one of {TIME_FORMS}")
 
 
 def mebibytes(value: Any, key: str) -> int | None:

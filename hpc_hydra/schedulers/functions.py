@@ -97,7 +97,9 @@ def updated(parameters: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
     unknown = sorted(given.keys() - DEFAULTS.keys())
     if unknown:
         valid = "\n  - ".join(f"{name} (default: {value!r})" for name, value in DEFAULTS.items())
-        raise ValueError(f"Unavailable parameter(s): {unknown}\nValid parameters are:\n  - {valid}")
+        raise ValueError(
+            f"Unavailable parameter{'s' * (len(unknown) > 1)}: {unknown}\nValid parameters are:\n  - {valid}"
+        )
     return {**parameters, **{name: _checked(name, value) for name, value in given.items()}}
 
 

@@ -58,7 +58,7 @@ class Facts:
 def show(
     adapters: Mapping[str, Scheduler], jobs: Sequence[Job], notes: Sequence[str], facts: Facts | None = None
 ) -> str:
-    """Return the text of a dry run. The table of runs is its beginning and, if that is out of sight, its end."""
+    """Return the text of a dry run. The table of several runs begins and, if that is out of sight, ends it."""
     from hpc_hydra.ui import cost
 
     facts = facts or Facts()
@@ -68,7 +68,7 @@ def show(
     body += [_submitted(adapters, jobs, facts), executed(jobs, facts)]
     tail = ["\n".join(line for note in notes for line in columns.wrapped(f"note: {note}", "", "  "))]
     text = "\n\n".join(part for part in (*head, *body, *tail) if part)
-    if text.count("\n") >= columns.screen()[1]:
+    if sum(len(group.runs) for group, _, _ in jobs) > 1 and text.count("\n") >= columns.screen()[1]:
         text = "\n\n".join(part for part in (text, *head) if part)
     return f"{text}\n\ndry run: nothing was written or {'run' if facts.by else 'submitted'}"
 

@@ -20,7 +20,7 @@ from hpc_hydra.records import ending
 from hpc_hydra.records.types import queue_id
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui import run_table, streams
-from hpc_hydra.ui.run_table import Row, plural, printable, shown_overrides
+from hpc_hydra.ui.run_table import Row, own_overrides, plural, printable
 
 if TYPE_CHECKING:
     from hydra.core.utils import JobReturn
@@ -196,7 +196,8 @@ def _line(watched: Watched, common: Collection[str]) -> str:
         text += f", {printable(reason)}" if reason else ""
     elif watched.reason:
         text += f" ({printable(watched.reason)})"
-    return f"{text} [{shown_overrides(watched.run.told, common)}]"
+    own = own_overrides(watched.run.told, common)
+    return f"{text} [{' '.join(own)}]" if own or not common else text
 
 
 def live_table(

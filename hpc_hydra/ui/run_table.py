@@ -153,6 +153,11 @@ def own_overrides(overrides: Sequence[str], common: Collection[str]) -> list[str
     return [printable(one if len(one) <= LONG else f"{one[: LONG // 2]}… ({len(one)} characters)") for one in own]
 
 
+def not_repeated(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the overrides that lines about single runs leave out: shared ones, and all of a sweep's only run."""
+    return tuple(runs[0].told) if [run.num for run in runs] == [0] else common_overrides(runs)
+
+
 def heading(runs: Sequence[Run]) -> tuple[tuple[str, ...], str]:
     """Return the overrides that need not be repeated for each run, and the line above the table that has them.
 

@@ -93,6 +93,17 @@ def console(**options: Any) -> Console:
     return Ours(**options)
 
 
+def show_table(table: Any) -> None:
+    """Print a rich table with full cells and without trailing spaces; only a terminal limits its width."""
+    on_stdout = console(highlight=False)
+    needed = on_stdout.measure(table, options=on_stdout.options.update(width=UNLIMITED)).maximum
+    if not on_stdout.is_terminal or needed > on_stdout.width:  # let the terminal wrap lines
+        on_stdout = console(highlight=False, width=needed)
+    with on_stdout.capture() as captured:
+        on_stdout.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
 def width() -> int:
     """Return the columns for a table on standard output: at least `NARROW`; only a terminal limits it."""
     on_stdout = console()

@@ -1,4 +1,4 @@
-"""Messages are complete: no string looks like an f-string whose prefix is missing."""
+"""Messages are complete: no string looks like an f-string whose prefix is missing, and none leaves number open."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def test_a_missing_prefix_is_found() -> None:
 def test_no_message_shows_a_placeholder() -> None:
     wrong = {str(path.relative_to(PACKAGE)): placeholders(path.read_text()) for path in PACKAGE.rglob("*.py")}
     assert {module: texts for module, texts in wrong.items() if texts} == {}
+
+
+def test_no_message_leaves_open_whether_it_is_one() -> None:
+    open_plural = re.compile(r"\w\(s\)")
+    texts = {
+        str(path.relative_to(PACKAGE)): [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and open_plural.search(node.value)
+        ]
+        for path in PACKAGE.rglob("*.py")
+    }
+    assert {module: found for module, found in texts.items() if found} == {}

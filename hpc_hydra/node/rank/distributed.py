@@ -176,8 +176,9 @@ def _check_device(identity: Identity, device: torch.device, backend: str | None)
             fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",
         )
     if identity.info.rank == 0:
+        gpus = identity.request.gpus_per_proc
         warning = (
-            f"the job has {identity.request.gpus_per_proc} GPU(s) per rank, but torch {torch.__version__} finds none: "
+            f"the job has {gpus} GPU{'s' * (gpus != 1)} per rank, but torch {torch.__version__} finds none: "
             "training on CPUs (resources.gpus_per_proc=0 requests no GPUs)"
         )
         print(f"hpc_hydra: warning: {warning}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpc_hydra.cli.doctor import judge, main
+from hpc_hydra.cli.doctor import judge, main, show
 from hpc_hydra.cli.scan import UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -78,6 +78,13 @@ def test_what_is_wrong_is_named_with_its_place(change: Change, name: str, result
     change(facts)
     found = {check.name: check for check in judge(facts, 0)}[name]
     assert found.result == result and detail in found.detail
+
+
+def test_no_line_ends_with_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = judge(world(), 0)
+    show(checks, world())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(checks) + 1 and [line for line in lines if line != line.rstrip()] == []
 
 
 def test_no_rank_at_all_and_a_launch_that_failed_are_failures() -> None:

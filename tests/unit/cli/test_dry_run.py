@@ -210,3 +210,4 @@ def test_a_queue_that_is_a_quality_of_service_is_shown(
     _, out, _ = dry_run(f"-q {queue} -N 1 -n 1 t.py", capsys, "--system", system)
     row = next(line for line in out.splitlines() if line.startswith("0 "))
     assert shown in row, out
+    assert out.count("\nrun  system") + out.startswith("run  system") == 1  # that of several runs is also at the end

@@ -29,7 +29,11 @@ def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["torchrum"]) == 2
-    assert "did you mean torchrun?" in capsys.readouterr().err
+    assert capsys.readouterr().err == "hpc-hydra: unknown command 'torchrum'\n  Try: hpc-hydra torchrun\n"
+    assert main(["xyzzy"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "hpc-hydra: unknown command 'xyzzy'\n  Try: hpc-hydra COMMAND; commands are"
+    )
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,13 +60,16 @@ def test_nodes_are_listed_and_forgotten(capsys: pytest.CaptureFixture[str]) -> N
     assert titles == ["host", "system", "found", "until", "reason"]
     assert [row[:2] for row in rows[::2]] == [["node03", "frontier"], ["node07", "frontier"], ["node03", "polaris"]]
     assert rows[0][-2:] == ["fault", "0"] and rows[1] == [str(sweep)]
+    bad("node05", cluster="test", age=10)  # of a cluster that no file describes
+    assert main(["nodes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2].split()[:3] == ["node05", "slurm", "(test)"]
     assert main(["nodes", "--json"]) == 0
     first, *_ = json.loads(capsys.readouterr().out)
     assert (first["host"], first["found_by"], first["sweep"]) == ("node03", "preflight", str(sweep))
     assert main(["nodes", "--forget", "node7"]) == 2
     assert "node7: this node is not remembered as bad; did you mean node07" in capsys.readouterr().err
     assert main(["nodes", "--forget", "node07"]) == 0 and capsys.readouterr().out == "forgotten: node07\n"
-    assert [one.node.host for one in remembered()] == ["node03", "node03"]
+    assert [one.node.host for one in remembered()] == ["node03", "node03", "node05"]
     assert main(["nodes", "--forget", "all"]) == 0 and remembered() == ()
 
 

@@ -226,7 +226,10 @@ def test_keys_without_effect_on_one_process_are_noted(app: App, words: list[str]
     ("words", "noted"),
     [
         (["+machine=slurm"], "it a job, with as many ranks as a node has GPUs\n"),
-        (["+machine=slurm", "resources.procs_per_node=1"], "scheduler=slurm on the command line, or -m, makes it a job\n"),
+        (
+            ["+machine=slurm", "resources.procs_per_node=1"],
+            "scheduler=slurm on the command line, or -m, makes it a job\n",
+        ),
         (["scheduler=local"], None),
         ([], None),
     ],

@@ -53,6 +53,12 @@ def test_a_change_is_one_line_with_run_state_and_id() -> None:
     ]
 
 
+def test_lines_of_a_sweeps_only_run_do_not_repeat_its_overrides(app: App) -> None:
+    done = app.start("-m", "scheduler=local", "x=3")
+    assert done.returncode == 0 and done.stdout.count("x=3") == 1, done.stdout
+    assert "\noverrides: scheduler=local x=3\n" in done.stdout and "run 0: completed, job job0.0\n" in done.stdout
+
+
 @pytest.mark.parametrize("status", ["cancelled", "timeout"])
 def test_a_line_says_no_word_twice(status: str) -> None:
     stream = io.StringIO()

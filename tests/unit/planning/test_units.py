@@ -64,6 +64,10 @@ def test_a_number_without_a_unit_is_refused_where_minutes_are_not_plain(written:
     with pytest.raises(ConfigError, match="no unit"):
         seconds(written, "rendezvous.timeout", bare=False)
     assert seconds("600s", "rendezvous.timeout", bare=False) == 600
+    for bare in (True, False):  # only what is accepted is listed
+        with pytest.raises(ConfigError) as error:
+            seconds("soon", "launch.hang_after", bare=bare)
+        assert ("30 (minutes)" in str(error.value)) == bare
 
 
 @pytest.mark.parametrize(
