@@ -202,7 +202,12 @@ class Cluster:
             node = self.node(name)
             node.start()
             node.join()
-        wait_for(answers, 200, "all four nodes are up again")
+        down = [name for name, state in states().items() if state.startswith("down")]
+        if down:  # slurmctld asks a silent node again only after a while
+            run("scontrol", "update", f"nodename={','.join(down)}", "state=resume")
+        wait_for(
+            lambda: answers() and not any("*" in state for state in states().values()), 200, "all nodes answer again"
+        )
 
     @staticmethod
     def _is_mine(job: dict[str, str], mine: Path) -> bool:
