@@ -24,6 +24,7 @@ from tests.cluster import fixtures, sshd
 from tests.cluster.fixtures import _share_the_cluster, slurm_cluster
 from tests.cluster.sshd import ssh_daemons, ssh_hosts
 from tests.fakes.flux_fixtures import fake_flux
+from tests.fakes.libnvml import fake_nvml
 from tests.fakes.lsf_fixtures import fake_csm, fake_lsf
 from tests.fakes.pbs_fixtures import fake_pbs
 
@@ -32,6 +33,7 @@ __all__ = [
     "fake_csm",
     "fake_flux",
     "fake_lsf",
+    "fake_nvml",
     "fake_pbs",
     "slurm_cluster",
     "ssh_daemons",

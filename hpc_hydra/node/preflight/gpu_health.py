@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.node.rank.gpus import chosen, models
+from hpc_hydra.node.rank.gpus import LIBRARIES, Library, NoDriver
 from hpc_hydra.processes import command_of
+from hpc_hydra.schedulers.devices import models
 
 _NVIDIA_SLOWDOWNS = {  # nvmlClocksEventReasons; left out: idle, application clocks, power cap, sync boost
     "HwSlowdown": "by the hardware",
@@ -47,123 +48,73 @@ def health(wanted: Sequence[str] | None, expected: int, vendor: str | None) -> H
         vendor: nvidia, amd, intel; None if unknown.
     """
     missing = []
-    for name, find in (("nvidia", _nvidia), ("amd", _amd)):
+    for name, problems_of in (("nvidia", _nvidia), ("amd", _amd)):
         if vendor not in (None, name):
             continue
         try:
-            found = find(wanted)
+            library = LIBRARIES[name](wanted)
         except ImportError as error:
             missing.append(str(error))
             continue
-        except _NoDriver as error:
+        except NoDriver as error:
             if vendor == name or models():
                 return Health((f"GPUs: {error}",))
             continue
-        problems = [problem for gpu in found for problem in gpu]
-        if len(found) < expected:
-            problems.insert(0, f"{len(found)} of {expected} GPUs")
+        problems = [f"GPU {index}: {error}" for index, error in library.lost.items()]
+        problems += [problem for index, gpu in library.gpus.items() for problem in problems_of(library, index, gpu)]
+        if (found := len(library.lost) + len(library.gpus)) < expected:
+            problems.insert(0, f"{found} of {expected} GPUs")
         return Health(tuple(problems))
     why = "; ".join(missing) or "no library reports any"
     return Health(notes=(f"health of GPUs not checked: {why}",))
 
 
-class _NoDriver(Exception):
-    """The library is there, and its driver is not."""
-
-
-def _nvidia(wanted: Sequence[str] | None) -> list[list[str]]:
-    """Return the problems of each GPU."""
-    import pynvml
-
+def _nvidia(library: Library, index: str, gpu: Any) -> Iterator[str]:
+    nvml, ask = library.module, library.ask
     try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        raise _NoDriver(str(error)) from error
-    handles: dict[str, Any] = {}
-    lost = []
-    for number in range(count):
-        try:
-            handles[str(number)] = pynvml.nvmlDeviceGetHandleByIndex(number)
-        except pynvml.NVMLError as error:
-            if wanted is None or str(number) in wanted:
-                lost.append([f"GPU {number}: {error}"])
-
-    def by_id(name: str) -> Any:
-        with contextlib.suppress(pynvml.NVMLError):
-            return pynvml.nvmlDeviceGetHandleByUUID(name)
-
-    def ask(name: str, *args: Any) -> Any:
-        with contextlib.suppress(pynvml.NVMLError, AttributeError):  # an old library, or not supported by the GPU
-            return getattr(pynvml, name)(*args)
-
-    def problems(index: str, gpu: Any) -> Iterator[str]:
-        try:
-            pynvml.nvmlDeviceGetMemoryInfo(gpu)
-        except pynvml.NVMLError as error:
-            if getattr(error, "value", None) != pynvml.NVML_ERROR_NOT_SUPPORTED:
-                yield f"GPU {index}: {error}"  # such as "GPU is lost"
-                return
-        kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-        if errors := ask("nvmlDeviceGetTotalEccErrors", gpu, kind, since):
-            yield f"GPU {index}: {errors} uncorrected ECC error{'s' * (errors > 1)} since the driver was loaded"
-        if ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu) == pynvml.NVML_FEATURE_ENABLED:
-            yield f"GPU {index}: memory pages wait to be retired; it needs a reset"
-        if rows := ask("nvmlDeviceGetRemappedRows", gpu):  # (corrected, uncorrected, pending, failed)
-            if rows[3]:
-                yield f"GPU {index}: memory rows could not be remapped"
-            elif rows[2]:
-                yield f"GPU {index}: memory rows wait to be remapped; it needs a reset"
-        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
-        if reasons is None:
-            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
-        slow = [text for name, text in _NVIDIA_SLOWDOWNS.items() if (reasons or 0) & _bit(pynvml, name)]
-        if slow:
-            yield f"GPU {index}: clocks are throttled {' and '.join(slow)}"
-        running = ask("nvmlDeviceGetComputeRunningProcesses", gpu) or ()
-        yield from _strangers(index, [process.pid for process in running])
-
-    return [*lost, *(list(problems(index, gpu)) for index, gpu in chosen(handles, wanted, by_id).items())]
+        nvml.nvmlDeviceGetMemoryInfo(gpu)
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) != nvml.NVML_ERROR_NOT_SUPPORTED:
+            yield f"GPU {index}: {error}"  # such as "GPU is lost"
+            return
+    kind, since = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+    if errors := ask("nvmlDeviceGetTotalEccErrors", gpu, kind, since):
+        yield f"GPU {index}: {errors} uncorrected ECC error{'s' * (errors > 1)} since the driver was loaded"
+    if ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu) == nvml.NVML_FEATURE_ENABLED:
+        yield f"GPU {index}: memory pages wait to be retired; it needs a reset"
+    if rows := ask("nvmlDeviceGetRemappedRows", gpu):  # (corrected, uncorrected, pending, failed)
+        if rows[3]:
+            yield f"GPU {index}: memory rows could not be remapped"
+        elif rows[2]:
+            yield f"GPU {index}: memory rows wait to be remapped; it needs a reset"
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+    if reasons is None:
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+    slow = [text for name, text in _NVIDIA_SLOWDOWNS.items() if (reasons or 0) & _bit(nvml, name)]
+    if slow:
+        yield f"GPU {index}: clocks are throttled {' and '.join(slow)}"
+    yield from _strangers(index, [process.pid for process in ask("nvmlDeviceGetComputeRunningProcesses", gpu) or ()])
 
 
-def _bit(pynvml: Any, reason: str) -> int:
+def _bit(nvml: Any, reason: str) -> int:
     names = (f"nvmlClocksEventReason{reason}", f"nvmlClocksThrottleReason{reason}")
-    return next((int(getattr(pynvml, name)) for name in names if hasattr(pynvml, name)), 0)
+    return next((int(getattr(nvml, name)) for name in names if hasattr(nvml, name)), 0)
 
 
-def _amd(wanted: Sequence[str] | None) -> list[list[str]]:
-    """Return the problems of each GPU."""
-    try:
-        import amdsmi
-    except (KeyError, OSError) as error:  # its own library is not there
-        raise ImportError(f"amdsmi: {error}") from error
-    errors = (amdsmi.AmdSmiException, AttributeError, KeyError, TypeError)
-    try:
-        amdsmi.amdsmi_init()
-        handles = {str(n): handle for n, handle in enumerate(amdsmi.amdsmi_get_processor_handles())}
-    except errors as error:
-        raise _NoDriver(str(error)) from error
-
-    def ask(name: str, gpu: Any) -> Any:
-        with contextlib.suppress(*errors):
-            return getattr(amdsmi, name)(gpu)
-
-    def problems(index: str, gpu: Any) -> Iterator[str]:
-        counts = ask("amdsmi_get_gpu_total_ecc_count", gpu) or {}
-        if isinstance(uncorrected := counts.get("uncorrectable_count"), int) and uncorrected:
-            yield f"GPU {index}: {uncorrected} uncorrected ECC error{'s' * (uncorrected > 1)}"
-        pages = ask("amdsmi_get_gpu_bad_page_info", gpu)
-        states = [getattr(page.get("status"), "name", "") for page in pages] if isinstance(pages, list) else []
-        if waiting := sum(state in ("PENDING", "UNRESERVABLE") for state in states):
-            yield f"GPU {index}: {waiting} bad memory page{'s' * (waiting > 1)} not retired; it needs a reset"
-        limits = ask("amdsmi_get_violation_status", gpu) or {}
-        slow = [text for name, text in _AMD_SLOWDOWNS.items() if limits.get(name) is True]
-        if slow:
-            yield f"GPU {index}: clocks are throttled: {', '.join(slow)}"
-        running = ask("amdsmi_get_gpu_process_list", gpu) or ()
-        yield from _strangers(index, [one["pid"] for one in running if isinstance(one, dict) and "pid" in one])
-
-    return [list(problems(index, gpu)) for index, gpu in chosen(handles, wanted, lambda _: None).items()]
+def _amd(library: Library, index: str, gpu: Any) -> Iterator[str]:
+    counts = library.ask("amdsmi_get_gpu_total_ecc_count", gpu) or {}
+    if isinstance(uncorrected := counts.get("uncorrectable_count"), int) and uncorrected:
+        yield f"GPU {index}: {uncorrected} uncorrected ECC error{'s' * (uncorrected > 1)}"
+    pages = library.ask("amdsmi_get_gpu_bad_page_info", gpu)
+    states = [getattr(page.get("status"), "name", "") for page in pages] if isinstance(pages, list) else []
+    if waiting := sum(state in ("PENDING", "UNRESERVABLE") for state in states):
+        yield f"GPU {index}: {waiting} bad memory page{'s' * (waiting > 1)} not retired; it needs a reset"
+    limits = library.ask("amdsmi_get_violation_status", gpu) or {}
+    slow = [text for name, text in _AMD_SLOWDOWNS.items() if limits.get(name) is True]
+    if slow:
+        yield f"GPU {index}: clocks are throttled: {', '.join(slow)}"
+    running = library.ask("amdsmi_get_gpu_process_list", gpu) or ()
+    yield from _strangers(index, [one["pid"] for one in running if isinstance(one, dict) and "pid" in one])
 
 
 def _strangers(index: str, pids: Sequence[int], user_of: Callable[[int], int | None] | None = None) -> Iterator[str]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.planning.types import Plan, RankInfo
+from hpc_hydra.schedulers.devices import of_drivers
 from hpc_hydra.schedulers.hostlist import numbers
 from hpc_hydra.schedulers.visible_gpus import visible
 
@@ -52,30 +52,8 @@ def topology(cpus: Sequence[int], vendor: str | None = None, root: Path = Path("
     for cpu in cpus:
         siblings = numbers(_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
         core[cpu] = min(siblings, default=cpu)
-    found = {"nvidia": _nvidia, "amd": _amd}.get(vendor or "", lambda _: [])(root)
-    return Topology(numa, core, tuple((uuid, _numa_of(root, bus)) for bus, uuid in found))
-
-
-def _nvidia(root: Path) -> list[tuple[str, str]]:
-    """Return PCI address and UUID of each GPU in NVML's order, which is CUDA's if all GPUs are of one model."""
-    found = []
-    for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
-        match = re.search(r"^GPU UUID:\s*(\S+)", _text(folder / "information"), re.M)
-        found.append((folder.name.lower(), match[1] if match else ""))
-    return found
-
-
-def _amd(root: Path) -> list[tuple[str, str]]:
-    """Return PCI address and UUID of each GPU in the order of the kernel's driver, which is ROCm's."""
-    found = []
-    folders = (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*")
-    for folder in sorted(folders, key=lambda folder: int(folder.name)):
-        properties = dict(line.split(maxsplit=1) for line in _text(folder / "properties").splitlines() if " " in line)
-        place, domain = int(properties.get("location_id", 0)), int(properties.get("domain", 0))
-        if int(properties.get("simd_count", 0)):  # else it is a CPU
-            bus = f"{domain:04x}:{place >> 8 & 255:02x}:{place >> 3 & 31:02x}.{place & 7}"
-            found.append((bus, f"GPU-{int(properties.get('unique_id', 0)):016x}"))
-    return found
+    gpus = [gpu for gpu in of_drivers(root) if gpu.vendor == vendor] if vendor else []
+    return Topology(numa, core, tuple((gpu.uuid, _numa_of(root, gpu.address)) for gpu in gpus))
 
 
 def _numa_of(root: Path, bus: str) -> int | None:

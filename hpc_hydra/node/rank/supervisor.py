@@ -277,7 +277,7 @@ def open_logs(context: RankContext, notes: Sequence[str]) -> tuple[int, int]:
         and context.info.local_rank == context.round == 0
         and not context.attempt.attached
     ):
-        from hpc_hydra.node.rank.gpus import models
+        from hpc_hydra.schedulers.devices import models
 
         lines += [f"{context.host} has {gpus}" for gpus in [models()] if gpus]
     for note in lines:

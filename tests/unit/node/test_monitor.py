@@ -194,10 +194,10 @@ def test_values_that_amds_library_lacks_are_empty_and_never_large_numbers(amd: l
 
 
 def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_reported(
-    amd: list[dict], monkeypatch: pytest.MonkeyPatch
+    amd: list[dict], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     amd.clear()
-    assert gpus.open_gpus(None)[0]() == []
+    assert gpus.open_gpus(None, tmp_path)[0]() == []
 
     class Broken:  # `import amdsmi` without libamd_smi.so
         def find_spec(self, name: str, *_: object) -> None:
@@ -206,27 +206,21 @@ def test_no_driver_of_amd_is_no_gpu_and_a_library_that_does_not_load_is_reported
 
     monkeypatch.delitem(sys.modules, "amdsmi")
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    monkeypatch.setattr(gpus, "models", lambda: "4 × AMD Instinct MI250X")
-    read, note = gpus.open_gpus(None)
-    assert read() == [] and "MI250X" in note and "libamd_smi.so" in note
+    node = tmp_path / "sys/class/kfd/kfd/topology/nodes/1/properties"
+    node.parent.mkdir(parents=True)
+    node.write_text("simd_count 440\n")
+    read, note = gpus.open_gpus(None, tmp_path)
+    assert read() == [] and "1 × AMD GPU" in note and "libamd_smi.so" in note
 
 
-def test_gpus_that_cannot_be_read_are_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_cannot_be_read_are_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    monkeypatch.setattr(gpus, "models", lambda: "1 × NVIDIA H100")
-    read, note = gpus.open_gpus(None)
+    about = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0/information"
+    about.parent.mkdir(parents=True)
+    about.write_text("Model: NVIDIA H100\n")
+    read, note = gpus.open_gpus(None, tmp_path)
     assert read() == [] and "NVIDIA H100" in note and "nvidia-ml-py" in note
-
-
-def test_models_come_from_the_drivers_files(tmp_path: Path) -> None:
-    for n in range(2):
-        (tmp_path / "nv" / str(n)).mkdir(parents=True)
-        (tmp_path / "nv" / str(n) / "information").write_text("Model: \t NVIDIA H800\nIRQ: 1\n")
-    (tmp_path / "drm" / "card0" / "device").mkdir(parents=True)
-    (tmp_path / "drm" / "card0" / "device" / "product_name").write_text("AMD Instinct MI250X\n")
-    assert gpus.models(tmp_path / "nv", tmp_path / "drm") == "2 × NVIDIA H800, 1 × AMD Instinct MI250X"
-    assert gpus.models(tmp_path / "none", tmp_path / "none") == ""
 
 
 def test_lines_of_ranks_have_their_number_also_in_one_file(freeze: Callable[..., Frozen]) -> None:

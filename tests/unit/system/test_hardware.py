@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hpc_hydra.system.hardware import Gpu, look
+from hpc_hydra.system.hardware import look
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -36,8 +37,7 @@ KFD_CPU = {
 }
 
 
-def no_nvml() -> None:
-    return None
+pytestmark = pytest.mark.usefixtures("fake_nvml")  # whatever this machine has really
 
 
 def test_machine_without_gpus(tmp_path: Path) -> None:
@@ -51,36 +51,30 @@ def test_machine_without_gpus(tmp_path: Path) -> None:
             "sys/devices/system/node/possible": "0-2\n",
         },
     )
-    seen = look(root, {}, no_nvml)
+    seen = look(root, {})
     assert (seen.memory, seen.numa_domains, seen.gpus, seen.gpu_vendor) == (31250, 2, 0, None)
     assert seen.cores == len(os.sched_getaffinity(0))
 
 
 def test_nothing_to_read_is_not_known(tmp_path: Path) -> None:
-    seen = look(tmp_path, {}, no_nvml)
+    seen = look(tmp_path, {})
     assert (seen.memory, seen.numa_domains, seen.gpus) == (None, None, 0)
 
 
-def test_nvidia_gpus_are_counted_without_their_library(tmp_path: Path) -> None:
-    seen = look(tree(tmp_path, NVIDIA), {}, no_nvml)
+def test_nvidia_gpus_without_their_library_have_no_facts(tmp_path: Path) -> None:
+    seen = look(tree(tmp_path, NVIDIA), {})
     assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (3, "nvidia", None, None)
 
 
-def test_nvidia_library_is_asked_only_where_there_are_gpus(tmp_path: Path) -> None:
-    def nvml() -> Sequence[Gpu]:
-        raise AssertionError("was asked")
-
-    assert look(tmp_path, {}, nvml).gpus == 0
-
-
-def test_nvidia_library_tells_architecture_and_the_least_memory(tmp_path: Path) -> None:
-    gpus = [Gpu("sm_90", 85520809984), Gpu("sm_90", 101966151680)]
-    seen = look(tree(tmp_path, NVIDIA), {}, lambda: gpus)
-    assert (seen.gpus, seen.gpu_arch, seen.mem_per_gpu) == (2, "sm_90", 80.0)
+def test_nvidia_library_tells_architecture_and_the_least_memory(tmp_path: Path, fake_nvml: Callable[..., Any]) -> None:
+    fake_nvml([{"arch": (9, 0), "memory": 85520809984}, {"arch": (9, 0), "memory": 101966151680}])
+    seen = look(tmp_path, {})  # also without device files, as in WSL
+    assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (2, "nvidia", "sm_90", 80.0)
 
 
-def test_different_gpus_have_no_one_architecture(tmp_path: Path) -> None:
-    seen = look(tree(tmp_path, NVIDIA), {}, lambda: [Gpu("sm_90", None), Gpu("sm_80", None)])
+def test_different_gpus_have_no_one_architecture(tmp_path: Path, fake_nvml: Callable[..., Any]) -> None:
+    fake_nvml([{"arch": (9, 0)}, {"arch": (8, 0)}])
+    seen = look(tmp_path, {})
     assert (seen.gpus, seen.gpu_arch, seen.mem_per_gpu) == (2, None, None)
 
 
@@ -88,7 +82,7 @@ def test_different_gpus_have_no_one_architecture(tmp_path: Path) -> None:
     ("version", "arch"), [(90010, "gfx90a"), (90402, "gfx942"), (90006, "gfx906"), (110000, "gfx1100"), (0, None)]
 )
 def test_amd_gpus_by_the_tables_of_the_kernel(version: int, arch: str | None, tmp_path: Path) -> None:
-    seen = look(tree(tmp_path, {**KFD_CPU, **kfd_gpu(4, version), **kfd_gpu(10, version)}), {}, no_nvml)
+    seen = look(tree(tmp_path, {**KFD_CPU, **kfd_gpu(4, version), **kfd_gpu(10, version)}), {})
     assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (2, "amd", arch, 64.0)
 
 
@@ -96,10 +90,10 @@ def test_amd_gpus_by_the_tables_of_the_kernel(version: int, arch: str | None, tm
     ("visible", "gpus"), [("0,1", 2), ("", 0), ("-1", 0), ("0,-1,1", 1), ("0,1,2,3,4", 3), ("GPU-1f,GPU-2e", 2)]
 )
 def test_gpus_the_user_has_hidden_are_not_counted(visible: str, gpus: int, tmp_path: Path) -> None:
-    assert look(tree(tmp_path, NVIDIA), {"CUDA_VISIBLE_DEVICES": visible}, no_nvml).gpus == gpus
+    assert look(tree(tmp_path, NVIDIA), {"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
 
 
 def test_amd_gpus_are_hidden_by_their_own_variables(tmp_path: Path) -> None:
     root = tree(tmp_path, {**KFD_CPU, **kfd_gpu(1), **kfd_gpu(2), **kfd_gpu(3)})
-    assert look(root, {"ROCR_VISIBLE_DEVICES": "0,2"}, no_nvml).gpus == 2
-    assert look(root, {"HIP_VISIBLE_DEVICES": "1"}, no_nvml).gpus == 1
+    assert look(root, {"ROCR_VISIBLE_DEVICES": "0,2"}).gpus == 2
+    assert look(root, {"HIP_VISIBLE_DEVICES": "1"}).gpus == 1
