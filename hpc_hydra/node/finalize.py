@@ -62,6 +62,8 @@ def finish(code: str) -> int:
 
             ends = read_ends(attempt.paths(record), attempt.name)
             outcome = with_lost(attempt, adapter_for(attempt.scheduler), outcome, ends)
+        if plan is not None and not plan.request.max_requeues and not attempt.attached:
+            outcome = _with_preemption(adapter_for(attempt.scheduler), outcome)
         if plan is not None and plan.request.max_requeues and not attempt.attached:
             from hpc_hydra.node.requeue import requeued
 
@@ -136,6 +138,21 @@ def _with_job_end(attempt: Attempt, outcome: Outcome) -> Outcome:
     if state.reached_limit:
         return replace(outcome, status="timeout", reason="the time limit was reached")
     return replace(outcome, status="cancelled", reason="cancelled" if outcome.rank is None else outcome.reason)
+
+
+def _with_preemption(scheduler: Scheduler, outcome: Outcome) -> Outcome:
+    """Return the outcome of a stopped run that is not requeued, with the preemption, if that was why.
+
+    The scheduler's final state may not tell it: the ranks have ended before it would have ended them.
+    """
+    if outcome.status != "cancelled" or not outcome.signal or not isinstance(scheduler, JobEndQuery):
+        return outcome
+    from hpc_hydra.node.requeue import job_end_state
+
+    state = job_end_state(scheduler)
+    if state is None or not state.is_preempted or scheduler.tells_cancellation:
+        return outcome
+    return replace(outcome, reason=f"{outcome.reason}: preempted")
 
 
 def _stopped_at_the_console(scheduler: Scheduler, outcome: Outcome) -> Outcome:

@@ -109,6 +109,7 @@ def collect(
     if cause is not None:
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
         lines = last_lines(Path(log), _TRACEBACK)
+        silent = _absent(_missing(ends, world_size)) if is_consequence(cause) else None
         return Outcome(
             **common,
             status="failed",
@@ -117,7 +118,7 @@ def collect(
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_join(_rank_failure(cause, lines[-LAST_LINES:], status), gone),
+            reason=_join(_rank_failure(cause, lines[-LAST_LINES:], status), silent, gone),
             log=log,
             last_lines=lines[-LAST_LINES:],
         )
@@ -380,8 +381,7 @@ def _hosts(ends: Sequence[RankEnd]) -> tuple[str, ...]:
 
 
 def _missing(ends: Sequence[RankEnd], world_size: int | None) -> list[int]:
-    known = {end.rank for end in ends}
-    return [rank for rank in range(world_size or (0 if ends else 1)) if rank not in known]
+    return sorted(set(range(world_size or (0 if ends else 1))) - {end.rank for end in ends})
 
 
 def _absent(missing: Sequence[int]) -> str | None:

@@ -158,6 +158,19 @@ def test_a_console_is_told_why_the_scheduler_stopped_its_run(
     assert done.returncode == 143 and all(words in done.stderr for words in told), done.stderr
 
 
+def test_a_preempted_run_that_is_not_requeued_tells_it(bench: Bench, freeze: Callable[..., Frozen]) -> None:
+    """Its ranks end at once, and SLURM's final state is FAILED."""
+    frozen = freeze("", time_limit=60)
+    end = frozen.paths.rank_end(ATTEMPT_OF_FROZEN, 0)
+    end.parent.mkdir(parents=True)
+    end.write_text(json.dumps(to_json(RankEnd(0, "a", 143, signal=15, told_to_stop=True))))
+    bench.says("JobState=RUNNING Reason=None PreemptTime=2026-01-01T00:00:00")
+    done = frozen.finish(143, HPC_HYDRA_SCHEDULER="slurm", SLURM_JOB_ID="77")
+    ended = frozen.outcome()
+    assert (ended["status"], ended["reason"]) == ("cancelled", "stopped by SIGTERM: preempted")
+    assert "launch.max_requeues=3 queues preempted runs again" in done.stdout
+
+
 def test_a_preempted_job_that_has_ended_is_requeued_by_the_scheduler(bench: Bench) -> None:
     bench.says("JobState=COMPLETING Reason=None PreemptTime=2026-01-01T00:00:00")
     assert bench.ends(Outcome(0, "cancelled", 143)) is None and bench.asked == []
@@ -351,13 +364,14 @@ def test_a_scheduler_that_cannot_leave_out_nodes_of_a_requeued_job_is_told(
 
 STOPPED_BY_SLURM = {"exit_code": 143, "signal": 15, "told_to_stop": True}
 CUT_OFF = {"exit_code": 1, "error": "RuntimeError: Connection closed by peer [10.0.0.2]:4711"}
+SILENT = "rank 1 left no record of its end"
 
 
 @pytest.mark.parametrize(
     ("end", "state", "status", "lost", "reason"),
     [
         (STOPPED_BY_SLURM, "n2|down*", "lost", ["n2"], "n2: lost"),
-        (CUT_OFF, "n2|idle*", "failed", ["n2"], f"n2: lost; rank 0 on n1: {CUT_OFF['error']}"),
+        (CUT_OFF, "n2|idle*", "failed", ["n2"], f"n2: lost; rank 0 on n1: {CUT_OFF['error']}; {SILENT}"),
         (STOPPED_BY_SLURM, "n2|allocated", "cancelled", [], "stopped by SIGTERM"),
         ({"exit_code": 1, "error": "ValueError: boom"}, "n2|down", "failed", [], "rank 0 on n1: ValueError: boom"),
     ],
@@ -406,7 +420,7 @@ def test_other_schedulers_say_which_node_failed(
     env = {"FLUX_ENCLOSING_ID": "f1", "HPC_HYDRA_FLUX_PARENT": "local:///up"}
     env |= {"PBS_JOBID": "77", "PBS_NODEFILE": str(bench.folder / "nodes")}
     frozen.finish(1, HPC_HYDRA_SCHEDULER=scheduler, **env)
-    assert frozen.outcome()["reason"] == f"n2: lost; rank 0 on n1.example: {CUT_OFF['error']}"
+    assert frozen.outcome()["reason"] == f"n2: lost; rank 0 on n1.example: {CUT_OFF['error']}; {SILENT}"
 
 
 def test_the_next_attempt_begins_in_another_second(bench: Bench) -> None:

@@ -90,7 +90,9 @@ def test_a_consequence_on_a_node_whose_clock_is_ahead_is_not_the_cause(tmp_path:
 
 def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
     lost_it = RankEnd(0, "n01", 1, ended=99.0, error="Connection closed by peer")
-    assert outcome(tmp_path, lost_it, exit_code=1, world_size=2).rank == 0
+    found = outcome(tmp_path, lost_it, exit_code=1, world_size=2)
+    assert found.rank == 0
+    assert found.reason == "rank 0 on n01: Connection closed by peer; rank 1 left no record of its end"
 
 
 @pytest.mark.parametrize(
