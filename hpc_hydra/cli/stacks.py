@@ -25,7 +25,7 @@ def stacks(argv: Sequence[str]) -> int:
     parser.add_argument("-r", "--rank", type=int, metavar="R", action="append", help="only this rank; may be repeated")
     parser.add_argument("-t", "--threads", action="store_true", help="all threads, not only the main one")
     parser.add_argument("--native", action="store_true", help="also C and C++ frames, by py-spy on the nodes")
-    parser.add_argument("--wait", type=float, default=10.0, metavar="SECONDS", help="how long to wait: 10")
+    parser.add_argument("--wait", type=float, metavar="SECONDS", help="how long to wait: 10, with --native 60")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_args.split(options.words, "stacks")
@@ -39,7 +39,8 @@ def stacks(argv: Sequence[str]) -> int:
     from hpc_hydra.ui import sweep_tables
     from hpc_hydra.ui.progress import complain, say
 
-    seen = look(view, options.rank or (), native=options.native, seconds=options.wait)
+    seconds = (60.0 if options.native else 10.0) if options.wait is None else options.wait
+    seen = look(view, options.rank or (), native=options.native, seconds=seconds)
     if options.json:
         print(sweep_tables.as_json({"run": view.run.num, **shown.data(seen)}))
     else:

@@ -77,7 +77,8 @@ def finish(code: str) -> int:
             note_end(attempt.sweep, attempt.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
         print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
-        own = code.isdigit() and (int(code) or is_gone(Path(os.environ[envvars.SWEEP])))
+        sweep = os.environ.get(envvars.SWEEP)
+        own = code.isdigit() and (int(code) or (sweep and is_gone(Path(sweep))))
         return int(code) if own else 1  # the records of a sweep that was moved tell how its ranks ended
     limit = plan.request.time_limit if plan is not None else None
     if not attempt.attached:

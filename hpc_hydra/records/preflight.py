@@ -1,13 +1,12 @@
 """What the preflight of a run found: ``logs/<attempt>/preflight.json``, and the files by which its processes meet.
 
 Below ``logs/<attempt>/preflight/<pass>/``, ``node_<n>.json`` is the report of a node, ``order_<k>.json`` what all nodes
-do in round k, and ``links_<k>.<n>.json`` or ``reduce_<k>.<rank>.json`` what came of it.
+do in round k, and ``links_<k>.<n>.json`` or ``reduce_<k>.<rank>.<stage>.json`` what came of it. A file is written once.
 Must not know: how anything is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +63,9 @@ class RankReport:
     link_gb_per_s: float | None = None  # bandwidth from this node to the next one
 
 
+STAGES = {"ready": 0, "joined": 1, "done": 2}  # in their order
+
+
 @dataclass(frozen=True)
 class BadHost:
     """A node that is left out, or for which the run is not started."""
@@ -113,6 +115,13 @@ def folder(paths: RunPaths, attempt: str) -> Path:
     return paths.preflight(attempt).with_suffix("")
 
 
-def read_all(kind: type[Any], where: Path, names: str) -> Sequence[Any]:
-    """Return the readable records whose file names match a pattern."""
-    return [found for path in sorted(where.glob(names)) if (found := readable(kind, path)) is not None]
+def read_new(kind: type[Any], where: Path, names: str, known: dict[str, Any]) -> list[Any]:
+    """Return all records whose file names match a pattern, in order of their names.
+
+    Args:
+        known: the records that were read before, by file name. The others are read, and added.
+    """
+    for path in where.glob(names):
+        if path.name not in known and (found := readable(kind, path)) is not None:
+            known[path.name] = found
+    return [known[name] for name in sorted(known)]

@@ -52,6 +52,7 @@ class Request:
     id: str
     ranks: tuple[int, ...] = ()  # empty: all
     native: bool = False  # also the frames of C and C++ code
+    seconds: float = 10.0  # for which the command waits for answers
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,18 @@ class Answer:
     node: int = 0  # number of its node
 
 
-def ask(paths: RunPaths, attempt: str, ranks: tuple[int, ...] = (), *, native: bool = False, by: str = "") -> Request:
+def ask(
+    paths: RunPaths,
+    attempt: str,
+    ranks: tuple[int, ...] = (),
+    *,
+    native: bool = False,
+    seconds: float = Request.seconds,
+    by: str = "",
+) -> Request:
     """Ask the ranks of an attempt for their stacks; `answers` has them when they come. Raises `OSError`."""
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
-    request = Request(name, ranks, native)
+    request = Request(name, ranks, native, seconds)
     paths.stacks(attempt, request.id).mkdir(parents=True)
     requests.ask(paths, attempt, KIND, by=by, **to_json(request))
     return request

@@ -86,7 +86,7 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
         raise SweepError(f"there is no rank {wrong}", where=where, fix=f"--rank 0 to --rank {world[-1]}")
     wanted = list(ranks) or world
     with on_disk(paths.root, "ask as the owner of the run"):
-        request = stacks.ask(paths, attempt, tuple(ranks), native=native)
+        request = stacks.ask(paths, attempt, tuple(ranks), native=native, seconds=seconds)
     found: dict[int, Answer] = {}
     ended = _await(lambda: stacks.answers(paths, attempt, request, found), view, attempt, wanted, found, seconds)
     silent = {rank: _host(found.values(), rank, view) for rank in wanted if rank not in found and rank not in ended}

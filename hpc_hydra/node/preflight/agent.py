@@ -36,6 +36,11 @@ _LOOKS = 1000.0  # of all nodes, per second, at most
 _AFTER = 30.0  # seconds beyond its time limit in which the driver ends the preflight; then it is gone
 
 
+def interval(nodes: int) -> float:
+    """Return the seconds between two looks at the directory."""
+    return max(POLL, nodes / _LOOKS)
+
+
 def node(argv: Sequence[str]) -> int:
     """Check this node. The exit code says only whether the check itself ran."""
     signals = Signals()
@@ -57,7 +62,7 @@ class _Agent:
         limit = context.plan.preflight.timeout if context.plan.preflight else 0
         self._end = time.monotonic() + limit + _AFTER
         self._listener: socket.socket | None = None
-        self._interval = max(POLL, allocated(context.plan.request).nodes / _LOOKS)
+        self._interval = interval(allocated(context.plan.request).nodes)
 
     def run(self) -> int:
         info = self._identity()
@@ -199,14 +204,11 @@ class _Agent:
             for pid, status in children.wait(self._interval):
                 code, killed = exit_code(status)
                 rank = place * self._procs + pids[pid]
-                path = collective.file_of(self._folder, number, rank)
-                known = readable(RankReport, path)
-                if code and (known is None or not known.error):
+                known = next(iter(collective.told(self._folder, number, {}, rank)), RankReport(own, rank, "ready"))
+                if code and not known.error:
                     why = f"killed by {name_of(killed)}" if killed else f"exit code {code}"
-                    stage = known.stage if known else "ready"
-                    write_json(
-                        path, to_json(RankReport(own, rank, stage, error=f"rank {rank} of the all-reduce: {why}"))
-                    )
+                    error = f"rank {rank} of the all-reduce: {why}"
+                    collective.tell(self._folder, number, replace(known, error=error))
             if children.received in STOP:
                 raise Stopped(children.received)
             if fresh_stat(following) is not None or time.monotonic() > self._end:

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node import bad_nodes
-from hpc_hydra.node.preflight import judge
-from hpc_hydra.node.preflight.agent import POLL
+from hpc_hydra.node.preflight import collective, judge
+from hpc_hydra.node.preflight.agent import POLL, interval
 from hpc_hydra.node.preflight.judge import Why
 from hpc_hydra.node.rank.context import RankContext, read_context
 from hpc_hydra.planning.tasks import allocated
@@ -35,7 +35,7 @@ from hpc_hydra.records.preflight import (
     PreflightRecord,
     RankReport,
     folder,
-    read_all,
+    read_new,
 )
 from hpc_hydra.schedulers.capabilities import NodeList
 from hpc_hydra.schedulers.registry import adapter_for
@@ -187,10 +187,11 @@ class _Pass:
     def _answers(self) -> None:
         """Wait for the report of each node, at most `STRAGGLER` seconds longer than for half of them."""
         half: float | None = None
+        known: dict[str, NodeReport] = {}
 
         def all_here() -> bool:
             nonlocal half
-            self._reports = {one.node: one for one in read_all(NodeReport, self._folder, "node_*.json")}
+            self._reports = {one.node: one for one in read_new(NodeReport, self._folder, "node_*.json", known)}
             if half is None and 2 * len(self._reports) >= self._count:
                 half = time.monotonic()
             late = half is not None and time.monotonic() - half > STRAGGLER
@@ -213,16 +214,16 @@ class _Pass:
             self._notes.append(f"links between nodes not tested: rendezvous.master_addr is set, and {where}")
             return
         number = self._order(Order("links", tuple(nodes)))
-        found: list[Links] = []
+        known: dict[str, Links] = {}
 
         def all_told() -> bool:
-            found[:] = read_all(Links, self._folder, f"links_{number}.*.json")
-            return len(found) >= len(nodes)
+            return len(read_new(Links, self._folder, f"links_{number}.*.json", known)) >= len(nodes)
 
         limit = min(LINKS, self._left)
         if not self._wait(all_told, limit) and self._ended is not None:
             self._notes.append(_cut_short(self._ended, "links between nodes"))
             return
+        found = list(known.values())
         self.bad |= judge.by_links(nodes, found, limit)
         bad, self._spread = judge.by_clocks([one for one in found if one.node not in self.bad])
         self.bad |= bad
@@ -235,10 +236,11 @@ class _Pass:
         begun, failed_at = time.monotonic(), None
         number = self._order(Order("reduce", tuple(nodes)))
         found: list[RankReport] = []
+        known: dict[str, RankReport] = {}
 
         def all_ended() -> bool:
             nonlocal failed_at
-            found[:] = read_all(RankReport, self._folder, f"reduce_{number}.*.json")
+            found[:] = collective.told(self._folder, number, known)
             if failed_at is None and any(one.error for one in found):
                 failed_at = time.monotonic()
             over = failed_at is not None and time.monotonic() - failed_at > _SETTLE  # the others wait for it in vain
@@ -284,7 +286,7 @@ class _Pass:
             if self._ended is not None:
                 self._signals.pause(min(_SETTLE, max(end - time.monotonic(), POLL)))
                 return done()
-            self._poll(POLL)
+            self._poll(interval(self._count))
         return True
 
     def _poll(self, seconds: float) -> None:

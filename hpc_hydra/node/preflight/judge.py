@@ -6,11 +6,11 @@ Must not know: how anything was measured, what is done about bad nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from hpc_hydra.records.collect import is_consequence
-from hpc_hydra.records.preflight import Links, NodeReport, RankReport
+from hpc_hydra.records.preflight import STAGES, Links, NodeReport, RankReport
 from hpc_hydra.records.types import RankEnd
 
 CLOCK = 5.0
@@ -86,16 +86,13 @@ def by_all_reduce(
             own.setdefault(report.node, report.error)
     if own or complete:
         return own if len(own) < len(nodes) else {}
-    stages = {report.rank: _STAGES[report.stage] for report in reports}
+    stages = {report.rank: STAGES[report.stage] for report in reports}
     ranks = {place * procs + local: node.node for place, node in enumerate(nodes) for local in range(procs)}
     furthest = max(stages.values(), default=-1)
     behind = {node for rank, node in ranks.items() if stages.get(rank, -1) < furthest}
     if furthest < 0 or len(behind) == len(nodes):
         return {}
     return dict.fromkeys(sorted(behind), f"its ranks did not join the all-reduce within {limit:.0f} s")
-
-
-_STAGES: Mapping[str, int] = {"ready": 0, "joined": 1, "done": 2}
 
 
 def by_bandwidth(reports: Sequence[RankReport], expected: float | None) -> tuple[Why, str | None]:

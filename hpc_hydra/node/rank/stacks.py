@@ -35,6 +35,7 @@ _PATIENCE = 4.0  # seconds for a program to write its stacks
 _SETTLED = 0.3  # seconds without further output after which the stacks are complete
 _STEP = 0.05  # seconds between two looks at the output
 _SPY = "py-spy"
+_ON_ITS_WAY = 2.0  # seconds of a command's wait that its request and the answer take
 _NAME = "hpc_hydra_stacks"
 
 
@@ -87,6 +88,7 @@ class _Dump:
     out: BinaryIO | None = None  # of py-spy: a pipe that nobody reads yet would stop it
     err: BinaryIO | None = None
     target: int = 0  # the process that py-spy looks at
+    patience: float = 0.0  # seconds that py-spy gets: it reads the symbols of all libraries of a process
     why: str = ""
 
 
@@ -154,6 +156,8 @@ class Stacks:
             missing = f"{_SPY} is not installed on {self._context.host}" if spy is None else "it is no Python program"
             self._answer(dump, (), f"{self._state()}; {missing}")
             return
+        dump.patience = max(1.0, dump.request.seconds - _ON_ITS_WAY)
+        dump.until = time.monotonic() + dump.patience
         argv = [spy, "dump", "--json", "--pid", str(dump.target), *(["--native"] if dump.request.native else [])]
         dump.out, dump.err = (os.fdopen(file_for_stacks(), "r+b") for _ in range(2))
         try:
@@ -183,7 +187,7 @@ class Stacks:
     def _spied(self, dump: _Dump, spy: subprocess.Popen[bytes]) -> tuple[tuple[Thread, ...], str]:
         if spy.poll() is None:
             _end(spy)
-            return (), f"{self._state()}; {_SPY} did not end"
+            return (), f"{self._state()}; {_SPY} did not end within {dump.patience:.0f} s; wait longer with --wait"
         out, err = _written(dump.out), _written(dump.err)
         with contextlib.suppress(ValueError):
             return stacks.decoded(json.loads(out)), ""

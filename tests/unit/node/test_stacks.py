@@ -138,6 +138,23 @@ def test_of_a_command_py_spy_tells_the_stack_or_the_kernel_what_it_waits_for(
         assert "without a stack: python3 (pid " in text and "py-spy is not installed on " in text
 
 
+def test_py_spy_has_the_time_that_the_command_waits(
+    freeze: Freeze, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen = freeze('Path("begun.0").touch()\nload()', outside=HANGS)
+    spy = tmp_path / "bin" / "py-spy"
+    spy.parent.mkdir()
+    spy.write_text(SPY.replace("/sh\n", f"/sh\nwhile ! [ -e '{tmp_path}/go' ]; do sleep 0.1; done\n"))
+    spy.chmod(0o755)
+    with running(frozen, *marks(frozen, 1), PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"):
+        main(["stacks", str(frozen.root), "--native", "--wait", "5"])
+        first = capsys.readouterr().out
+        (tmp_path / "go").touch()
+        text = asked(frozen, capsys, "--native")
+    assert "py-spy did not end within 3 s; wait longer with --wait" in first or "does not answer" in first
+    assert " in wait_here (job.py:7)" in text
+
+
 def test_ranks_that_ended_or_do_not_answer_are_named(freeze: Freeze, capsys: pytest.CaptureFixture[str]) -> None:
     body = 'Path(f"begun.{RANK}").touch()\nif RANK: load()'
     frozen = freeze(body, procs=2, outside=HANGS)
