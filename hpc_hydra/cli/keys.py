@@ -11,7 +11,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from hpc_hydra.cli.scan import Option, UsageError, scan_among
+from hpc_hydra.cli.scan import Option, scan_name
 from hpc_hydra.config import reference
 from hpc_hydra.config.reference import Key
 from hpc_hydra.config.schema import GROUPS
@@ -36,21 +36,19 @@ FORMS = {
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra keys``; returns the exit code. Raises `HpcHydraError`."""
-    names, given = scan_among(OPTIONS, argv)
+    name, given = scan_name(OPTIONS, argv, USAGE)
     if "help" in given:
         print(USAGE, end="")
         return 0
-    if len(names) > 1:
-        raise UsageError(f"expects at most one name, got {names[1]!r} too", fix=USAGE.partition("\n")[0])
     if "json" in given:
-        found = reference.find(names[0]) if names else [key for group in GROUPS for key in reference.keys(group)]
+        found = reference.find(name) if name is not None else [key for group in GROUPS for key in reference.keys(group)]
         print(json.dumps([as_data(key) for key in found], indent=2, ensure_ascii=False))
-    elif not names:
+    elif name is None:
         print(groups())
-    elif names[0] in GROUPS:
-        print(group(names[0]))
+    elif name in GROUPS:
+        print(group(name))
     else:
-        print("\n\n".join(one(key) for key in reference.find(names[0])))
+        print("\n\n".join(one(key) for key in reference.find(name)))
     return 0
 
 

@@ -124,6 +124,14 @@ def scan_among(options: Sequence[Option], argv: Sequence[str]) -> tuple[list[str
     return words, given
 
 
+def scan_name(options: Sequence[Option], argv: Sequence[str], usage: str) -> tuple[str | None, dict[str, Any]]:
+    """As `scan_among`, for a command with one optional argument, a name. ``usage``: its help text."""
+    names, given = scan_among(options, argv)
+    if len(names) > 1 and "help" not in given:
+        raise UsageError(f"expects at most one name, got {names[1]!r} too", fix=usage.partition("\n")[0])
+    return (names[0] if names else None), given
+
+
 def _take(
     option: Option, spelling: str, attached: str | None, argv: Sequence[str], at: int, found: list[tuple[Option, Any]]
 ) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc_hydra.cli.scan import Option, UsageError, named, scan_among
+from hpc_hydra.cli.scan import Option, named, scan_name
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.secrets import MASK, is_secret, masked
@@ -50,25 +50,22 @@ _PRIVATE = ("queues", "env", "name", "kind")
 
 def main(argv: Sequence[str], probe: Probe | None = None) -> int:
     """Run ``hpc-hydra systems``; returns the exit code. Raises `HpcHydraError`."""
-    names, given = scan_among(OPTIONS, argv)
+    name, given = scan_name(OPTIONS, argv, USAGE)
     if "help" in given:
         print(USAGE, end="")
         return 0
-    if len(names) > 1:
-        raise UsageError(f"expects at most one name, got {names[1]!r} too", fix=USAGE.partition("\n")[0])
     probe = probe or here()
     folders = index.own(probe.env)
     if "config_dir" in given:
         folders = (_config_dir(given["config_dir"], needed="config_name" not in given), *folders)
     selected = _selected(given) if "config_name" in given else None
     as_json = "json" in given
-    if not names:
+    if name is None:
         data = _overview(probe, folders) | ({"selected": selected} if selected is not None else {})
         _print_json(data) if as_json else _print_overview(data, probe, folders)
         for error in data["broken"]:
             print(f"hpc-hydra systems: {error}", file=sys.stderr)
         return 2 if data["broken"] else 0
-    name = names[0]
     known = index.names(folders)
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)

@@ -167,15 +167,24 @@ def _sized_blindly(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     return (f"{_says_nothing(adapter, text)}: sizes may differ",) if isinstance(text, Unanswered) else ()
 
 
+def _listing(resolved: Settings, probe: Probe) -> tuple[NodeFacts, str] | None:
+    """Return what the scheduler says of its nodes, for a new job on a system known by nothing else; None: nothing."""
+    adapter = adapter_for(resolved.scheduler.name)
+    if resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
+        return None
+    text = _nodes(adapter, probe)
+    if isinstance(text, Unanswered) or allocation.current(adapter, resolved.launch.inside, probe) is not None:
+        return None
+    return adapter, text
+
+
 def _unlisted_queue(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     """Return a note if the scheduler does not list the queue. It may be hidden, so the scheduler decides."""
     queue = _partition(resolved)
-    adapter = adapter_for(resolved.scheduler.name)
-    if not queue or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
+    found = _listing(resolved, probe) if queue else None
+    if not queue or found is None:
         return ()
-    text = _nodes(adapter, probe)
-    if isinstance(text, Unanswered) or allocation.current(adapter, resolved.launch.inside, probe) is not None:
-        return ()
+    adapter, text = found
     listed = adapter.listed_queues(text)
     strange = [name for name in queue.split(",") if name not in listed]
     if not listed or not strange:
@@ -190,12 +199,10 @@ def _unlisted_queue(resolved: Settings, probe: Probe) -> tuple[str, ...]:
 def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     """Return a note if the partition has fewer nodes than requested: such a job may stay pending."""
     nodes = resolved.resources.nodes
-    adapter = adapter_for(resolved.scheduler.name)
-    if not nodes or resolved.system.kind != "probed" or not isinstance(adapter, NodeFacts):
+    found = _listing(resolved, probe) if nodes else None
+    if not nodes or found is None:
         return ()
-    text = _nodes(adapter, probe)
-    if isinstance(text, Unanswered) or allocation.current(adapter, resolved.launch.inside, probe) is not None:
-        return ()
+    adapter, text = found
     has = adapter.largest_queue(text, _partition(resolved))
     if has is None or nodes <= has[1]:
         return ()

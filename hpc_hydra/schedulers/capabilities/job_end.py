@@ -46,9 +46,15 @@ class JobEndQuery(Scheduler):
 class Requeue(Scheduler):
     """Jobs can be requeued (``launch.max_requeues``), in one of the three ways below."""
 
+    restart_variable: str = ""
+    """Variable of a job's script with the number of its requeues; empty: the scheduler does not count."""
+
     def restarts(self, env: Mapping[str, str]) -> int | None:
         """How often the job whose script has this environment was requeued; None: the scheduler does not count."""
-        return None
+        if not self.restart_variable:
+            return None
+        count = env.get(self.restart_variable, "")
+        return int(count) if count.isdigit() else 0
 
 
 class RequeueCommand(Requeue, JobEndQuery):
@@ -76,13 +82,17 @@ class RequeueExitCode(Requeue):
 class Resubmission(Requeue, JobEndQuery):
     """Requeues by submitting a successor, a job with another id."""
 
-    @abstractmethod
+    name_variable: str
+    """Variable of a job's script with the first part of its successors' names; unset if it cannot have one."""
+
     def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
         """Return the unique name of the successor of the job of ``env``; None if it cannot have one.
 
         Args:
             count: number of resubmissions of the run; `Requeue.restarts` of the successor returns it.
         """
+        name = env.get(self.name_variable)
+        return f"{name}.{count}" if name else None
 
     @abstractmethod
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:

@@ -89,6 +89,7 @@ class Flux(
     warns_steps = True
     tells_cancellation = True
     size_variable = "FLUX_JOB_SIZE"
+    restart_variable, name_variable = _AGAIN, _NAME
     detection_order = 20
     command_env: ClassVar[Mapping[str, str]] = {
         "FLUX_F58_FORCE_ASCII": "1"
@@ -225,16 +226,9 @@ class Flux(
         """The instance of a job ends with it, so its successor is submitted to the surrounding one."""
         return {"FLUX_URI": env[_PARENT]} if env.get(_PARENT) else {}
 
-    def restarts(self, env: Mapping[str, str]) -> int:
-        count = env.get(_AGAIN, "")
-        return int(count) if count.isdigit() else 0
-
     def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = env.get("FLUX_ENCLOSING_ID")
         return ["flux", "job", "eventlog", "--format=json", job] if job and env.get(_PARENT) else None
-
-    def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
-        return f"{env[_NAME]}.{count}" if env.get(_NAME) else None
 
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
         name, after = self.successor_name(env, count), f"--dependency=afterany:{id_}"  # never beside its predecessor

@@ -97,6 +97,7 @@ class Pbs(
     options = options_of.TABLE
     status_forms = output.FORMS
     size_variable = "PMI_SIZE"
+    restart_variable, name_variable = _AGAIN, _NAME
     detection_order = 40
     kill_delay = 25.0
     command_env: ClassVar[Mapping[str, str]] = {
@@ -313,19 +314,12 @@ class Pbs(
 
     # another attempt
 
-    def restarts(self, env: Mapping[str, str]) -> int:
-        count = env.get(_AGAIN, "")
-        return int(count) if count.isdigit() else 0
-
     def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
         return ["qstat", "-f", "-w", env["PBS_JOBID"]] if env.get("PBS_JOBID") else None
 
     def parse_job_end(self, stdout: str) -> JobEndState | None:
         (fields, *_) = [*output.records((), stdout).values(), {}]
         return output.job_end(fields)
-
-    def successor_name(self, env: Mapping[str, str], count: int) -> str | None:
-        return f"{env[_NAME]}.{count}" if env.get(_NAME) else None
 
     def resubmit_command(self, env: Mapping[str, str], script: Path, run: int, count: int, id_: str) -> list[str]:
         """The script's directives may make an array, so its options are given once more without them."""

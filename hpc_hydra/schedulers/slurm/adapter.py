@@ -124,6 +124,7 @@ class Slurm(
     helper_tasks = 1
     container_runtimes = ("pyxis", "edf")
     size_variable = "SLURM_STEP_NUM_TASKS"
+    restart_variable = "SLURM_RESTART_COUNT"
     mpi_advice = (
         "srun --mpi=list shows the supported types (scheduler.mpi=pmi2, pmix …; of torchrun: -x mpi=pmi2, or -r tcp)"
     )
@@ -168,10 +169,6 @@ class Slurm(
 
     def launch_on_chosen(self, request: Request, python: str, *, attached: bool = False) -> ChosenNodes:
         return ChosenNodes(self.launch_command(request, attached=attached), f'"--nodelist=${CHOSEN}"')
-
-    def restarts(self, env: Mapping[str, str]) -> int:
-        count = env.get("SLURM_RESTART_COUNT", "")
-        return int(count) if count.isdigit() else 0
 
     def job_end_command(self, env: Mapping[str, str]) -> list[str] | None:
         job = _own_id(env)
