@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import again
 from tests.unit.node.conftest import await_true
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "test.sh"
@@ -49,6 +51,30 @@ def test_only_where_all_tests_ran_are_failed_ones_tried_once_more(
     done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0) == good
     assert ("tried once more" in done.stdout and "test_a.py::test_b" in done.stdout) == good
+
+
+@pytest.mark.parametrize("path", [path for paths in again.REASONS.values() for path in paths])
+def test_what_may_be_tried_once_more_exists(path: str) -> None:
+    assert (SCRIPT.parents[1] / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("failed", "tried"),
+    [
+        (["tests/unit/node/test_rank.py::test_a[x/y]", "tests/scenarios/test_modes.py::test_b"], True),
+        (["tests/unit/node/test_rank.py::test_a", "tests/unit/node/test_verdict.py::test_b"], False),
+        (["tests/unit/planning/test_plan.py::test_a"], False),
+        ([f"tests/scenarios/test_modes.py::test_{n}" for n in range(again.MOST + 1)], False),
+        ([], False),
+    ],
+)
+def test_a_few_failed_tests_of_real_processes_are_tried_once_more(
+    failed: list[str], tried: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "v/cache").mkdir(parents=True)
+    (tmp_path / "v/cache/lastfailed").write_text(json.dumps(dict.fromkeys(failed, True)))
+    assert again.main([str(tmp_path), str(tmp_path / "missing")]) == (0 if tried else 1)
+    assert capsys.readouterr().out.split("\n")[:-1] == (sorted(failed) if tried else [])
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
