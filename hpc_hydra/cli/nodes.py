@@ -59,6 +59,7 @@ def _forget(words: Sequence[str], found: Sequence[Remembered]) -> int:
     if not words:
         raise UsageError("expects names of nodes", where="--forget", fix=f"hpc-hydra nodes --forget HOST, or {ALL}")
     hosts = {one.node.host for one in found}
+    words = [host for word in words for host in ([word] if word in hosts else _expanded(word))]
     for word in words if ALL not in words else ():
         if word not in hosts:
             near = did_you_mean(word, hosts)
@@ -71,6 +72,15 @@ def _forget(words: Sequence[str], found: Sequence[Remembered]) -> int:
     forget(chosen)
     print(f"forgotten: {' '.join(dict.fromkeys(one.node.host for one in chosen)) or 'none'}", flush=True)
     return 0
+
+
+def _expanded(word: str) -> Sequence[str]:
+    from hpc_hydra.schedulers.hostlist import expand
+
+    try:
+        return expand(word)
+    except ValueError as error:
+        raise UsageError(str(error), where=word, fix="hpc-hydra nodes, which lists them") from None
 
 
 def _where(one: Remembered) -> str:

@@ -14,9 +14,10 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.records.bad_nodes import BadNode
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import HostList, NodeExclusion
-from hpc_hydra.schedulers.hostlist import expand
+from hpc_hydra.schedulers.hostlist import expand, fold
 
 FORGET = "hpc-hydra nodes --forget"
+_REASONS = 8  # that are told, at most
 
 
 def leave_out(
@@ -41,25 +42,55 @@ def leave_out(
     else:
         total = count()
         total = None if total is None else total - len(apart)
-    named, notes = _hosts(request.nodelist), []
+    named = _hosts(request.nodelist)
     left: list[BadNode] = []
+    asked: list[BadNode] = []
+    needless: list[BadNode] = []
     needed = allocated(request).nodes
     spare = None if total is None else total - needed
     for node in reversed(fresh):
         if _among(node.host, named):
-            notes.append(f"{shown([node])} is used: scheduler.nodelist names it")
+            asked.append(node)
         elif spare is not None and len(left) >= spare:
-            notes.append(f"{shown([node])} is used: without it, fewer than {needed} nodes are left")
+            needless.append(node)
         else:
             left.append(node)
     left.reverse()
-    told = [f"{node.host} left out: {node.reason} ({ago(node.time)}); `{FORGET} {node.host}` uses it" for node in left]
-    return replace(request, bad_nodes=tuple(node.host for node in left)), (*told, *notes)
+    notes = [
+        f"{shown(found)} {'are' if len(found) > 1 else 'is'} used: {why.format('them' if len(found) > 1 else 'it')}"
+        for found, why in (
+            (asked, "scheduler.nodelist names {}"),
+            (needless, f"without {{}}, fewer than {needed} nodes are left"),
+        )
+        if found
+    ]
+    return replace(request, bad_nodes=tuple(node.host for node in left)), (*_told(left), *notes)
+
+
+def _told(left: Sequence[BadNode]) -> list[str]:
+    """Return a note for each reason for which nodes are left out."""
+    groups, more = _by_reason(left)
+    notes = []
+    for reason, nodes in groups.items():
+        hosts, uses = fold(node.host for node in nodes), "uses them" if len(nodes) > 1 else "uses it"
+        notes.append(f"{hosts} left out: {reason} ({ago(max(node.time for node in nodes))}); `{FORGET} {hosts}` {uses}")
+    return notes + [f"{more} more nodes left out: `hpc-hydra nodes` lists them"] * bool(more)
 
 
 def shown(nodes: Sequence[BadNode]) -> str:
-    """Return the nodes with their reasons: ``node03 (no GPU), node07 (…)``."""
-    return ", ".join(f"{node.host} ({node.reason})" for node in nodes)
+    """Return the nodes with their reasons: ``node[03-05] (no GPU), node07 (…)``."""
+    groups, more = _by_reason(nodes)
+    texts = [f"{fold(node.host for node in found)} ({reason})" for reason, found in groups.items()]
+    return ", ".join(texts) + f" and {more} more" * bool(more)
+
+
+def _by_reason(nodes: Iterable[BadNode]) -> tuple[dict[str, list[BadNode]], int]:
+    """Return nodes by their reasons, at most `_REASONS` of them, and the number of the other nodes."""
+    groups: dict[str, list[BadNode]] = {}
+    for node in nodes:
+        groups.setdefault(node.reason, []).append(node)
+    kept = dict(list(groups.items())[:_REASONS])
+    return kept, sum(map(len, groups.values())) - sum(map(len, kept.values()))
 
 
 def ago(then: float) -> str:

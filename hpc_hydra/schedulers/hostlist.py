@@ -12,6 +12,7 @@ from hpc_hydra.records.types import consecutive
 
 _LIMIT = 1_000_000  # hosts; longer lists are damaged
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+_NUMBERED = re.compile(r"((?:[^.]*[^.\d])?)(\d+)([^.\d]*(?:\..*)?)", re.ASCII)  # the last number before the domain
 _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
@@ -73,6 +74,24 @@ def _numbers(text: str) -> Iterator[str]:
             raise ValueError(f"{part!r} in [{text}] is not a valid range")
         for number in range(int(low), int(high) + 1):
             yield f"{number:0{len(low)}d}"
+
+
+def fold(hosts: Iterable[str]) -> str:
+    """Return hosts as a list in the form that `expand` reads: ``n[001-003,007],login1``."""
+    numbered: dict[tuple[str, int, str], list[int]] = {}  # by what surrounds the number, and its digits
+    for host in dict.fromkeys(hosts):
+        match = _NUMBERED.fullmatch(host)
+        key = (match[1], len(match[2]), match[3]) if match else (host, 0, "")
+        numbered.setdefault(key, []).append(int(match[2]) if match else 0)
+    return ",".join(_folded(before, digits, after, found) for (before, digits, after), found in numbered.items())
+
+
+def _folded(before: str, digits: int, after: str, found: Iterable[int]) -> str:
+    pairs = consecutive(sorted(found))
+    texts = [f"{low:0{digits}d}" + (f"-{high:0{digits}d}" if high > low else "") for low, high in pairs]
+    if not digits:
+        return before
+    return f"{before}[{','.join(texts)}]{after}" if len(texts) > 1 or "-" in texts[0] else f"{before}{texts[0]}{after}"
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -32,13 +32,20 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     here.cache_clear()
 
 
-def bad(*hosts: str, scheduler: str = "slurm", system: str = "unknown", cluster: str = "", age: float = 3700) -> Path:
+def bad(
+    *hosts: str,
+    scheduler: str = "slurm",
+    system: str = "unknown",
+    cluster: str = "",
+    age: float = 3700,
+    reason: str = "",
+) -> Path:
     """Record nodes as bad, in a sweep of their own."""
     paths = SweepPaths(Path.cwd() / f"sweep-{system}")
     paths.meta.mkdir(parents=True, exist_ok=True)
     paths.plans.write_text(json.dumps({"plan0": to_json(Plan(system, Request(scheduler, 2, 1)))}))
     for number, host in enumerate(hosts):
-        node = BadNode(host, f"fault {number}", time.time() - age + number, "preflight")
+        node = BadNode(host, reason or f"fault {number}", time.time() - age + number, "preflight")
         record_bad_node(paths.root, scheduler, node, cluster=cluster)
     return paths.root
 
@@ -101,6 +108,16 @@ def test_new_jobs_leave_out_bad_nodes_beside_those_of_the_user(
     assert "note: n3 left out: fault 0 (1 h ago); `hpc-hydra nodes --forget n3` uses it" in text
     main(["nodes", "--forget", "n3"])
     assert "n3" not in dry(capsys, f"scheduler={scheduler}", "scheduler.exclude=n1")
+
+
+def test_hundreds_of_bad_nodes_are_one_short_note_and_are_used_again_by_it(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = [f"n{number:03}" for number in range(1, 101)]
+    bad(*hosts, scheduler="slurm", reason="no GPU")
+    note = next(line for line in dry(capsys, "scheduler=slurm").splitlines() if "left out" in line)
+    assert note == "note: n[001-100] left out: no GPU (1 h ago); `hpc-hydra nodes --forget n[001-100]` uses them"
+    assert main(["nodes", "--forget", "n[001-100]"]) == 0
+    assert "left out" not in dry(capsys, "scheduler=slurm")
+    assert main(["nodes", "--forget", "n[1-"]) == 2
 
 
 def test_on_listed_hosts_others_are_used(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from hpc_hydra.schedulers.hostlist import counts, expand
+from hpc_hydra.schedulers.hostlist import counts, expand, fold
 
 HOSTS = {
     "n01": "n01",
@@ -81,3 +81,20 @@ def test_counts_are_run_length_encoded(text: str, numbers: tuple[int, ...]) -> N
 def test_malformed_counts_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         counts(text)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        ("n001 n002 n003 n007", "n[001-003,007]"),
+        ("n7 login n8 n12", "n[7-8],login,n12"),
+        ("b04-09 b04-10 b05-09", "b04-[09-10],b05-09"),
+        ("a1.site2.org a2.site2.org", "a[1-2].site2.org"),
+        ("n1-ib n2-ib", "n[1-2]-ib"),
+        ("10.0.0.1 10.0.0.2", "10.0.0.1,10.0.0.2"),
+        ("", ""),
+    ],
+)
+def test_hosts_are_folded_into_a_list_that_is_read_again(hosts: str, text: str) -> None:
+    assert fold(hosts.split()) == text
+    assert sorted(expand(text)) == sorted(hosts.split())
