@@ -14,6 +14,12 @@ from hpc_hydra.cli import sweep_args
 if TYPE_CHECKING:
     from hpc_hydra.sweep.checkpoint import Asked
 
+_STAGES = {
+    "": "has not started its program yet, or its node does not see the request",
+    "starting": "has not reached hpc_hydra.distributed() yet",
+    "joining": "waits in hpc_hydra.distributed() for the other ranks",
+    "joined": "has not looked for requests since",
+}
 _WAIT = 20  # seconds until runs that have not answered are reported
 
 
@@ -58,12 +64,12 @@ def main(argv: Sequence[str]) -> int:
     saving = [run.view.run for run in asked if run.word == "seen" and not run.stop]
     if saving:
         say(f"not finished saving after {options.wait}: {numbers(saving)}")
-    silent = [run.view.run for run in asked if run.word == "asked"]
+    silent = [run for run in asked if run.word == "asked"]
+    for stage, where in _STAGES.items():
+        if same := [run.view.run for run in silent if run.stage == stage]:
+            complain(f"no answer after {options.wait}: {numbers(same)}: rank 0 {where}")
     if silent:
-        complain(
-            f"no answer after {options.wait}: {numbers(silent)}. The request stays: a program answers when it next "
-            "reads `dist.warned` or calls `dist.any_warned()`"
-        )
+        complain("the request stays: a program answers when it next reads `dist.warned` or calls `dist.any_warned()`")
     if options.stop and len(silent) < len(asked):
         say(f"to continue: hpc-hydra resume {shlex.quote(str(sweep.root))}")
     return 1 if silent else 0

@@ -23,6 +23,8 @@ END = "end"
 """A kind: the run is about to be repeated by another job."""
 CHECKPOINT = "checkpoint"  # kind of request; its parameter ``stop``: to end after saving
 SEEN, WENT_ON = "seen", "went on"  # answers: the program has read the request; it has saved, and reads `warned` again
+STARTING, JOINING, JOINED = "starting", "joining", "joined"
+"""Answers of a rank whose program has not read the request: where it is in relation to `hpc_hydra.distributed()`."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hpc_hydra.records import requests
 from hpc_hydra.records.collect import latest_attempt
 from hpc_hydra.records.files import is_there, on_disk
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.records.requests import CHECKPOINT, SEEN, WENT_ON
+from hpc_hydra.records.requests import CHECKPOINT, JOINED, JOINING, SEEN, STARTING, WENT_ON
 from hpc_hydra.sweep.status import RunView
 
 _LOOK = 0.5  # seconds between two looks at the answers
@@ -33,6 +33,7 @@ class Asked:
     since: float  # monotonic time
     word: Word = "asked"
     seconds: float = 0.0  # until the last change of ``word``
+    stage: str = ""  # where the program of rank 0 is while it has not seen the request; empty: rank 0 has not said
 
     @property
     def is_done(self) -> bool:
@@ -41,7 +42,9 @@ class Asked:
     def look(self) -> bool:
         """Read the answers; return whether there is a new one."""
         paths, before = self.view.paths, self.word
-        words = {each.word for each in requests.answers(paths, self.attempt) if each.request >= self.number}
+        told = [each.word for each in requests.answers(paths, self.attempt) if each.request >= self.number]
+        words = {*told}
+        self.stage = next((word for word in reversed(told) if word in (STARTING, JOINING, JOINED)), "")
         if is_there(paths.outcome) or is_there(paths.closed(self.attempt)):
             self.word = "ended"
         elif WENT_ON in words:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records import stacks
 from hpc_hydra.records.collect import attempts, latest_attempt, read_ends, read_nodes
-from hpc_hydra.records.files import on_disk
+from hpc_hydra.records.files import is_there, on_disk
 from hpc_hydra.records.stacks import Answer, Frame, Thread
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.records.user_line import is_users
@@ -54,6 +54,7 @@ class Seen:
     answers: dict[int, Answer]
     silent: dict[int, str | None]  # ranks without an answer, with their hosts if known
     ended: dict[int, RankEnd]  # ranks that had ended before
+    not_started: frozenset[int] = frozenset()  # of the silent ones: those whose program has not started
 
     @property
     def groups(self) -> list[Group]:
@@ -78,6 +79,8 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
         if (before := _kept(view)) is not None:
             return before
         why = f"the run is {view.word}{f' ({view.reason})' if view.reason else ''}; only running ranks have stacks"
+        if view.word == "running":
+            why = "its job is running, but no rank has started yet; only running ranks have stacks"
         fix = "hpc-hydra logs, which shows how it ended" if view.word in ENDED else "hpc-hydra status"
         raise SweepError(why, where=where, fix=fix)
     world = _world(view, attempt)
@@ -90,7 +93,18 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
     found: dict[int, Answer] = {}
     ended = _await(lambda: stacks.answers(paths, attempt, request, found), view, attempt, wanted, found, seconds)
     silent = {rank: _host(found.values(), rank, view) for rank in wanted if rank not in found and rank not in ended}
-    return Seen(attempt, paths.stacks(attempt, request.id), dict(sorted(found.items())), silent, ended)
+    waiting = frozenset(rank for rank in silent if not _has_started(view, attempt, rank))
+    return Seen(attempt, paths.stacks(attempt, request.id), dict(sorted(found.items())), silent, ended, waiting)
+
+
+def _has_started(view: RunView, attempt: str, rank: int) -> bool:
+    """Whether the program of a rank has begun, as far as known: each opens its log first."""
+    paths, plan = view.paths, view.run.plan
+    if plan.logging.out is not None:  # a file that ranks may share
+        return True
+    replica, number = divmod(rank, plan.world_size // plan.replicas)
+    place = paths.replica(attempt, replica) if plan.rendezvous.has_replicas else attempt
+    return is_there(paths.rank_log(place, number))
 
 
 def _kept(view: RunView) -> Seen | None:

@@ -142,7 +142,6 @@ def notes(
         *_failed(asked, resolved, probe),
         *_sized_blindly(resolved, probe),
         *_unlisted_queue(resolved, probe),
-        *_too_many_nodes(resolved, probe),
         *shell_defaults.notes(asked, resolved, probe, attached=attached),
     )
 
@@ -196,17 +195,20 @@ def _unlisted_queue(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     return (f"partition {', '.join(strange)}{meant}: {lists}; without facts of its nodes, sizes may differ",)
 
 
-def _too_many_nodes(resolved: Settings, probe: Probe) -> tuple[str, ...]:
-    """Return a note if the partition has fewer nodes than requested: such a job may stay pending."""
-    nodes = resolved.resources.nodes
-    found = _listing(resolved, probe) if nodes else None
-    if not nodes or found is None:
+def too_many_nodes(resolved: Settings, request: Request, probe: Probe | None = None) -> tuple[str, ...]:
+    """Return a note if the partition has fewer nodes than are planned: the job may stay pending. Asks nothing new."""
+    nodes = request.nodes + request.spare_nodes
+    found = _listing(resolved, probe or here())
+    if found is None:
         return ()
     adapter, text = found
     has = adapter.largest_queue(text, _partition(resolved))
     if has is None or nodes <= has[1]:
         return ()
-    return (f"resources.nodes={nodes}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
+    asked = f"resources.nodes={request.nodes}" if resolved.resources.nodes else f"{request.nodes} nodes"
+    if request.spare_nodes:
+        asked += f" and launch.spare_nodes={request.spare_nodes}"
+    return (f"{asked}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
 
 
 def node_count(adapter: Scheduler, queue: str | None) -> int | None:

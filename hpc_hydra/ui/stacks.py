@@ -35,12 +35,14 @@ def text(seen: Seen, *, threads: bool = False) -> list[str]:
                 lines += ["  " + line for line in _frames(thread.frames)]
     for rank, end in sorted(seen.ended.items()):
         lines.append(f"rank {rank} on {end.host} has ended ({printable(how(end)) if end.exit_code else 'completed'})")
-    by_host: dict[str | None, list[int]] = {}
+    by_host: dict[tuple[str | None, bool], list[int]] = {}
     for rank, host in sorted(seen.silent.items()):
-        by_host.setdefault(host, []).append(rank)
-    for host, ranks in by_host.items():
+        by_host.setdefault((host, rank in seen.not_started), []).append(rank)
+    for (host, waits), ranks in by_host.items():
         where = f" on {printable(host)}" if host else ""
-        lines.append(f"{named(ranks)}{where} do{'es' * (len(ranks) == 1)} not answer")
+        one = len(ranks) == 1
+        starting = "has not started its program yet" if one else "have not started their programs yet"
+        lines.append(f"{named(ranks)}{where} {starting if waits else 'does not answer' if one else 'do not answer'}")
     return lines
 
 
@@ -79,7 +81,10 @@ def data(seen: Seen) -> dict[str, Any]:
             for each in seen.groups
         ],
         "ranks": [to_json(answer) for answer in seen.answers.values()],
-        "silent": [{"rank": rank, "host": host} for rank, host in sorted(seen.silent.items())],
+        "silent": [
+            {"rank": rank, "host": host, "started": rank not in seen.not_started}
+            for rank, host in sorted(seen.silent.items())
+        ],
         "ended": sorted(seen.ended),
         "directory": str(seen.folder),
     }  # fmt: skip

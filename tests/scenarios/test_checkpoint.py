@@ -141,6 +141,50 @@ def test_a_run_at_the_console_ends_because_of_a_file_in_its_directory(local_prob
     assert launcher.returncode == 75 and "stopped on request" in text, text
 
 
+BUSY = """
+import os, sys, time
+from pathlib import Path
+import hydra
+
+def await_file(name):
+    while not Path(f"{name}.{os.environ['RANK']}").exists():
+        time.sleep(0.05)
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    await_file("begin")
+    import hpc_hydra
+    with hpc_hydra.distributed(cfg):
+        await_file("end")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_run_that_does_not_answer_is_told_with_what_its_program_is_at(local_probe: Probe) -> None:
+    here = local_probe.tmp
+    (here / "app.py").write_text(BUSY)
+    (here / "config.yaml").write_text("defaults: [hpc, _self_]\n")
+
+    def told(text: str) -> bool:
+        said = hpc(local_probe, "checkpoint", "--wait", "2s", code=1)
+        return f"no answer after 2s: run 0: rank 0 {text}\n" in said and "the request stays" in said
+
+    argv = [sys.executable, "app.py", "scheduler=local", *SIZE[:3], f"hydra.run.dir={local_probe.sweep}"]
+    with local_probe.started(argv=argv) as launcher:
+        assert await_true((local_probe.sweep / "logs").exists)
+        assert await_true(lambda: told("has not reached hpc_hydra.distributed() yet"))
+        (here / "begin.0").touch()
+        assert await_true(lambda: told("waits in hpc_hydra.distributed() for the other ranks"))
+        (here / "begin.1").touch()
+        assert await_true(lambda: told("has not looked for requests since"))
+        for rank in (0, 1):
+            (here / f"end.{rank}").touch()
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, text
+
+
 def test_a_run_that_never_looks_is_told_and_goes_on(local_probe: Probe) -> None:
     with local_probe.started("sleep=300", "resources.cpus_per_proc=1") as launcher:
         assert await_true(lambda: local_probe.saw())

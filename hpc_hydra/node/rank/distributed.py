@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, RendezvousError
 from hpc_hydra.node import reverse_dns
-from hpc_hydra.node.rank import gc_tuning, rendezvous, warning_signal
+from hpc_hydra.node.rank import gc_tuning, rendezvous, warned, warning_signal
 from hpc_hydra.node.rank.dist import Dist
 from hpc_hydra.node.rank.environment import device_index, identity_variables
 from hpc_hydra.node.rank.identity import Identity, identity_of
 from hpc_hydra.planning.addresses import endpoint
 from hpc_hydra.planning.types import RankInfo
+from hpc_hydra.records.requests import JOINED, JOINING
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,7 @@ def distributed(
         HpcHydraError: the configuration asks for several processes, and this is one, started plainly.
     """
     global _count
+    warned.enter(JOINING)
     identity = identity_of(os.environ, cfg)
     warning_signal.listen()
     with gc_tuning.resting("torch"):
@@ -71,6 +73,7 @@ def distributed(
     if device.type != "cpu":
         _take(device, identity.request.rendezvous.fraction_max_gpu_mem)
     if group.is_initialized():
+        warned.enter(JOINED)
         yield _dist(identity, device, str(group.get_backend()), group.get_rank(), group.get_world_size())
         return
     _count += 1
@@ -90,6 +93,7 @@ def distributed(
                 raise _broken(identity, chosen, error) from error
             raise _unreachable(identity, seconds, error) from error
         try:
+            warned.enter(JOINED)
             yield _dist(identity, device, chosen, identity.info.rank, identity.info.world_size)
         except SystemExit as leaving:
             _leave(store, identity, seconds, well=leaving.code in (None, 0))

@@ -15,10 +15,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpc_hydra.node.rank.context import RankContext
-from hpc_hydra.records.requests import CHECKPOINT, SEEN, WENT_ON, NewRequests, RankRequest, answer, ask, fresh_stat
+from hpc_hydra.records.requests import (
+    CHECKPOINT,
+    JOINED,
+    JOINING,
+    SEEN,
+    STARTING,
+    WENT_ON,
+    NewRequests,
+    RankRequest,
+    answer,
+    ask,
+    fresh_stat,
+)
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 
 STOP_FILE = "STOP"
+STAGES = (STARTING, JOINING, JOINED)
 _INTERVAL = 1.0  # seconds between two looks of a rank
 _LOOKS = 1000.0  # of all ranks of a run, per second, at most
 _MAGIC = 0x4879_6472_6101
@@ -33,6 +46,7 @@ class Page:
         stop: number of the last request to save and end.
         seen: number of the last request that the program has read; written by the program, as is ``went_on``.
         went_on: number of the last request after which the program has read again.
+        stage: index in `STAGES` of where the program is; written by the program.
     """
 
     def __init__(self, memory: mmap.mmap, path: str = "") -> None:
@@ -97,6 +111,14 @@ class Page:
     def went_on(self, number: int) -> None:
         self._values[4] = number
 
+    @property
+    def stage(self) -> int:
+        return self._values[5]
+
+    @stage.setter
+    def stage(self, number: int) -> None:
+        self._values[5] = number
+
 
 class Watch:
     """The requests to one rank. The supervisor calls `left` and `due` in its loop, and `finish` at the end.
@@ -121,7 +143,7 @@ class Watch:
         self._next = clock() + self._interval
         self._name = context.attempt.name
         self._new = NewRequests(context.paths.requests(self._name))
-        self._answered = {SEEN: 0, WENT_ON: 0}
+        self._answered: dict[str, int] = {}  # number of the last request, by word
         watches_files = context.is_main and context.attempt.replica is None
         folders = [context.paths.root, context.attempt.sweep] if watches_files else []
         self._stop_files = {path: _identity(path) for path in (folder / STOP_FILE for folder in folders)}
@@ -181,8 +203,11 @@ class Watch:
     def _answer(self) -> None:
         if self._context.info.rank != 0:
             return
-        for word, number in ((SEEN, self._page.seen), (WENT_ON, self._page.went_on)):
-            if number > self._answered[word]:
+        page = self._page
+        asked = max(page.save, page.stop)
+        open_ = asked if asked > page.seen else 0
+        for word, number in ((STAGES[page.stage], open_), (SEEN, page.seen), (WENT_ON, page.went_on)):
+            if number > self._answered.get(word, 0):
                 with contextlib.suppress(OSError):
                     answer(self._context.paths, self._name, number, 0, word)
                     self._answered[word] = number

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hpc_hydra import envvars
 from hpc_hydra.node.rank import warning_signal
-from hpc_hydra.node.rank.requests import Page
+from hpc_hydra.node.rank.requests import STAGES, Page
 
 Reason = Literal["time_limit", "preempted", "requested"]
 _EARLY = 90.0  # seconds by which a scheduler may send the warning before its time (SLURM: 60)
@@ -61,6 +61,13 @@ def own() -> Warned:
     signalled, stop, save = _state()
     _tell(max(stop, save))
     return _warned(signalled, stop, save, _left())
+
+
+def enter(stage: str) -> None:
+    """Note, for the supervisor's answers to requests, where the program is: one of `requests.STAGES`."""
+    page = _page()
+    if page is not None:
+        page.stage = STAGES.index(stage)
 
 
 def any_of(reduce: Callable[[Sequence[float]], Sequence[float]]) -> Warned:

@@ -58,7 +58,9 @@ def read(path: Path) -> list[str]:
 
 
 def answered(paths: RunPaths) -> list[tuple[int, str]]:
-    return [(each.request, each.word) for each in requests.answers(paths, ATTEMPT)]
+    """What the program did about requests."""
+    found = [(each.request, each.word) for each in requests.answers(paths, ATTEMPT)]
+    return [(number, word) for number, word in found if word in (requests.SEEN, requests.WENT_ON)]
 
 
 def by_command(frozen: Frozen) -> None:

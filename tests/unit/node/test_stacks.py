@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.cli.main import main
-from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.planning.types import EnvVar, Rendezvous
 from hpc_hydra.records.frozen_config import Program
 
 from .conftest import Frozen, await_true
@@ -170,6 +170,20 @@ def test_ranks_that_ended_or_do_not_answer_are_named(freeze: Freeze, capsys: pyt
         assert lines[0].startswith("rank 0 on ") and lines[0].endswith(" has ended (completed)")
         assert lines[1].startswith("rank 1") and lines[1].endswith(" does not answer")
         assert " in load (train.py:" in asked(frozen, capsys)
+
+
+def test_ranks_that_have_not_started_are_named(freeze: Freeze, capsys: pytest.CaptureFixture[str]) -> None:
+    frozen = freeze(BODY, procs=2, rendezvous=Rendezvous(timeout=600), outside=HANGS)
+    (frozen.root / ".hpc_hydra" / "jobs").mkdir(exist_ok=True)
+    (frozen.root / ".hpc_hydra" / "jobs" / "job0.sh").touch()
+    with frozen.rank(0, 2) as process:
+        try:
+            assert await_true(marks(frozen, 1)[0].exists)
+            assert main(["stacks", str(frozen.root), "--wait", "1", "--rank", "1"]) == 1
+            lines = capsys.readouterr().out.splitlines()
+            assert [line.endswith(" has not started its program yet") for line in lines] == [True], lines
+        finally:
+            process.kill()  # its program ends with it
 
 
 def supervisors(frozen: Frozen) -> list[int]:

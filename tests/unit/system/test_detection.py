@@ -321,10 +321,28 @@ def test_more_nodes_than_a_partition_has_are_noted(queue: str | None, nodes: int
     asked = auto(scheduler={"queue": queue}, resources={"nodes": nodes})
     for env, noted in (({"HOME": "/nowhere"}, has is not None), (HELD, False)):  # in an allocation, its nodes count
         probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": text})
-        notes = detect.notes(asked, detect.resolve(asked, probe=probe), probe)
-        notes = tuple(note for note in notes if note.startswith("resources.nodes="))
+        resolved = detect.resolve(asked, probe=probe)
+        notes = detect.too_many_nodes(resolved, plan(resolved).request, probe)
         assert len(notes) == noted
         assert all(f"resources.nodes={nodes}: partition {has}, " in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ({"resources": {"gpus_at_least": 28}}, "7 nodes: partition gpu has 6, "),
+        (
+            {"resources": {"nodes": 5}, "launch": {"preflight": True, "spare_nodes": 2}},
+            "resources.nodes=5 and launch.spare_nodes=2: partition gpu has 6, ",
+        ),
+        ({"resources": {"nodes": 5}, "launch": {"preflight": True, "spare_nodes": 1}}, None),
+    ],
+)
+def test_all_nodes_of_a_job_are_compared_with_the_partition(groups: dict[str, object], told: str | None) -> None:
+    probe = machine(commands=SLURM_IS_UP | {"sinfo": "gpu*|96|515000|gpu:4|6\n"})
+    resolved = detect.resolve(auto(**groups), probe=probe)
+    notes = detect.too_many_nodes(resolved, plan(resolved).request, probe)
+    assert len(notes) == (told is not None) and all(note.startswith(told or "") for note in notes)
 
 
 @pytest.mark.parametrize(
