@@ -105,11 +105,11 @@ def collect(
         gone = _gone(lost, len(nodes))
         if {end.rank for end in ends if end.exit_code == 0} == set(range(world_size)):
             return Outcome(**common, status="completed", exit_code=0, reason=gone, **result(paths, attempt))
-    cause = first_cause(ends)
-    if cause is not None:
+    cause, missing = first_cause(ends), _missing(ends, world_size)
+    if cause is not None and not _lost_a_stopped_one(cause, ends, missing):
         log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
         lines = last_lines(Path(log), _TRACEBACK)
-        silent = _absent(_missing(ends, world_size)) if is_consequence(cause) else None
+        silent = _absent(missing) if is_consequence(cause) else None
         return Outcome(
             **common,
             status="failed",
@@ -129,7 +129,6 @@ def collect(
         reason = _join(gone, _lingered(ends), well)
         return Outcome(**common, status="completed", exit_code=0, reason=reason, **result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
-    missing = _missing(ends, world_size)
     absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else "no rank has started"
     word, why = _word(state, status, exit_code, stopped, absent)
     if not attempt and word != "completed" and (status is None or state != "unknown"):
@@ -268,6 +267,11 @@ def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
     return min(failed, key=lambda end: (not end.hung, is_consequence(end) or end.ended - first > _SKEW, end.ended))
 
 
+def _lost_a_stopped_one(cause: RankEnd, ends: Sequence[RankEnd], missing: Sequence[int]) -> bool:
+    """Whether a rank failed because others had been stopped, and none vanished."""
+    return is_consequence(cause) and not missing and any(e.told_to_stop and e.ended <= cause.ended for e in ends)
+
+
 def is_consequence(end: RankEnd) -> bool:
     """Whether a rank failed because it lost its connection to another one."""
     return bool(end.error and _CONSEQUENCE.search(end.error))
@@ -308,9 +312,7 @@ def _exception(lines: Sequence[str]) -> str | None:
 
 def _where(end: RankEnd, lines: Sequence[str]) -> str | None:
     """Return the line of the user's code that failed: from its traceback, else from a log that ends with one."""
-    if end.traceback or not _exception(lines[-LAST_LINES:]):
-        return user_line(end.traceback or "")
-    return user_line("\n".join(lines))
+    return user_line(end.traceback or ("\n".join(lines) if _exception(lines[-LAST_LINES:]) else ""))
 
 
 def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:
@@ -400,9 +402,8 @@ def _all_well(ends: Sequence[RankEnd], world_size: int | None) -> bool:
 
 def _ended_by_scheduler(status: SchedulerStatus | None) -> bool:
     """Whether the scheduler, or the end of the launcher, ended the job: its state says nothing about the ranks."""
-    if status is None:
-        return False
-    return status.state.value in ("timeout", "cancelled") or status.cause in (*_ENDED_BY_SCHEDULER, "launcher_lost")
+    causes = (*_ENDED_BY_SCHEDULER, "launcher_lost")
+    return status is not None and (status.state.value in ("timeout", "cancelled") or status.cause in causes)
 
 
 def _lingered(ends: Sequence[RankEnd]) -> str | None:
@@ -423,8 +424,7 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
     """Return a log that may show what happened."""
     if not attempt:
         return None
-    logs = [Path(end.log) for end in stopped if end.log]
-    logs += [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
+    logs = [Path(e.log) for e in stopped if e.log] + [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
     return next((log for log in logs if log.is_file()), None)
 
 

@@ -88,6 +88,14 @@ def test_a_consequence_on_a_node_whose_clock_is_ahead_is_not_the_cause(tmp_path:
     assert is_consequence(lost_it) and found.rank == 1 and found.reason == "rank 1 on n02: killed by SIGKILL"
 
 
+def test_a_rank_that_lost_a_stopped_one_was_not_the_cause(tmp_path: Path) -> None:
+    """Ranks are stopped one after the other, such as at a preemption."""
+    late = RankEnd(1, "n02", 1, ended=101.1, error="ConnectionResetError: [Errno 104] Connection reset by peer")
+    found = outcome(tmp_path, victim(0), late, exit_code=143)
+    assert (found.status, found.reason) == ("cancelled", "stopped by SIGTERM")
+    assert outcome(tmp_path, victim(0, ended=101.2), late, exit_code=1).status == "failed", "stopped because of it"
+
+
 def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
     lost_it = RankEnd(0, "n01", 1, ended=99.0, error="Connection closed by peer")
     found = outcome(tmp_path, lost_it, exit_code=1, world_size=2)
