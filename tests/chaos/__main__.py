@@ -101,7 +101,8 @@ class Series:
             kinds = ", ".join(fault["kind"] for fault in report["faults"] if fault["hit"]) or "no fault hit"
             word = "; ".join(report["wrong"])[:300] or "well"
             head = f"{len(self.reports)}/{self.total} seed {seed} {report['mode']}"
-            self.tell(f"{head}, {kinds}, {report['seconds']:.0f} s: {word}")
+            missed = f" ({report['missed']} missed)" if report["missed"] else ""
+            self.tell(f"{head}, {kinds}{missed}, {report['seconds']:.0f} s: {word}")
 
 
 def table(reports: Sequence[dict[str, Any]]) -> None:
@@ -117,7 +118,8 @@ def table(reports: Sequence[dict[str, Any]]) -> None:
             drawn[fault["kind"]] += 1
             if fault["hit"]:
                 by_kind[fault["kind"]].append(report)
-    shown = Table(title=f"{len(reports)} rounds, {sum(not r['wrong'] for r in reports)} survived")
+    well, missed = sum(not r["wrong"] for r in reports), sum(r["missed"] for r in reports)
+    shown = Table(title=f"{len(reports)} rounds, {well} survived; {missed} of {sum(drawn.values())} faults hit nothing")
     for name, right in (
         ("fault", False),
         ("drawn", True),
@@ -130,9 +132,9 @@ def table(reports: Sequence[dict[str, Any]]) -> None:
     for kind in sorted(drawn):
         those = by_kind[kind]
         times = [report["recovery"] for report in those if report["recovery"] is not None]
-        well = sum(not report["wrong"] for report in those)
+        survived = sum(not report["wrong"] for report in those)
         median, most = (f"{statistics.median(times):.0f} s", f"{max(times):.0f} s") if times else ("", "")
-        shown.add_row(kind, str(drawn[kind]), str(len(those)), str(well), median, most)
+        shown.add_row(kind, str(drawn[kind]), str(len(those)), str(survived), median, most)
     console.print(shown)
     modes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for report in reports:

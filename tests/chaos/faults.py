@@ -6,6 +6,7 @@ Must not know: what has to hold afterwards.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -44,10 +45,19 @@ def _killed(found: Sequence[world.Process], fault: Fault, what: str) -> Done:
     return f"{what} {victim.pid} of run {victim.env.get('HPC_HYDRA_RUN', '?')}", nothing
 
 
+def _of_nodes(*commands: str) -> list[world.Process]:
+    """Processes of `python -m hpc_hydra.node COMMAND`; srun has these words, too."""
+    found = []
+    for each in world.processes():
+        _, _, after = " ".join(each.words).partition(" hpc_hydra.node ")
+        if "HPC_HYDRA_SWEEP" in each.env and each.name != "srun" and after.partition(" ")[0] in commands:
+            found.append(each)
+    return found
+
+
 def _of_ranks() -> list[world.Process]:
     """Supervisors, agents and programs: a program is a fork of its supervisor."""
-    ours = [each for each in world.processes() if "HPC_HYDRA_ATTEMPT" in each.env and "hpc_hydra.node" in each.words]
-    return [each for each in ours if {"rank", "worker"} & set(each.words)]
+    return [each for each in _of_nodes("rank", "worker") if "HPC_HYDRA_ATTEMPT" in each.env]
 
 
 def kill_rank(_: Victim, fault: Fault) -> Done:
@@ -63,9 +73,10 @@ def kill_supervisor(_: Victim, fault: Fault) -> Done:
 
 
 def kill_script(_: Victim, fault: Fault) -> Done:
-    """The batch script, or the one of a packed run."""
-    found = [each for each in world.processes() if any(word.endswith("/slurm_script") for word in each.words)]
-    return _killed(found, fault, "script")
+    """The batch script, which becomes the packer of packed runs, or the script of one of these."""
+    scripts = re.compile(r"/slurm_script$|/\.hpc_hydra/jobs/[^/]*\.sh$")
+    found = [each for each in world.processes() if any(scripts.search(word) for word in each.words[:2])]
+    return _killed([*found, *_of_nodes("pack")], fault, "script")
 
 
 def kill_srun(_: Victim, fault: Fault) -> Done:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import faults, verify, world
+from tests.chaos import faults, reasons, verify, world
 from tests.chaos.plan import Fault, Round
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ APP = Path(__file__).parent / "app"
 LIGHT = Path(__file__).parent / "light"
 LAUNCHER_ENDS = 240.0  # seconds that the first launcher may take after the last fault
 NEVER_BEGINS = 30.0  # seconds after which faults come although no rank has begun
-VICTIM_COMES = 2.0  # seconds for which a fault waits for something to hit
+VICTIM_COMES = 30.0  # seconds for which a fault waits for something to hit, as long as there is a job or launcher
 SILENT = 120.0  # seconds without a step after which a user takes a job for dead
 RESUMES = 8
 RESUME_ENDS = 240.0
@@ -40,7 +40,8 @@ class Report:
     folder: str
     faults: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)  # of runs that had not completed at some time
+    missed: int = 0  # faults that found nothing to hit
+    ends: list[dict[str, Any]] = field(default_factory=list)  # of runs and attempts that ended, but not well
     resumes: int = 0
     recovery: float | None = None  # seconds from the last fault until all runs were completed
     seconds: float = 0.0
@@ -57,6 +58,7 @@ class Game:
         self.begun = time.monotonic()
         self.training: float | None = None  # since when a rank has begun
         self.started: list[subprocess.Popen[bytes]] = []  # launchers and others that the user has started
+        self.cancelled = False  # by the user
 
     def say(self, text: str) -> None:
         self.log.write(f"{time.strftime('%H:%M:%S')} +{time.monotonic() - self.begun:.1f} {text}\n")
@@ -97,20 +99,23 @@ class Game:
         started = time.monotonic()
         mends: list[tuple[float, faults.Mend, str]] = []
         todo = list(self.round.faults)
-        last = started
+        last, tried = started, dict[Fault, float]()
         while todo or mends:
             now = time.monotonic()
             for due in [each for each in mends if each[0] <= now]:
                 mends.remove(due)
                 due[1]()
                 self.say(f"mended: {due[2]}")
-            if todo and self._is_due(todo[0], started):
-                fault = todo.pop(0)
-                hit, mend = self._do(fault)
+            for fault in [each for each in todo if self._is_due(each, started)]:
+                hit, mend = faults.ALL[fault.kind](self, fault)
+                if not hit and not self._is_in_vain(tried.setdefault(fault, now)):
+                    continue
+                todo.remove(fault)
                 self.say(f"fault: {fault} hit {hit or 'nothing'}")
                 self.report.faults.append({**asdict(fault), "hit": hit})
+                self.report.missed += not hit
                 last = time.monotonic() if hit else last
-                if mend is not faults.nothing:
+                if hit and mend is not faults.nothing:
                     mends.append((time.monotonic() + fault.lasts, mend, fault.kind))
             time.sleep(0.05)
         if not world.repair():
@@ -123,10 +128,16 @@ class Game:
         states = self._completed_by_user()
         self.report.recovery = time.monotonic() - last
         self.report.wrong += verify.left_behind(before, self.folder)
+        self.report.ends += [each for each in verify.attempts(self.sweep) if each not in self.report.ends]
+        self.report.wrong += reasons.unexplained(self.report.ends, self.hits(), cancelled=self.cancelled)
         if states is not None:
             self.report.wrong += verify.runs(self.round, self.sweep, self.journal, states)
         self.report.seconds = time.monotonic() - self.begun
         return self.report
+
+    def hits(self) -> set[str]:
+        """The faults that have hit something."""
+        return {fault["kind"] for fault in self.report.faults if fault["hit"]}
 
     def _is_due(self, fault: Fault, started: float) -> bool:
         now = time.monotonic()
@@ -137,18 +148,14 @@ class Game:
                 return False
         return now - ((self.training or started) if fault.begun else started) >= fault.at
 
-    def _do(self, fault: Fault) -> tuple[str, faults.Mend]:
-        """Do a fault; a victim may need a moment to be there."""
-        end = time.monotonic() + VICTIM_COMES
-        while True:
-            hit, mend = faults.ALL[fault.kind](self, fault)
-            if hit or time.monotonic() > end:
-                return hit, mend
-            time.sleep(0.2)
+    def _is_in_vain(self, tried: float) -> bool:
+        """Whether a fault that has waited since ``tried`` will find nothing to hit."""
+        over = not self.launchers() and world.jobs() == []
+        return over or time.monotonic() - tried > VICTIM_COMES
 
     def _cancel_what_hangs(self) -> None:
         """SLURM keeps a job with `--no-kill` whose first node was lost as its groups ended: the user cancels it."""
-        lost_first = any(fault["kind"] in ("kill_node", "cut_link") and fault["hit"] for fault in self.report.faults)
+        lost_first = bool(self.hits() & {"kill_node", "cut_link"})
 
         def is_silent() -> bool:
             newest = max((path.stat().st_mtime for path in self.journal.glob("*")), default=time.time())
@@ -158,6 +165,7 @@ class Game:
             world.await_true(lambda: is_silent() or not self.launchers(), LAUNCHER_ENDS)
             if self.launchers() and any(job.state == "RUNNING" for job in world.jobs() or ()):
                 self.say("the job hangs: cancelled")
+                self.cancelled = True
                 argv = [sys.executable, "-m", "hpc_hydra.cli", "cancel", str(self.sweep)]
                 subprocess.run(argv, env=self.env, timeout=120, capture_output=True, check=False)
 
@@ -194,8 +202,8 @@ class Game:
                 continue
             open_ = [state for state in states or () if state["state"] != "completed"]
             for state in open_:
-                self.report.reasons.append(f"run {state['run']} {state['state']}: {state['reason']}")
-                self.say(self.report.reasons[-1])
+                self.say(f"run {state['run']} {state['state']}: {state['reason']}")
+                self.report.ends += verify.ended(state)
             if states is not None and not open_ and number:
                 return states
             self.report.resumes += bool(open_) or states is None

@@ -104,25 +104,34 @@ FAULTS = {  # name: how often
 }
 
 
+OF_JOBS = {"kill_rank", "kill_supervisor", "kill_script", "kill_srun", "requeue", "preempt", "suspend"}
+"""Faults that hit nothing before a job runs."""
+
+
 def drawn(seed: int) -> Round:
-    """The round of a seed."""
+    """The round of a seed. Faults come while the first run trains, or soon after."""
     draw = random.Random(seed)
     (mode,) = draw.choices(MODES, [each.weight for each in MODES])
     number = draw.choice((1, 1, 2, 2, 3))
     kinds = draw.choices(list(FAULTS), list(FAULTS.values()), k=number)
-    faults = [
-        Fault(kind, draw.uniform(0.0, 6.0), draw.random() < 0.7, draw.random(), draw.uniform(0.5, 8.0))
-        for kind in kinds
-    ]
+    most = 0 if mode.name == "torchft" else draw.choice((0, 1, 3))
+    if most == 0:  # SLURM refuses to requeue it
+        kinds = ["scancel" if kind == "requeue" else kind for kind in kinds]
+    steps, pause = draw.choice((20, 30, 40)), draw.choice((0.05, 0.1, 0.2))
+    faults = []
+    for kind in kinds:
+        begun = kind in OF_JOBS or draw.random() < 0.6
+        at = draw.uniform(0.0, 1.2 * steps * pause if begun else 6.0)
+        faults.append(Fault(kind, at, begun, draw.random(), draw.uniform(0.5, 8.0)))
     return Round(
         seed=seed,
         mode=mode,
         runs=1 if mode.torch else draw.choice((1, 2, 2, 3)),
         nodes=2 if mode.torch else draw.choice((1, 2, 2, 2)),
         procs_per_node=1 if mode.torch else draw.choice((1, 1, 2)),
-        steps=draw.choice((10, 20, 30)),
-        pause=draw.choice((0.05, 0.1, 0.2)),
+        steps=steps,
+        pause=pause,
         queue="spot" if "preempt" in kinds else draw.choice(("gpu", "gpu", "spot")),
-        requeues=0 if mode.name == "torchft" else draw.choice((0, 1, 3)),
+        requeues=most,
         faults=tuple(sorted(faults, key=lambda fault: (fault.begun, fault.at))),
     )

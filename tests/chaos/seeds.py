@@ -23,4 +23,9 @@ FOUND = (
         seed=-3, mode=_MODE["torchft"], runs=1, nodes=2, procs_per_node=1, steps=150, pause=0.1, queue="gpu",
         requeues=0, faults=(Fault("kill_node", 3.0, True, 0.1, 3.0),),
     ),
+    # `resume` repeated a run whose torchrun agent was killed after all its ranks had completed.
+    Round(
+        seed=-4, mode=_MODE["torchrun"], runs=1, nodes=2, procs_per_node=1, steps=30, pause=0.05, queue="spot",
+        requeues=1, faults=(Fault("kill_rank", 5.65, True, 0.52, 7.5),),
+    ),
 )  # fmt: skip

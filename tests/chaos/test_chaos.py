@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.__main__ import HERE, Series, lane_environment
+from tests.chaos.reasons import unexplained
 from tests.chaos.seeds import FOUND
 
 MINUTES = 1.5  # no further round begins afterwards
@@ -39,6 +40,23 @@ def test_runs_survive_random_faults(lane_folder: Path) -> None:
     logs = "".join(path.read_text()[-3000:] for path in lane_folder.glob("lane*/seed*/round.log"))
     assert not series.broken
     assert reports and not wrong, f"{wrong}\n{logs}"
+
+
+@pytest.mark.parametrize(
+    ("reason", "hits", "fits"),
+    [
+        ("rank 1 on node02: killed by SIGKILL", {"kill_rank"}, True),
+        ("rank 0 on node01: ConnectionError: Connection closed by peer", {"kill_rank"}, False),
+        ("node node02: lost", {"scancel", "kill_node"}, True),
+        ("node node02: lost", {"scancel", "restart_controller"}, False),
+        ("preempted; stopped by SIGTERM", {"preempt"}, True),
+        ("preempted; stopped by SIGTERM", set(), False),
+        ("", {"kill_rank"}, False),
+    ],
+)
+def test_a_reason_that_no_fault_explains_is_wrong(reason: str, hits: set[str], fits: bool) -> None:
+    end = {"run": 0, "attempt": "", "state": "failed", "reason": reason}
+    assert (not unexplained([end], hits)) == fits
 
 
 @pytest.mark.needs("lanes", "torch")

@@ -113,6 +113,26 @@ def _completed(folder: Path) -> bool:
     return bool(size) and len(well) == size
 
 
+def ended(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """How a run ended by what `hpc-hydra status` says, unless it is active or has completed."""
+    if state["state"] not in ("failed", "cancelled", "timeout", "lost"):
+        return []
+    return [{"run": state["run"], "attempt": "", "state": state["state"], "reason": state["reason"] or ""}]
+
+
+def attempts(sweep: Path) -> list[dict[str, Any]]:
+    """How the attempts of all runs ended that were queued again."""
+    found = []
+    for path in sorted(sweep.glob("*/logs/*/outcome.json")):
+        outcome = _read(path)
+        if outcome.get("status") not in (None, "completed"):
+            run, attempt = path.parts[-4], path.parts[-2]
+            found.append(
+                {"run": int(run), "attempt": attempt, "state": outcome["status"], "reason": outcome["reason"] or ""}
+            )
+    return found
+
+
 def _submitted(sweep: Path) -> dict[str, set[int]]:
     """The runs of each job id in the manifest."""
     found: dict[str, set[int]] = defaultdict(set)

@@ -1,0 +1,47 @@
+"""Which reasons of runs that ended the faults of a round explain. Pure.
+
+A run's reason has to name what happened to it: each fault has the words by which it may be told, and a reason that no
+fault of the round explains is wrong. Must not know: how a fault is done, where reasons are from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_SILENT = r"left no record of (its|their) end"
+_CUT_OFF = r"Connection (closed|reset|refused)|Connect\w* timed out|ConnectionError|Broken pipe|No route to host"
+_NO_LIGHTHOUSE = r"TimeoutError: status: "  # of torchft, whose lighthouse was on that node
+_NODE_LOST = rf"node\d\d: lost|node\d\d lost|NODE_FAIL|{_SILENT}|{_CUT_OFF}|{_NO_LIGHTHOUSE}|requeued by the scheduler"
+_BY_SIGKILL = r"killed by SIGKILL|exit code 137"
+
+OF: Mapping[str, str] = {
+    "kill_rank": _BY_SIGKILL,
+    "kill_supervisor": rf"{_BY_SIGKILL}|{_SILENT}",
+    "kill_script": r"FAILED: (JobLaunchFailure|RaisedSignal|NonZeroExitCode)|its script was ended by SIGKILL",
+    "kill_srun": r"exit code 137",
+    "kill_node": _NODE_LOST,
+    "cut_link": _NODE_LOST,
+    "fill_tmp": r"No space left on device|disk is full|/tmp has \d+ MiB free",
+    "scancel": r"CANCELLED|cancelled|stopped by SIGTERM$|^by an unknown user",
+    "requeue": r"requeued by the scheduler",
+    "preempt": r"preempted|PREEMPTED",
+}
+"""By fault, what a reason may say. The others must not end a run."""
+
+
+def unexplained(ends: Iterable[Mapping[str, Any]], hits: Iterable[str], *, cancelled: bool = False) -> list[str]:
+    """Return what is wrong with the reasons of these ends.
+
+    Args:
+        hits: the faults that have hit something.
+        cancelled: the user has cancelled a run, too.
+    """
+    faults = {*hits, *(["scancel"] if cancelled else [])}
+    explained = re.compile("|".join(OF[fault] for fault in sorted(faults) if fault in OF) or "(?!)")
+    return [
+        f"run {end['run']} {end['state']}, as no fault explains: {end['reason'] or 'no reason'}"
+        for end in ends
+        if not explained.search(end["reason"])
+    ]
