@@ -65,7 +65,7 @@ def run_rank(what: str) -> int:
     """A rank's supervisor (``rank``; ``worker``: under torchrun's agent), or a program that is started anew."""
     from hpc_hydra.node.rank import gc_tuning
 
-    gc_tuning.rest()  # until the program is loaded
+    gc_tuning.raise_thresholds()  # until the program is loaded
     if what == "program":
         from hpc_hydra.node.rank.exec_program import resume
 

@@ -36,7 +36,7 @@ NODE = (
     "disk_write_mib_s",
 )  # fmt: skip
 COLUMNS = ("time", *(field.name for field in fields(Reading)), *NODE)
-_DMON = (
+DMON_HEAD = (
     "#Date       Time        gpu    pwr  gtemp     sm    mem     fb   mclk   pclk\n"
     "#YYYYMMDD   HH:MM:SS    Idx      W      C      %      %    MiB    MHz    MHz\n"
 )
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     wanted = None if which == "all" else which.split(",")
     gpus, note = (list, "no GPUs asked for") if which == "none" else open_gpus(wanted)
     tell(f"monitor: {note}, every {interval} s, {Path(prefix).name}{CSV}")
-    for file, head in ((CSV, ",".join(COLUMNS) + "\n"), (DMON, _DMON if dmon == "1" else "")):
+    for file, head in ((CSV, ",".join(COLUMNS) + "\n"), (DMON, DMON_HEAD if dmon == "1" else "")):
         if head and not Path(prefix + file).exists():
             append(prefix + file, head)
     if link != prefix:

@@ -25,7 +25,7 @@ LARGE = 32  # ranks; so many queries at once, of which one may get lost, cost mo
 _NOWHERE = "127.99.1.2"  # this host, by an address that has no name
 
 
-class _Resolver(ctypes.Structure):
+class Resolver(ctypes.Structure):
     """The first fields of the calling thread's ``struct __res_state`` (glibc's resolv.h)."""
 
     _fields_ = (
@@ -41,7 +41,7 @@ def _resolver(*, retry: int) -> Iterator[bool]:
     """Let this thread ask one name server so often, for a second each; false where that cannot be said."""
     try:
         libc = ctypes.CDLL(None)
-        libc.__res_state.restype = ctypes.POINTER(_Resolver)
+        libc.__res_state.restype = ctypes.POINTER(Resolver)
         libc.__res_init()
         state = libc.__res_state().contents
     except (OSError, AttributeError, ValueError):

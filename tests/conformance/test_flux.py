@@ -152,7 +152,6 @@ def test_part_of_the_runs_is_refused(fake_flux: Cluster, tmp_path: Path) -> None
 
 def test_a_lost_answer_submits_nothing_twice(fake_flux: Cluster, tmp_path: Path) -> None:
     made = Jobs("flux", tmp_path, submitter("flux"))
-    made.submitter.executor._sleep = lambda _: None  # type: ignore[attr-defined]
     fake_flux.misbehave("flux submit", code=1, errors="flux-submit: ERROR: timed out", after=True, times=1)
     ids = made.submit("sleep 600", runs=(0, 1, 2))
     assert len(ids) == len(fake_flux.jobs()) == 3

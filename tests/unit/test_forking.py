@@ -57,7 +57,7 @@ STARTS = {"module": ["-m", "pkg.tell", "-x"], "code": ["-c", TELL, "x"], "folder
 
 
 @pytest.mark.parametrize("words", STARTS.values(), ids=STARTS)
-def test_however_it_is_started(tmp_path: Path, words: list[str]) -> None:
+def test_a_forked_program_behaves_as_one_started_by_each_form_of_command(tmp_path: Path, words: list[str]) -> None:
     for folder in ("pkg", "sub"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "tell.py").write_text(TELL)
@@ -65,7 +65,7 @@ def test_however_it_is_started(tmp_path: Path, words: list[str]) -> None:
     assert forked == started
 
 
-def test_each_begins_anew(tmp_path: Path) -> None:
+def test_forked_programs_share_no_state(tmp_path: Path) -> None:
     code = "import hydra, sys; print(hasattr(hydra, 'mine'), 'torch' in sys.modules); hydra.mine = 1"
     for _ in range(2):
         assert both(["-c", code], tmp_path) == [(0, "False False\n", "")] * 2

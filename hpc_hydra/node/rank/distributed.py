@@ -63,7 +63,7 @@ def distributed(
     warned.enter(JOINING)
     identity = identity_of(os.environ, cfg)
     warning_signal.listen()
-    with gc_tuning.resting("torch"):
+    with gc_tuning.thresholds_raised("torch"):
         import torch.distributed as group
 
     device = _device(identity)
@@ -199,7 +199,7 @@ def _take(device: torch.device, fraction: float | None) -> None:
 
 def cap_memory() -> None:
     """Limit the GPU memory of a rank that creates its process group itself. Selects no device."""
-    with gc_tuning.resting("torch"):
+    with gc_tuning.thresholds_raised("torch"):
         import torch
 
     identity = identity_of(os.environ, None)

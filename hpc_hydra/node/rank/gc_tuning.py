@@ -19,8 +19,8 @@ _before: tuple[int, int, int] | None = None
 _frozen = False
 
 
-def rest() -> None:
-    """Let the collector rest until `resume`. Nothing is changed where it is off, or rests more than that already."""
+def raise_thresholds() -> None:
+    """Collect seldom until `restore_thresholds`. A collector that is off, or has a higher threshold, is left alone."""
     global _before
     found = gc.get_threshold()
     if _before is None and gc.isenabled() and 0 < found[0] < LOADING:
@@ -28,10 +28,10 @@ def rest() -> None:
         gc.set_threshold(LOADING, *found[1:])
 
 
-def resume() -> None:
-    """End `rest`: the thresholds are again what they were, unless somebody else has set them meanwhile.
+def restore_thresholds() -> None:
+    """Restore the thresholds from before `raise_thresholds`, unless somebody else has set them meanwhile.
 
-    What is there by now counts as old, as it would after that many collections: later ones look at it seldom.
+    All objects become old ones, as they would after that many collections: later ones examine them seldom.
     """
     global _before
     if _before is None:
@@ -53,13 +53,13 @@ def freeze() -> None:
 
 
 @contextlib.contextmanager
-def resting(module: str) -> Iterator[None]:
-    """`rest` for the import of a module; nothing is changed where that is there already, or within a longer rest."""
+def thresholds_raised(module: str) -> Iterator[None]:
+    """Raise the thresholds for the import of a module, unless it is imported or they are raised already."""
     if _before is not None or module in sys.modules:
         yield
         return
-    rest()
+    raise_thresholds()
     try:
         yield
     finally:
-        resume()
+        restore_thresholds()

@@ -125,7 +125,7 @@ class HydraMain:
                 _own_log_files(cfg, context)
         elif cfg.hydra.output_subdir and is_private(SweepPaths(context.attempt.sweep).meta):
             keep_private(context.paths.root / cfg.hydra.output_subdir)  # Hydra's files contain the secrets, too
-        gc_tuning.resume()
+        gc_tuning.restore_thresholds()
         # Hydra 1.4 warns about each callback; this one is ours
         warnings.filterwarnings("ignore", r"hydra\.utils\.instantiate\(\) resolved _target_='hpc_hydra\.", UserWarning)
         done = run_job(

@@ -33,7 +33,7 @@ def _run(command: list[str]) -> None:
     from hpc_hydra.node.rank.program import start
     from hpc_hydra.records.frozen_config import Program
 
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     is_module = command[0] == "-m"
     target = command[1] if is_module else command[0]
     sys.argv = command[1:] if is_module else command

@@ -49,7 +49,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("lsf", "scheduler.flavour=csm resources.nodes=2", "-nnodes 2"),
     ],
 )  # fmt: skip
-def test_only_what_was_typed_is_passed(command, scheduler: str, typed: str, options: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_batch_script_of_ones_own_gets_only_the_options_that_were_typed(
+    command, scheduler: str, typed: str, options: str
+) -> None:  # type: ignore[no-untyped-def]
     words = [typed] if typed.endswith("}") else typed.split()
     shown = command(SYSTEM, f"scheduler={scheduler}", *words, "launch.bg=true")
     ours = {"sbatch": ["sbatch", "--parsable"], "flux": ["flux", "batch"], "sh": shown[:2]}[shown[0]]

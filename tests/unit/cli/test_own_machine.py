@@ -66,7 +66,9 @@ def test_a_misspelt_word_is_an_error_with_the_nearest(
     assert said.out == ""
 
 
-def test_so_is_one_in_the_file_that_it_starts_from(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_word_in_the_file_that_a_machine_extends_is_an_error(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert dry_run(own, SLURM, "", "system=atlas", base="schedulr: {account: a}") == 2
     assert "base.yaml" in capsys.readouterr().err
 
@@ -103,7 +105,7 @@ def test_a_time_without_quotes_is_caught(own: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("command", ["run", "shell"])
-def test_so_is_one_in_a_configuration_of_ones_own(
+def test_a_time_without_quotes_in_ones_own_configuration_is_caught(
     own: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text("defaults: [hpc, _self_]\nresources:\n  time_limit: 1:30:00\n")

@@ -45,6 +45,6 @@ def test_plain_values_stay_readable(value: object, text: str) -> None:
     assert override("key", value) == f"key={text}"  # type: ignore[arg-type]
 
 
-def test_the_mark_of_a_missing_value_is_refused() -> None:
+def test_three_question_marks_are_refused_as_a_missing_value() -> None:
     with pytest.raises(ConfigError, match="missing value"):
         quoted("???")

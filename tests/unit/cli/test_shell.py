@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(("command", "told"), [("shell", "--nodes=3"), ("doctor", " 3 × 1 ")])
-def test_it_takes_a_configuration_of_ones_own(
+def test_hpc_hydra_shell_takes_a_configuration_of_ones_own(
     command: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.yaml").write_text("defaults: [hpc, _self_]\nresources: {nodes: 3}\n")

@@ -23,6 +23,8 @@ from hpc_hydra.ui import summary_table, sweep_tables
 from hpc_hydra.ui.progress import submission
 from hpc_hydra.ui.run_table import Row
 from hpc_hydra.ui.summary_table import summary
+from tests.fakes.commands import Fakes
+from tests.unit.launcher.fakes import running, squeue
 
 
 def views(count: int, word: str = "completed", first: int = 0) -> list[RunView]:
@@ -30,7 +32,7 @@ def views(count: int, word: str = "completed", first: int = 0) -> list[RunView]:
     return [RunView(Run(n, (f"x={n}",), plan, Path(str(n)), 0), word) for n in range(first, first + count)]
 
 
-def test_of_many_runs_those_are_shown_that_need_a_look() -> None:
+def test_the_table_of_many_runs_shows_active_and_failed_ones() -> None:
     many = [*views(9000), *views(60, "running", 9000), *views(3, "failed", 9060), *views(500, "pending", 9063)]
     shown = sweep_tables.of_interest(many)
     assert [view.run.num for view in shown if view.word == "failed"] == [9060, 9061, 9062]
@@ -85,7 +87,7 @@ def test_many_rows_are_plain_text_in_columns(capsys) -> None:  # type: ignore[no
         ("x={a:1}", {"a": 1}, '"{""a"": 1}"'),
     ],
 )
-def test_what_a_run_was_given_is_shown_as_the_program_got_it(override: str, value: object, cell: str) -> None:
+def test_overrides_are_shown_as_the_program_got_them(override: str, value: object, cell: str) -> None:
     plan = Plan("test", Request("slurm", 1, 1))
     seen = [RunView(Run(n, (given,), plan, Path(str(n)), 0), "completed") for n, given in enumerate([override, "x=9"])]
     (given,) = sweep_tables.results_data(seen[:1])
@@ -172,19 +174,15 @@ def test_columns_have_distinct_names(tmp_path: Path) -> None:
 
 
 def test_a_frame_has_typed_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan("test", Request("slurm", 1, 1))
-    seen = [RunView(Run(n, (f"x=[{n}]", "y=1e-3", "z=a"), plan, tmp_path, 0), "running") for n in (1, 2)]
-    monkeypatch.setattr("hpc_hydra.sweep.status.look", lambda sweep: seen)
-    monkeypatch.setattr("hpc_hydra.sweep.recover.recover", lambda sweep: None)
-    monkeypatch.setattr("hpc_hydra.sweep.store.open_sweep", lambda path: None)
-    monkeypatch.setattr("hpc_hydra.sweep.store.find_sweep", lambda path: tmp_path)
+    squeue(Fakes(tmp_path / "bin", monkeypatch), _7_0="RUNNING", _7_1="RUNNING")
+    root = running(tmp_path / "sweep", overrides="x=[{}] y=1e-3 z=a")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(HpcHydraError, match="pip install pandas"):
-        Sweep(tmp_path).status(as_frame=True)
+        Sweep(root).status(as_frame=True)
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows, columns: (columns, rows)))
-    columns, rows = Sweep(tmp_path).status(as_frame=True)
-    assert columns == ["run", "x", "state", "job_id", "seconds", "hosts", "attempts", "dir"] and rows[0][1] == [1]
-    assert [result.params for result in Sweep(tmp_path).status()] == [{"x": [1]}, {"x": [2]}]
+    columns, rows = Sweep(root).status(as_frame=True)
+    assert columns == ["run", "x", "state", "job_id", "seconds", "hosts", "attempts", "dir"] and rows[1][1] == [1]
+    assert [result.params for result in Sweep(root).status()] == [{"x": [0]}, {"x": [1]}]
 
 
 def test_attempts_are_counted_over_requeues_and_submissions(tmp_path: Path) -> None:

@@ -27,20 +27,19 @@ def todo(scheduler: str, held: object = None) -> Any:
         ("local", None, "PartitionTimeLimit", False),
     ],
 )
-def test_it_is_told(
-    scheduler: str, held: object, reason: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_can_never_start_is_told_once(
+    scheduler: str, held: object, reason: str, told: bool, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho '7|{os.getsid(0)}|{reason}'\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(attach, "LOOK_AFTER", 0.0)
-    said: list[str] = []
-    monkeypatch.setattr(attach, "complain", said.append)
     before = set(threading.enumerate())
     with attach.warn_if_stuck(todo(scheduler, held)):
         for thread in set(threading.enumerate()) - before:
             thread.join(200)
-    assert len(said) == told and all("job 7, PartitionTimeLimit" in text for text in said)
+    assert capsys.readouterr().err.count("job 7, PartitionTimeLimit") == told
 
 
 def test_an_allocation_that_starts_soon_is_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

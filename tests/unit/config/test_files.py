@@ -89,7 +89,7 @@ def test_exponents_are_found_where_this_omegaconf_reads_numbers() -> None:
         "base: &b {time_limit: 1:30:00}\nresources: {<<: *b}",
     ],
 )
-def test_every_place_with_a_meaning_is_looked_at(text: str) -> None:
+def test_pitfalls_of_yaml_are_found_in_every_group_and_at_every_depth(text: str) -> None:
     assert len(scan([Source("config.yaml", text)])) == 1
 
 
@@ -150,7 +150,9 @@ def test_a_bundle_that_would_reset_values_is_refused(
     assert error.value.where == f"defaults list of {where}" and "[hpc, _self_]" in str(error.value.fix)
 
 
-def test_a_bundle_that_hangs_on_a_choice_is_refused(defaults_list: Callable[..., Any], folder: Path) -> None:
+def test_a_bundle_in_the_file_of_a_config_group_option_is_refused(
+    defaults_list: Callable[..., Any], folder: Path
+) -> None:
     files = {"experiment/a.yaml": "# @package _global_\n" + HPC, "site/base.yaml": "# @package _global_\n" + HPC}
     entries = defaults_list(primary="defaults: [{experiment: a}, _self_]", **files)
     for choices in (None, {"experiment": "a"}):

@@ -114,7 +114,7 @@ def test_a_switch_for_a_number_is_refused_with_a_number_that_makes_sense(key: st
         ("resources.time_limit", "1:30:00", "1:30:00"),
     ],
 )
-def test_what_is_meant_plainly_is_taken(key: str, value: Any, want: Any) -> None:
+def test_values_are_converted_to_the_type_of_their_key(key: str, value: Any, want: Any) -> None:
     got = check_value(key, value)
     assert got == want and type(got) is type(want)
 

@@ -15,6 +15,7 @@ from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, State, SubmitError, Submitter
 from hpc_hydra.schedulers.slurm.adapter import Slurm
+from tests.fakes.commands import Fakes
 
 
 class FakeSubmitter(Submitter):
@@ -56,21 +57,27 @@ class FakeSubmitter(Submitter):
         self.closed = cancel
 
 
-def running(root: Path, runs: int = 2) -> Path:
-    """The records of a sweep of one array on SLURM, job 7, that its launcher has left."""
+def running(root: Path, ids: Sequence[str] = ("7_0", "7_1"), overrides: str = "x={}") -> Path:
+    """The records of a sweep of one submission on SLURM with these ids, which its launcher has left."""
     freezer = Freezer(root, Program("script", "/x.py", cwd="/", sys_path0="/"))
-    for num in range(runs):
-        freezer.add_run(num, [f"x={num}"], plan="plan0", base=0, seed=num, dir=root / str(num))
+    for num in range(len(ids)):
+        freezer.add_run(num, overrides.format(num).split(), plan="plan0", base=0, seed=num, dir=root / str(num))
     freezer.write_plans({"plan0": Plan("test", Request("slurm", 1, 1))})
     freezer.flush()
     freezer.close()
     SweepPaths(root).jobs.mkdir()
     manifest = Manifest(root)
-    job = Job("job0", "plan0", tuple(range(runs)), "tag")
+    job = Job("job0", "plan0", tuple(range(len(ids))), "tag")
     manifest.submitting(job, "slurm")
-    manifest.submitted(replace(job, ids=tuple(f"7_{num}" for num in range(runs))))
+    manifest.submitted(replace(job, ids=tuple(ids)))
     manifest.detached()
     return root
+
+
+def squeue(commands: Fakes, **states: str) -> None:
+    """A stand-in for squeue that lists jobs in these states, such as ``_7_0="RUNNING"``; sacct knows nothing."""
+    commands.put("squeue", "\n".join(f"echo '{id_.strip('_')}|{state}|0|N/A|None'" for id_, state in states.items()))
+    commands.put("sacct", "")
 
 
 class Clock:

@@ -68,7 +68,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"c\n", 130), (b"w\n", 0)])
-def test_the_answer_is_obeyed(app: App, answer: bytes, code: int) -> None:
+def test_the_answer_to_the_question_after_ctrl_c_decides(app: App, answer: bytes, code: int) -> None:
     terminal = Terminal(app)
     terminal.await_text(b"running")
     terminal.process.send_signal(signal.SIGINT)

@@ -178,7 +178,7 @@ def test_a_thawed_run_is_what_was_composed(hydra: tuple[Any, DictConfig], overri
     assert OmegaConf.to_yaml(cfg) == OmegaConf.to_yaml(composed.cfg)
 
 
-def test_now_is_one_moment_for_all_runs(hydra: tuple[Any, DictConfig]) -> None:
+def test_the_now_resolver_gives_all_runs_one_time(hydra: tuple[Any, DictConfig]) -> None:
     composer = Composer(*hydra)
     runs = [composer.compose([f"lr={i}", "name=${now:%f}"]).cfg for i in range(3)]
     assert len({cfg.when for cfg in runs}) == len({cfg.name for cfg in runs}) == 1

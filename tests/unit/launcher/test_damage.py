@@ -147,13 +147,15 @@ def test_a_wrong_record_is_as_if_it_were_not_there(
 
 
 @pytest.mark.parametrize("data", WHOLE, ids=lambda data: f"{data[:9]!r}-{len(data)}")
-def test_no_record_at_all(sweep: Path, data: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_without_any_valid_line_are_ignored(
+    sweep: Path, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     (SweepPaths(sweep).ended / "m.jsonl").write_bytes(data + b"\n")
     RunPaths(sweep / "0").outcome.write_bytes(data)
     assert {num: state for num, (state, _) in told(sweep, capsys).items()} == {0: "lost", 1: "completed"}
 
 
-def test_what_is_no_file_is_not_waited_for(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_and_devices_in_place_of_records_do_not_block(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended = SweepPaths(sweep).ended
     os.mkfifo(ended / "f.jsonl")
     (ended / "d.jsonl").mkdir()

@@ -67,7 +67,7 @@ class Large:
 
     def __init__(self, root: Path) -> None:
         self.root, self.submitter = root, FakeSubmitter()
-        running(root, COUNT)
+        running(root, [f"7_{num}" for num in range(COUNT)])
         self.say(State.RUNNING, range(COUNT))
 
     def say(self, state: State, nums: range) -> None:

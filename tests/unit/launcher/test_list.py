@@ -13,14 +13,13 @@ from hpc_hydra.cli.main import main
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.state_directory import state_directory
-from hpc_hydra.schedulers import registry
-from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep import known
 from hpc_hydra.sweep.store import find_sweep
 from tests import forking
+from tests.fakes.commands import Fakes
 
 from .conftest import App
-from .fakes import FakeSubmitter, running
+from .fakes import running, squeue
 
 
 @pytest.fixture(autouse=True)
@@ -98,28 +97,28 @@ def test_sweeps_are_listed_from_anywhere(
 def test_a_scheduler_that_does_not_answer_is_asked_once_for_all_sweeps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    queue = FakeSubmitter()
-    queue.states = {"7_0": JobStatus(State.RUNNING), "7_1": JobStatus(State.RUNNING)} if answers else {}
-    queue.silent = None if answers else "squeue does not answer: timeout"
-    monkeypatch.setattr(registry, "submitter", lambda name: queue)
+    commands = Fakes(tmp_path / "bin", monkeypatch)
+    squeue(commands, _7_0="RUNNING", _7_1="RUNNING")
+    if not answers:
+        commands.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     for name in ("a", "b", "c"):
         running(tmp_path / name)
     assert main(["list", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert shown.out.count("2 running" if answers else "2 unknown") == 3
-    assert shown.err.count("squeue does not answer: timeout") == (not answers)
-    assert answers or len(queue.polled) == 1  # each further query would wait for its timeout
+    assert shown.err.count("Unable to contact slurm controller") == (not answers)
+    assert answers or len(commands.calls("squeue")) == 1  # each further query would wait for its timeout
 
 
 def test_cancelling_again_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = FakeSubmitter()
-    monkeypatch.setattr(registry, "submitter", lambda name: queue)
+    commands = Fakes(tmp_path / "bin", monkeypatch)
+    squeue(commands, _7_0="RUNNING", _7_1="RUNNING")  # they take a while to end
+    commands.put("scancel", "")
     root = str(running(tmp_path / "s"))
     said = []
     for runs in (["0"], ["0"], [], []):
-        queue.states = {"7_0": JobStatus(State.RUNNING), "7_1": JobStatus(State.RUNNING)}  # they take a while to end
         assert main(["cancel", root, *runs]) == 0
         said.append(capsys.readouterr().out.splitlines()[1:])
     again = "cancelled before, and not ended yet: {}; cancelled again"
@@ -129,7 +128,7 @@ def test_cancelling_again_says_so(
         ["cancelled on slurm: run 1", again.format("run 0")],
         [again.format("runs 0 1")],
     ]
-    assert list(map(len, queue.cancelled)) == [1, 1, 2, 2]
+    assert commands.calls("scancel") == [["7_[0]"], ["7_[0]"], ["7_[0-1]"], ["7_[0-1]"]]
 
 
 def test_a_refused_sweep_is_not_the_newest(tmp_path: Path) -> None:

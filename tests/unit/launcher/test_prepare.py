@@ -131,7 +131,7 @@ def test_launch_dir_takes_the_place_of_the_sweep_directory(
     assert run.dir == preparer.root / "0"
 
 
-def test_nothing_is_written(app: App, composed: Callable[..., Any]) -> None:
+def test_planning_writes_no_files(app: App, composed: Callable[..., Any]) -> None:
     before = app.listing()
     prepared(composed, runs=[[LOCAL, "x=1"]])
     assert app.listing() == before

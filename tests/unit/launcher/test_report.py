@@ -185,6 +185,6 @@ def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "$(x)", "é"])
-def test_a_hint_can_be_typed(name: str) -> None:
+def test_suggested_commands_are_quoted_for_the_shell(name: str) -> None:
     line = log_hint(Path("/s") / name).splitlines()[1].split("    ")[0]
     assert shlex.split(line) == ["hpc-hydra", "status", f"/s/{name}"]

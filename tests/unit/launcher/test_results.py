@@ -37,7 +37,7 @@ def result(tmp_path: Path, composed: Callable[..., Any]) -> Callable[..., RunRet
     return lambda outcome, kind="script": RunReturn(sweep, run, outcome, task_name="app", program_kind=kind)
 
 
-def test_it_has_all_that_hydras_has(result: Callable[..., RunReturn], tmp_path: Path) -> None:
+def test_a_result_has_all_fields_of_hydras_job_return(result: Callable[..., RunReturn], tmp_path: Path) -> None:
     found = result(OK)
     assert isinstance(found, JobReturn) and found.status is JobStatus.COMPLETED and found.return_value == 41.5
     assert found.overrides == ["x=7"] and found.task_name == "app"

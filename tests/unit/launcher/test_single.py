@@ -137,7 +137,7 @@ def test_code_after_the_task_function_is_that_with_an_effect(tmp_path: Path, tex
         (["hydra/launcher=basic"], 2, "leave out hydra/launcher=basic"),
     ],
 )
-def test_exit_codes(program: App, words: list[str], code: int, told: str) -> None:
+def test_the_launcher_exits_with_the_programs_exit_code(program: App, words: list[str], code: int, told: str) -> None:
     done = program.start(*TWO, *words)
     assert done.returncode == code and told in done.stderr, done.stderr
     if code == 2:

@@ -44,7 +44,7 @@ def test_a_directory_that_a_time_names_belongs_to_one_launch(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])
-def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state: State) -> None:
+def test_a_directory_whose_jobs_are_still_queued_is_refused(tmp_path: Path, state: State) -> None:
     earlier(tmp_path)
     finish(runs(tmp_path, 2)[0])
     submitter = FakeSubmitter()
@@ -59,7 +59,7 @@ def test_while_jobs_of_an_earlier_sweep_live_it_is_refused(tmp_path: Path, state
     assert RunPaths(tmp_path / "0").outcome.exists()
 
 
-def test_when_they_have_ended_their_records_are_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_ended_jobs_are_moved_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     earlier(tmp_path)
     for run in runs(tmp_path, 2):
         finish(run)

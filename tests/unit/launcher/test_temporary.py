@@ -37,7 +37,7 @@ def left(parent: Path, owner: object, *, age: float = 2 * QUIET, name: str = "le
     return folder
 
 
-def test_what_a_killed_process_left_goes(tmp_path: Path, killed: dict[str, object]) -> None:
+def test_temporary_directories_of_killed_processes_are_removed(tmp_path: Path, killed: dict[str, object]) -> None:
     folder = left(tmp_path, killed)
     made = make(tmp_path, PREFIX)
     assert sorted(tmp_path.iterdir()) == [made] and not folder.exists()
@@ -45,7 +45,7 @@ def test_what_a_killed_process_left_goes(tmp_path: Path, killed: dict[str, objec
 
 
 @pytest.mark.parametrize("why", ["lives", "elsewhere", "no owner", "torn", "odd", "just now", "another name"])
-def test_what_may_be_in_use_stays(tmp_path: Path, killed: dict[str, object], why: str) -> None:
+def test_temporary_directories_that_may_be_in_use_are_kept(tmp_path: Path, killed: dict[str, object], why: str) -> None:
     me = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
     owner = {"lives": me, "elsewhere": {**killed, "host": "n1"}, "no owner": None, "torn": "{", "odd": "[1]"}
     folder = left(tmp_path, owner.get(why, killed), age=QUIET / 2 if why == "just now" else 2 * QUIET)
@@ -55,7 +55,7 @@ def test_what_may_be_in_use_stays(tmp_path: Path, killed: dict[str, object], why
     assert folder.is_dir() and (folder / ".hpc_hydra").is_dir()
 
 
-def test_a_link_is_not_followed(tmp_path: Path, killed: dict[str, object]) -> None:
+def test_a_symbolic_link_among_temporary_directories_is_not_followed(tmp_path: Path, killed: dict[str, object]) -> None:
     precious = left(tmp_path / "precious", killed)
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / f"{PREFIX}link").symlink_to(precious)

@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_sysfs_tells(node: Path) -> None:
+def test_the_topology_is_read_from_sysfs(node: Path) -> None:
     here = topology(CPUS, "nvidia", node)
     assert [here.numa[cpu] for cpu in (0, 3, 4, 8, 15)] == [0, 0, 1, 0, 1]
     assert here.core[9] == here.core[1] == 1 and here.cores(CPUS) == 8
@@ -120,7 +120,7 @@ OURS = {"HPC_HYDRA_SPAWN_RANK": "0"}
         ({"cpus_per_proc": 1}, {}, [0, 8, 1, 9], OURS, False),  # more ranks than cores
     ],
 )
-def test_who_binds(
+def test_ranks_are_bound_here_unless_the_scheduler_or_the_user_binds_them(
     node: Path, fields: dict[str, Any], plan: dict[str, Any], cpus: list[int], env: dict[str, str], want: bool
 ) -> None:
     request = Request(**{"scheduler": "slurm", "nodes": 1, "procs_per_node": 4, "cpus_per_proc": 2, **fields})

@@ -1,4 +1,4 @@
-"""The garbage collector while a program loads: it rests, and is then as it was, or as the program wants it."""
+"""The garbage collector's thresholds while a program loads, and afterwards."""
 
 from __future__ import annotations
 
@@ -26,81 +26,81 @@ def usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (gc.enable if enabled else gc.disable)()
 
 
-def test_it_rests_and_is_then_as_it_was() -> None:
-    gc_tuning.rest()
+def test_thresholds_are_raised_while_a_program_loads_and_then_restored() -> None:
+    gc_tuning.raise_thresholds()
     assert gc.isenabled() and gc.get_threshold()[0] == gc_tuning.LOADING
-    gc_tuning.rest()
-    gc_tuning.resume()
+    gc_tuning.raise_thresholds()
+    gc_tuning.restore_thresholds()
     assert gc.isenabled() and gc.get_threshold() == USUAL
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     assert gc.get_threshold() == USUAL
 
 
-def test_what_the_program_sets_meanwhile_stays() -> None:
-    gc_tuning.rest()
+def test_thresholds_that_the_program_sets_meanwhile_are_kept() -> None:
+    gc_tuning.raise_thresholds()
     gc.set_threshold(5_000, 20, 30)
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     assert gc.get_threshold() == (5_000, 20, 30)
-    gc_tuning.rest()
+    gc_tuning.raise_thresholds()
     gc.disable()
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     assert not gc.isenabled() and gc.get_threshold() == (5_000, 20, 30)
 
 
 @pytest.mark.parametrize("wanted", [(0, 10, 10), (2_000_000, 10, 10)])
-def test_one_that_rests_more_already_is_left_alone(wanted: tuple[int, int, int]) -> None:
+def test_higher_thresholds_of_the_program_are_left_alone(wanted: tuple[int, int, int]) -> None:
     gc.set_threshold(*wanted)
-    with gc_tuning.resting("heavy"):
+    with gc_tuning.thresholds_raised("heavy"):
         assert gc.get_threshold() == wanted
     assert gc.get_threshold() == wanted
 
 
-def test_one_that_is_off_is_left_alone() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
-    with gc_tuning.resting("heavy"):
+    with gc_tuning.thresholds_raised("heavy"):
         assert gc.get_threshold() == USUAL and not gc.isenabled()
     assert gc.get_threshold() == USUAL and not gc.isenabled()
 
 
-def test_an_import_within_a_longer_rest_does_not_end_it() -> None:
-    gc_tuning.rest()
-    with gc_tuning.resting("heavy"):
+def test_an_import_while_a_program_loads_does_not_restore_thresholds() -> None:
+    gc_tuning.raise_thresholds()
+    with gc_tuning.thresholds_raised("heavy"):
         pass
     assert gc.get_threshold()[0] == gc_tuning.LOADING
-    gc_tuning.resume()
-    with pytest.raises(ImportError), gc_tuning.resting("heavy"):
+    gc_tuning.restore_thresholds()
+    with pytest.raises(ImportError), gc_tuning.thresholds_raised("heavy"):
         assert gc.get_threshold()[0] == gc_tuning.LOADING
         raise ImportError
     assert gc.get_threshold() == USUAL
-    with gc_tuning.resting("sys"):
+    with gc_tuning.thresholds_raised("sys"):
         assert gc.get_threshold() == USUAL
 
 
-def test_what_came_meanwhile_is_still_seen_and_its_garbage_found() -> None:
+def test_garbage_made_meanwhile_is_collected_later() -> None:
     class Loop:
         pass
 
-    gc_tuning.rest()
+    gc_tuning.raise_thresholds()
     loop: Any = Loop()
     loop.own = loop
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     assert gc.get_freeze_count() == 0 and any(found is loop for found in gc.get_objects())
     del loop
     gc.collect()
     assert not any(isinstance(found, Loop) for found in gc.get_objects())
 
 
-def test_what_the_program_has_frozen_stays_frozen() -> None:
-    gc_tuning.rest()
+def test_objects_that_the_program_has_frozen_stay_frozen() -> None:
+    gc_tuning.raise_thresholds()
     gc.freeze()
     try:
-        gc_tuning.resume()
+        gc_tuning.restore_thresholds()
         assert gc.get_freeze_count() > 0 and gc.get_threshold() == USUAL
     finally:
         gc.unfreeze()
 
 
-def test_a_program_loads_at_rest_and_its_function_runs_as_usual(freeze: Any) -> None:
+def test_a_program_loads_with_raised_thresholds_and_runs_with_its_own(freeze: Any) -> None:
     outside = """
         import gc
         LOADING = gc.isenabled(), gc.get_threshold()[0]

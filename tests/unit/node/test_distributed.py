@@ -95,7 +95,7 @@ def test_a_group_that_the_program_destroyed_is_no_error(tmp_path: Path) -> None:
     assert outputs(start(tmp_path, SUM + "    group.destroy_process_group()\nprint('well')")) == [(0, "well\n")]
 
 
-def test_under_torchrun(tmp_path: Path) -> None:
+def test_a_program_started_by_torchrun_uses_its_world(tmp_path: Path) -> None:
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     code = SUM + "open(f'r{dist.rank}', 'w').write(f'{x.item()} {dist.local_rank} {dist.num_nodes}')"
     ((exit_code, out),) = outputs(start(tmp_path, code, launch=launch))

@@ -50,7 +50,9 @@ def test_identity_wins_over_everything_inherited() -> None:
         (None, "force", "a $(b) 'c'\n%j", "a $(b) 'c'\n%j"),
     ],
 )
-def test_modes(before: str | None, mode: Any, value: str, after: str) -> None:
+def test_a_variable_is_set_prepended_appended_or_only_a_default(
+    before: str | None, mode: Any, value: str, after: str
+) -> None:
     assert made({} if before is None else {"X": before}, EnvVar("X", value, mode))["X"] == after
 
 
@@ -78,7 +80,7 @@ def test_a_path_made_of_a_missing_variable_is_left_out_and_told() -> None:
     assert env == {} and "SCRATCH is not set" in here.notes[0]
 
 
-def test_conditions(tmp_path: Path) -> None:
+def test_conditions_of_presets_are_evaluated_on_the_node(tmp_path: Path) -> None:
     (tmp_path / "libnccl-net.so").touch()
     (tmp_path / "rocm" / ".info").mkdir(parents=True)
     (tmp_path / "rocm" / ".info" / "version").write_text("6.4.1-25\n")
@@ -116,7 +118,7 @@ UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
     ("local_rank", "count", "per_proc", "index"),
     [(3, 1, 1, 0), (3, 4, 1, 3), (3, 8, 2, 6), (1, 2, 2, 0), (5, 4, 1, 1), (3, 0, 1, 0), (2, 4, 0, 2)],
 )
-def test_device_index(local_rank: int, count: int, per_proc: int, index: int) -> None:
+def test_the_device_index_follows_the_visible_gpus(local_rank: int, count: int, per_proc: int, index: int) -> None:
     assert device_index(local_rank, count, per_proc) == index
 
 

@@ -38,7 +38,9 @@ def rank(local: int, size: int = 4) -> RankInfo:
         ("own", 2, None, ["4,5", "6,7"]),
     ],
 )
-def test_ranks_see(vendor: str | None, visibility: str, per_proc: int, order: str | None, want: list[str]) -> None:
+def test_each_rank_sees_all_gpus_or_its_own_in_the_configured_order(
+    vendor: str | None, visibility: str, per_proc: int, order: str | None, want: list[str]
+) -> None:
     seen = []
     for local in range(2):
         env, whole = dict(SLURM), plan(visibility, vendor, per_proc, gpu_order=order)
@@ -54,7 +56,7 @@ def test_ranks_see(vendor: str | None, visibility: str, per_proc: int, order: st
     assert seen == want
 
 
-def test_what_the_scheduler_has_chosen_for_a_rank_stays() -> None:
+def test_a_gpu_that_the_scheduler_chose_for_a_rank_is_kept() -> None:
     env = {CUDA: "3"}
     assert choose(env, plan("own"), rank(3)) == [] and env == {CUDA: "3"}
 
@@ -82,7 +84,7 @@ def test_own_gpus_of_a_node_that_names_none(tmp_path: Path) -> None:
         (False, {ROCR: "2,3", HIP: "-1"}, {HIP: "-1"}),
     ],
 )
-def test_one_filter_of_amd(unswap: bool, env: dict[str, str], want: dict[str, str]) -> None:
+def test_visibility_variables_of_amd_become_one_filter(unswap: bool, env: dict[str, str], want: dict[str, str]) -> None:
     shown = dict(env)
     assert settle(shown, plan(vendor="amd", unswap=unswap)) == [] and shown == want
 
@@ -112,7 +114,7 @@ FRONTIER = Topology(
         ([range(16, 24), range(8)], "45", 1, "54"),
     ],
 )
-def test_the_order_of_the_closest(masks, ids: str, per_proc: int, want: str) -> None:
+def test_gpus_are_ordered_by_distance_from_the_cpus_of_ranks(masks, ids: str, per_proc: int, want: str) -> None:
     found = closest(list(ids), FRONTIER, [list(mask) for mask in masks], per_proc)
     assert "".join(found) == want
 

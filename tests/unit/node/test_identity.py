@@ -41,7 +41,7 @@ def config(**groups: dict[str, Any]) -> Any:
     return OmegaConf.create(known)
 
 
-def test_by_torchrun() -> None:
+def test_the_identity_of_a_rank_comes_from_torchruns_variables() -> None:
     identity = identity_of(TORCHRUN, None)
     info = identity.info
     assert (info.rank, info.world_size, info.local_rank, info.local_world_size) == (3, 4, 1, 2)
@@ -49,7 +49,7 @@ def test_by_torchrun() -> None:
     assert (identity.address, identity.port, identity.token) == ("n01", 29500, "abc")
 
 
-def test_by_our_node_entry() -> None:
+def test_the_identity_of_a_rank_comes_from_our_variables() -> None:
     identity = identity_of(ENTRY, None)
     assert (identity.info.rank, identity.info.num_nodes, identity.info.node_rank) == (3, 2, 1)
     assert (identity.token, identity.master_host, identity.address) == ("20260101-1", "node01", "n01")
@@ -92,7 +92,7 @@ def test_our_entry_without_its_variables_is_no_world_of_one() -> None:
         identity_of({"HPC_HYDRA_RANK_PROCESS": "1"}, None)
 
 
-def test_as_one_of_several_tasks() -> None:
+def test_the_identity_of_a_rank_comes_from_the_schedulers_task_variables() -> None:
     identity = identity_of(SLURM, config(rendezvous={"timeout": "3m", "port": 4000}))
     info = identity.info
     assert identity.how == "tasks" and (info.rank, info.world_size, info.node_rank) == (1, 2, 1)
@@ -107,7 +107,7 @@ def test_ranks_of_torchrun_in_a_scheduler_task_are_torchruns() -> None:
 @pytest.mark.parametrize(
     "env", [{}, {"MASTER_ADDR": "x", "MASTER_PORT": "1"}, {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0"}]
 )
-def test_alone(env: dict[str, str]) -> None:
+def test_without_variables_of_ranks_a_process_is_a_world_of_one(env: dict[str, str]) -> None:
     for cfg in (None, config()):
         identity = identity_of(env, cfg)
         assert identity.how == "alone" and (identity.info.rank, identity.info.world_size) == (0, 1)
@@ -117,7 +117,9 @@ def test_alone(env: dict[str, str]) -> None:
     "resources", [{"nodes": 2}, {"procs_per_node": 3}, {"nodes": 2, "procs_per_node": 4, "gpus_per_proc": 0}]
 )
 @pytest.mark.parametrize("system", [{"kind": "local"}, {"kind": "auto", "name": "auto"}])
-def test_plainly_although_several_are_asked_for(resources: dict[str, Any], system: dict[str, Any]) -> None:
+def test_a_plain_start_of_a_program_that_asks_for_several_ranks_is_refused(
+    resources: dict[str, Any], system: dict[str, Any]
+) -> None:
     cfg = config(resources=resources, system=system, scheduler={"name": "slurm"})
     with pytest.raises(HpcHydraError, match=r"asks for \d+ processes.*\n.*from the command line"):
         identity_of({}, cfg)

@@ -109,7 +109,7 @@ def test_dmon_text_and_table_of_the_same_moment() -> None:
         "1", "71.4", "98", "", "4096", "81559", "34", "1980", "2619", "12.5", "1", "2", "0", "0.2", "0", "0\n",
     ]  # fmt: skip
     assert text.split()[2:] == ["1", "71", "34", "98", "-", "4096", "2619", "1980"]
-    assert len(monitor._DMON.splitlines()[0]) == len(text.rstrip())
+    assert len(monitor.DMON_HEAD.splitlines()[0]) == len(text.rstrip())
 
 
 def fake_nvml() -> types.SimpleNamespace:

@@ -80,7 +80,7 @@ from hpc_hydra.node import reverse_dns as names
 import ctypes
 assert names.nobody_answers("{HERE}")
 state = ctypes.CDLL(None).__res_state
-state.restype = ctypes.POINTER(names._Resolver)
+state.restype = ctypes.POINTER(names.Resolver)
 print(state().contents.retrans, state().contents.retry, state().contents.nscount)
 """
     done = subprocess.run(

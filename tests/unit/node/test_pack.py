@@ -195,7 +195,7 @@ def test_what_a_killed_script_leaves_is_ended_before_the_run_is(root: Path) -> N
     assert code == 1 and not Path(f"/proc/{rank}").exists()
 
 
-def test_what_does_not_obey_is_killed(root: Path, tmp_path: Path) -> None:
+def test_a_run_that_ignores_sigterm_is_killed(root: Path, tmp_path: Path) -> None:
     hurry = changed(tmp_path / "site", "hpc_hydra.node.packing.runner", PATIENCE=2)
     body = """[ $1 != 0 ] || { bash -c 'trap "" TERM; while :; do sleep 0.1; done' & echo $$ $! > X/pids; wait; }"""
     there = Allocation(root, 2, body.replace("X", str(root)), at_a_time=1, PYTHONPATH=hurry)

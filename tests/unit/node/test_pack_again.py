@@ -139,7 +139,7 @@ def test_requeues_are_used_up_and_the_rest_is_left_to_resume(tmp_path: Path, slu
         ("COMPLETING", "None", "None", []),  # cancelled by a person: the scheduler says so
     ],
 )
-def test_what_gives_way_continues_and_what_is_cancelled_does_not(
+def test_a_preempted_allocation_is_requeued_and_a_cancelled_one_is_not(
     tmp_path: Path, slurm: Fake, state: str, why: str, preempted: str, asked: list[str]
 ) -> None:
     there = begun(tmp_path, slurm, 3, at_a_time=1)
@@ -154,7 +154,7 @@ def test_what_gives_way_continues_and_what_is_cancelled_does_not(
         assert closed(there, 2)["reason"] == "preempted; stopped by SIGTERM"
 
 
-def test_what_cannot_be_queued_again_says_so(tmp_path: Path, slurm: Fake) -> None:
+def test_an_allocation_that_cannot_be_requeued_says_so(tmp_path: Path, slurm: Fake) -> None:
     (slurm.root / "refuses").touch()
     there = begun(tmp_path, slurm, 3, at_a_time=1)
     there.await_begun(1)

@@ -48,7 +48,7 @@ def test_only_rank_0_writes_hydras_files(freeze: Freeze) -> None:
         assert log.read_text().endswith(f"rank {rank}\n") and len(log.read_text().splitlines()) == 1
 
 
-def test_chdir_and_env_set(freeze: Freeze) -> None:
+def test_hydra_job_chdir_and_env_set_apply_on_the_rank(freeze: Freeze) -> None:
     config = CONFIG + "    chdir: true\n    env_set: {FOO: bar}\n"
     frozen = freeze("print(os.getcwd(), os.environ['FOO'])", procs=2, config=config)
     frozen.run()

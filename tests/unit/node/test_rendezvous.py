@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpc_hydra.errors import RendezvousError
-from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.rendezvous import Endpoint, address_of, check, join, publish, reserve_port
 from hpc_hydra.planning.types import RankInfo, Rendezvous
 
@@ -28,8 +28,15 @@ def port_of(reserved: socket.socket) -> int:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """A name service that knows these names alone."""
     known: dict[str, list[str]] = {}
-    monkeypatch.setattr(rendezvous, "_resolve", lambda host: known.get(host, []))
+
+    def getaddrinfo(host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in known[host]]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return known
 
 
@@ -206,12 +213,37 @@ def test_an_interface_gives_its_address() -> None:
     assert address_of(Rendezvous(interface="hsn9"), ONE) == "127.0.0.1"
 
 
-def test_a_host_that_knows_itself_as_loopback_gives_its_address_towards_the_others(
-    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.needs("networks")
+def test_a_host_that_knows_itself_as_loopback_gives_its_address_towards_the_others(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("127.0.1.1 n01\n10.77.0.2 n02\n")
+    program = (
+        "from hpc_hydra.node.rank.rendezvous import address_of, interface_for_gloo\n"
+        "from tests.unit.node.test_rendezvous import FIRST, Rendezvous\n"
+        "print(address_of(Rendezvous(), FIRST), interface_for_gloo(FIRST))"
+    )
+    script = (
+        "set -e; hostname n01; mount --bind $1 /etc/hosts; ip link add e0 type veth peer name e1; shift\n"
+        'ip addr add 10.77.0.1/24 dev e0; ip link set e0 up; ip link set e1 up; exec "$@"'
+    )
+    words = [
+        "unshare",
+        "-n",
+        "-m",
+        "-u",
+        "bash",
+        "-c",
+        script,
+        "bash",
+        tmp_path / "hosts",
+        sys.executable,
+        "-c",
+        program,
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.stdout == "10.77.0.1 e0\n", done.stderr
+
+
+def test_a_host_that_knows_itself_as_loopback_alone_is_refused(names: dict[str, list[str]]) -> None:
     names["n01"] = ["127.0.1.1", "fe80::1%e0"]
-    monkeypatch.setattr(rendezvous, "_routed_address", lambda info: "10.0.0.1")
-    assert address_of(Rendezvous(), FIRST) == "10.0.0.1"
-    monkeypatch.setattr(rendezvous, "_routed_address", lambda info: None)
     with pytest.raises(RendezvousError, match=r"SLURM_STEP_NODELIST.*127\.0\.1\.1"):
         address_of(Rendezvous(), FIRST)

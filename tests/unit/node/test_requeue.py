@@ -105,7 +105,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
-def test_it_is_requeued_with_the_reason_beside_its_logs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_requeued_with_the_reason_beside_its_logs(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.ends() is None
     assert bench.asked == ["requeue 70_3"]
     assert bench.closed is not None and bench.closed["reason"] == "warned that its time is up; exit code 75"
@@ -267,7 +267,7 @@ def on_flux(bench: Bench, monkeypatch: pytest.MonkeyPatch, batch: str) -> None:
     (bench.folder / ".hpc_hydra" / "jobs").mkdir(parents=True)
 
 
-def test_on_flux_another_job_takes_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_flux_a_successor_is_submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = bench.folder / ".hpc_hydra" / "jobs"
     on_flux(bench, monkeypatch, "cp .hpc_hydra/jobs/*.asked .; echo fNEW; exit")
     assert bench.ends() is None and bench.closed is not None
@@ -445,7 +445,7 @@ CANCELS = DENIES.replace("null", 'null, "cancelled": true')
         (f"{CANCELS}; echo fNEW; exit", None, "cancelled"),
     ],
 )
-def test_one_job_at_most_takes_over_and_it_is_known(
+def test_at_most_one_successor_is_submitted_and_it_is_recorded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, batch: str, goes_on_as: str | None, told: str | None
 ) -> None:
     on_flux(bench, monkeypatch, batch)

@@ -60,7 +60,7 @@ def test_json_values_come_back_exactly(value: Any, tmp_path: Path) -> None:
     assert kept(value, tmp_path) == ({"kind": "json", "value": value}, None)
 
 
-def test_none_and_nan(tmp_path: Path) -> None:
+def test_none_and_nan_come_back_exactly(tmp_path: Path) -> None:
     assert kept(None, tmp_path) == ({"kind": "none"}, None)
     assert math.isnan(kept(float("nan"), tmp_path)[0]["value"])
 

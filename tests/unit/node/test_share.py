@@ -30,7 +30,7 @@ MIG = "MIG-377e0e5e-1111-5555-aaaa-000000000000,MIG-GPU-8932f937/1/2"
         ({"ZE_AFFINITY_MASK": "0.0,0.1,1.0,1.1"}, "intel", 1, 2, {"ZE_AFFINITY_MASK": "1.0,1.1"}),
     ],
 )  # fmt: skip
-def test_a_group_sees_its_own_gpus(env, vendor, part: int, gpus: int, want: dict[str, str]) -> None:
+def test_a_replica_group_sees_its_own_gpus(env, vendor, part: int, gpus: int, want: dict[str, str]) -> None:
     shown = dict(env)
     show_part(shown, vendor, part, 2, gpus)
     assert shown == want

@@ -30,7 +30,7 @@ def test_a_host_is_dealt_out_without_overlap_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize("part", [Slice((0, 2), 4, (1,), 8), Slice((), 0, (0, 1, 2), 3), Slice((), 4, (), 4, True)])
-def test_a_slice_is_a_word(part: Slice) -> None:
+def test_a_slice_is_read_back_as_it_was_written(part: Slice) -> None:
     assert Slice.read(f"{part}:whole" if part.whole else str(part)) == part
 
 

@@ -40,14 +40,14 @@ def test_a_run_that_was_not_completed_is_started_again(frozen: Frozen, capsys: p
     assert capsys.readouterr().out == ""
 
 
-def test_a_completed_run_is_not(frozen: Frozen, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_completed_run_is_not_started_again(frozen: Frozen, capsys: pytest.CaptureFixture[str]) -> None:
     frozen.paths.root.mkdir(parents=True, exist_ok=True)
     frozen.paths.outcome.write_text(json.dumps(to_json(Outcome(0, "completed", 0, job_id="12"))))
     assert main(["superseded"]) == 0
     assert capsys.readouterr().out == "hpc_hydra: run 0 is not started again: it was completed by job 12\n"
 
 
-def test_a_run_whose_ranks_completed_before_their_job_was_lost_is_not(frozen: Frozen) -> None:
+def test_a_run_whose_ranks_completed_before_their_job_was_lost_is_not_started_again(frozen: Frozen) -> None:
     """The node of the script failed in the last moment; the outcome is written now."""
     frozen.paths.attempt(ATTEMPT).mkdir(parents=True)
     end = frozen.paths.rank_end(ATTEMPT, 0)
@@ -58,7 +58,9 @@ def test_a_run_whose_ranks_completed_before_their_job_was_lost_is_not(frozen: Fr
     assert (frozen.outcome()["status"], frozen.outcome()["attempt"]) == ("completed", ATTEMPT)
 
 
-def test_a_run_that_was_submitted_again_is_not(frozen: Frozen, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_submitted_again_is_not_started_by_the_old_job(
+    frozen: Frozen, capsys: pytest.CaptureFixture[str]
+) -> None:
     _submit(frozen.root, "job1", "13")
     assert main(["superseded"]) == 0
     assert "it was submitted again as job1" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_names_are_no_longer_than_the_tools_take() -> None:
     assert len(found["WANDB_NAME"]) <= 128 and all(len(tag) <= 64 for tag in found["WANDB_TAGS"].split(","))
 
 
-def test_ranks_have_them(freeze: Callable[..., Frozen]) -> None:
+def test_ranks_have_the_variables_of_trackers(freeze: Callable[..., Frozen]) -> None:
     frozen = freeze("print(os.environ['WANDB_RUN_GROUP'], '|', os.environ['WANDB_NAME'])")
     frozen.env["WANDB_NAME"] = "mine"
     assert frozen.run()[0] == 0

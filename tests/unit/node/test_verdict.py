@@ -51,7 +51,7 @@ TERM, KILL, SEGV = 128 + signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGS
         ),
     ],
 )
-def test_how_a_rank_ended(seen: Observed, expected: Verdict) -> None:
+def test_the_end_of_a_program_is_judged_from_exit_code_and_signals(seen: Observed, expected: Verdict) -> None:
     assert verdict(seen) == expected
 
 
@@ -70,6 +70,8 @@ def test_how_a_rank_ended(seen: Observed, expected: Verdict) -> None:
         ({"exit_code": 7}, False, False, 7),
     ],
 )
-def test_what_the_launch_command_sees(end: dict[str, int], ended_overdue: bool, recorded: bool, expected: int) -> None:
+def test_the_exit_code_of_a_supervisor_follows_from_the_end_of_its_rank(
+    end: dict[str, int], ended_overdue: bool, recorded: bool, expected: int
+) -> None:
     record = RankEnd(0, "n1", **end)
     assert supervisor_exit_code(record, ended_overdue=ended_overdue, recorded=recorded) == expected

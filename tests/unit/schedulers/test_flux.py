@@ -263,7 +263,7 @@ def test_variables_that_contradict_each_other_are_named(change: dict[str, str], 
         ("flux-jobs: ERROR: Unable to connect to Flux: broker socket /run/flux/local was not found", "transient"),
     ],
 )
-def test_refusals(said: str, kind: str) -> None:
+def test_refusals_of_flux_are_classified(said: str, kind: str) -> None:
     assert FLUX.classify(said) == kind
 
 
@@ -284,7 +284,7 @@ def test_refusals(said: str, kind: str) -> None:
         ({"state": "NEW"}, State.UNKNOWN, "NEW", None),
     ],
 )  # fmt: skip
-def test_states(job: dict[str, Any], state: State, native: str, code: int | None) -> None:
+def test_states_of_flux_are_read(job: dict[str, Any], state: State, native: str, code: int | None) -> None:
     out = "Welcome\n" + json.dumps({"jobid": "ƒ12", **job})
     status = FLUX.parse_status([], out)["f12"]
     assert (status.state, status.native, status.exit_code) == (state, native, code)

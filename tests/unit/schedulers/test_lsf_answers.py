@@ -150,7 +150,7 @@ def test_paragraphs_cut_at_any_column(command: list[str]) -> None:
         ("ZOMBI", State.RUNNING), ("DONE", State.COMPLETED), ("EXIT", State.FAILED), ("NEWWORD", State.UNKNOWN),
     ],
 )  # fmt: skip
-def test_states(word: str, state: State) -> None:
+def test_states_of_lsf_are_read(word: str, state: State) -> None:
     assert LSF.parse_status(DELIMITED, f"1^0^{word}^-\n")["1"].state is state
 
 

@@ -167,7 +167,7 @@ def job(**fields: Any) -> dict[str, Any]:
         ({"job_state": "new"}, State.UNKNOWN, None, None),
     ],
 )
-def test_states(fields: dict[str, Any], state: State, code: int | None, signal: int | None) -> None:
+def test_states_of_pbs_are_read(fields: dict[str, Any], state: State, code: int | None, signal: int | None) -> None:
     status = output.status_of(fields)
     assert (status.state, status.exit_code, status.signal) == (state, code, signal)
 

@@ -54,7 +54,7 @@ def test_no_id_is_invented(text: str) -> None:
         ("DEADLINE", State.TIMEOUT), ("NO_SUCH_STATE", State.UNKNOWN), ("", State.UNKNOWN),
     ],
 )  # fmt: skip
-def test_states(native: str, state: State) -> None:
+def test_states_of_slurm_are_read(native: str, state: State) -> None:
     for command in SLURM.status_commands(["7"]):
         status = SLURM.parse_status(command, f"7|{native}|0:0|Unknown|None\n")["7"]
         assert (status.state, status.native) == (state, native.rstrip("+"))  # with who cancelled it
@@ -185,7 +185,7 @@ def test_the_end_of_one_element_is_not_that_of_all(early: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "slurm_load_jobs error: x", "a|b", "JobID|State|ExitCode|Start|Reason", "||||"])
-def test_noise_says_nothing(text: str) -> None:
+def test_lines_that_are_no_states_are_ignored(text: str) -> None:
     assert SLURM.parse_status(["squeue"], text) == {}
 
 
@@ -231,7 +231,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         (f"{FAILED} Resource temporarily unavailable", "limit"),
     ],
 )  # fmt: skip
-def test_refusals(message: str, kind: str) -> None:
+def test_refusals_of_sbatch_are_classified(message: str, kind: str) -> None:
     assert SLURM.classify(message) == kind
 
 

@@ -70,7 +70,9 @@ def test_every_combination_becomes_one_filter_of_rocm(by_rocr: bool) -> None:
         (None, {ROCR: "2,3", CUDA: "2,3", ORDINAL: "2,3", ZE: "2,3"}, "2,3", ""),
     ],
 )
-def test_what_holds(vendor: str | None, env: dict[str, str], ids: str | None, named: str) -> None:
+def test_conflicting_variables_are_resolved_and_named(
+    vendor: str | None, env: dict[str, str], ids: str | None, named: str
+) -> None:
     told = visible(env, vendor)
     assert told.ids == (None if ids is None else tuple(ids.split(",")))
     assert named in told.conflict and bool(named) == bool(told.conflict)
@@ -88,7 +90,9 @@ def test_what_holds(vendor: str | None, env: dict[str, str], ids: str | None, na
         (None, {CUDA: "0,1", ROCR: "0,1", ORDINAL: "0,1", ZE: "0,1"}, {HIP: "1", CUDA: "1", ZE: "1"}),
     ],
 )
-def test_what_is_shown(vendor: str | None, env: dict[str, str], want: dict[str, str]) -> None:
+def test_gpus_are_shown_by_the_variable_of_their_vendor(
+    vendor: str | None, env: dict[str, str], want: dict[str, str]
+) -> None:
     shown = dict(env)
     show(shown, ["1"], vendor)
     assert shown == want

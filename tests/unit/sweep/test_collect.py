@@ -39,7 +39,7 @@ def victim(rank: int, **more: Any) -> RankEnd:
     return replace(RankEnd(rank, "n01", 143, 15, True, 101.0), **more)
 
 
-def test_all_well(tmp_path: Path) -> None:
+def test_a_run_whose_ranks_all_ended_well_is_completed(tmp_path: Path) -> None:
     write_json(RunPaths(tmp_path).root / "x", 1)
     found = outcome(tmp_path, FINE, replace(FINE, rank=1, ended=105), exit_code=0)
     assert (found.status, found.exit_code, found.num, found.ended) == ("completed", 0, 3, 105)
@@ -111,7 +111,7 @@ def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
         (RankEnd(-1, "n", 1, error="X: is not set on n\n  Try: set it"), "X: is not set on n Try: set it"),
     ],
 )
-def test_reasons(tmp_path: Path, end: RankEnd, reason: str) -> None:
+def test_the_reason_of_a_rank_becomes_that_of_its_run(tmp_path: Path, end: RankEnd, reason: str) -> None:
     assert outcome(tmp_path, end).reason == reason
 
 
@@ -203,7 +203,7 @@ def test_ranks_that_never_reported_are_no_success(tmp_path: Path) -> None:
     assert (found.status, found.exit_code) == ("lost", 1)
 
 
-def test_nothing_known_is_lost(tmp_path: Path) -> None:
+def test_a_run_of_which_nothing_is_known_is_lost(tmp_path: Path) -> None:
     found = collect(RunPaths(tmp_path / "none"), 0, None, status=JobStatus(State.UNKNOWN))
     assert (found.status, found.exit_code, found.attempt) == ("lost", 1, "")
 

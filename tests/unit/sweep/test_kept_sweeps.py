@@ -56,7 +56,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
         ("packed", ["completed", "failed"], ["1+0", "1+1"]),
     ],
 )
-def test_its_status_and_results_are_read(
+def test_status_and_results_of_a_kept_sweep_are_read(
     sweep: str, states: list[str], jobs: list[str], kept: Path, command: Command
 ) -> None:
     runs: list[dict[str, Any]] = json.loads(command("status", kept / sweep, "--json"))["runs"]
@@ -67,11 +67,11 @@ def test_its_status_and_results_are_read(
     assert results[0]["result"] == {"loss": 0.05}
 
 
-def test_its_logs_are_found(kept: Path, command: Command) -> None:
+def test_logs_of_a_kept_sweep_are_found(kept: Path, command: Command) -> None:
     assert "ValueError: lr=2.0 diverged" in command("logs", kept / "local", 2)
 
 
-def test_it_is_resumed(kept: Path, command: Command) -> None:
+def test_a_kept_sweep_is_resumed(kept: Path, command: Command) -> None:
     """What failed runs again, with its frozen configuration; the others are left as they are."""
     program = kept / "train.py"
     program.write_text(program.read_text().replace("cfg.lr > 1", "cfg.lr > 3"))

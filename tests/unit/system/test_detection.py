@@ -71,7 +71,7 @@ BY_NAME = [
 
 
 @pytest.mark.parametrize(("host", "full", "name"), BY_NAME)
-def test_by_host_name(host: str, full: str | None, name: str | None) -> None:
+def test_a_machine_is_detected_by_its_host_name(host: str, full: str | None, name: str | None) -> None:
     assert detect.machine(machine(host, full)).name == name
 
 
@@ -89,11 +89,11 @@ def test_by_host_name(host: str, full: str | None, name: str | None) -> None:
         ("SLURM_CLUSTER_NAME", "frontier", None),
     ],
 )
-def test_by_the_variable_of_the_site(variable: str, value: str, name: str | None) -> None:
+def test_a_machine_is_detected_by_the_variable_of_its_site(variable: str, value: str, name: str | None) -> None:
     assert detect.machine(machine("nid001234", env={variable: value})).name == name
 
 
-def test_by_the_file_of_the_site() -> None:
+def test_a_machine_is_detected_by_the_file_of_its_site() -> None:
     assert detect.machine(machine("node1", files={"/etc/FZJ/systemname": "juwelsbooster\n"})).name == "juwels_booster"
 
 
@@ -189,7 +189,7 @@ def test_each_question_is_asked_once() -> None:
     assert asked == ["scontrol", "sinfo"]
 
 
-def test_resolving_twice_changes_nothing() -> None:
+def test_detection_is_idempotent() -> None:
     for probe in (machine(), machine(commands=SLURM_IS_UP), machine("login1", "login1.frontier.olcf.ornl.gov")):
         once = detect.resolve(auto(), probe=probe)
         assert detect.resolve(once, probe=probe) == once

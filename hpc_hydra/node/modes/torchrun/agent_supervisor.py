@@ -143,7 +143,7 @@ def _here(settings: Rendezvous, info: RankInfo, host: str) -> str:
 
 def _run_agent_process(context: RankContext, node: Node, supervisor: int) -> Child:
     """In the child, with all signals blocked: set up the agent. Returns the function that runs it."""
-    gc_tuning.resume()
+    gc_tuning.restore_thresholds()
     if context.out is not None:
         log = open_log(context.out)
         os.dup2(log, 1)
