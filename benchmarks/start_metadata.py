@@ -5,6 +5,8 @@ by torchrun. Counted are system calls that name a file (open, stat, mkdir, renam
 apart for the sweep directory, the Python environment, the directory of the program, and everything else (/proc,
 /usr/lib, /etc: usually local). Calls on files that are open (fstat, read) are not counted. A line through the counts
 gives those of a node and those of a rank; their sum for many nodes is what a metadata server sees, if no client caches.
+On several nodes of a SLURM, only the tasks are traced, two a node: a line through the counts gives those of a job and
+those of each node.
 
     python benchmarks/start_metadata.py                  1, 2, 4, 8 ranks on this machine; needs strace
     python benchmarks/start_metadata.py --slurm 1 2 4    also on so many nodes of a SLURM
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ WAYS = {
     "fork server": ["rendezvous.fork_server=true"],
     "torchrun": ["rendezvous=torchrun"],
 }
+EACH = 2  # ranks a node of a SLURM
 PLACES = ("sweep", "python", "program", "other")
 STRACE = ["strace", "-f", "-y", "-qq", "-s", "4096", "-e", "trace=%file,getdents64"]
 CALL = re.compile(r"^\d+\s+(?P<name>\w+)\((?P<rest>.*)$")
@@ -161,7 +164,7 @@ class Starts:
 
 
 def line_through(points: dict[int, int]) -> tuple[float, float]:
-    """Return the intercept (a node) and the slope (a rank) of counts by number of ranks."""
+    """Return the intercept (of a node, or a job) and the slope (of a rank, or a node) of counts."""
     if len(points) < 2:
         return 0.0, next(iter(points.values())) / next(iter(points))
     slope, intercept = statistics.linear_regression(list(points), list(points.values()))
@@ -171,7 +174,7 @@ def line_through(points: dict[int, int]) -> tuple[float, float]:
 def main() -> None:
     parser = _bench.arguments(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="on one node (default: 1 2 4 8)")
-    parser.add_argument("--slurm", type=int, nargs="*", default=[], metavar="NODES", help="nodes, with 2 ranks each")
+    parser.add_argument("--slurm", type=int, nargs="*", default=[], metavar="NODES", help=f"with {EACH} ranks each")
     parser.add_argument("--only", nargs="+", choices=WAYS, metavar="WAY", help="only these ways")
     parser.add_argument("--small", action="store_true", help="one rank, to try it")
     options = parser.parse_args()
@@ -184,16 +187,18 @@ def main() -> None:
     with _bench.workplace(options.work, base=Path.cwd()) as work:
         starts = Starts(work)
         for way, overrides in ways.items():
-            cases = {(1, ranks): starts.here(ranks, overrides) for ranks in options.ranks}
-            cases |= {(nodes, 2): starts.slurm(nodes, 2, overrides) for nodes in options.slurm}
-            for (nodes, ranks), counts in cases.items():
+            cases = {("here", 1, ranks): starts.here(ranks, overrides) for ranks in options.ranks}
+            cases |= {("slurm", nodes, EACH): starts.slurm(nodes, EACH, overrides) for nodes in options.slurm}
+            for (on, nodes, ranks), counts in cases.items():
                 by_place = {where: dict.fromkeys((), 0) for where in PLACES}
                 for (where, kind), count in counts.items():
                     by_place[where][kind] = count
                 totals = {where: total(kinds) for where, kinds in by_place.items()}
-                table.append({"way": way, "nodes": nodes, "ranks": ranks, "by": by_place, "totals": totals})
-            report(way, cases)
-        summary(table, options.ranks)
+                table.append({"way": way, "on": on, "nodes": nodes, "ranks": ranks, "by": by_place, "totals": totals})
+            report(way, {f"{on} {nodes} x {ranks}": counts for (on, nodes, ranks), counts in cases.items()})
+        summary(table)
+        if options.slurm:
+            growth(table)
     _bench.write_json(options.json, table=table)
 
 
@@ -201,24 +206,38 @@ def total(kinds: dict[str, int]) -> int:
     return sum(count for kind, count in kinds.items() if kind not in (POLLS, LOOKS))
 
 
-def report(way: str, cases: dict[tuple[int, int], Counter[tuple[str, str]]]) -> None:
+def report(way: str, cases: dict[str, Counter[tuple[str, str]]]) -> None:
     keys = sorted({key for counts in cases.values() for key in counts}, key=lambda key: (PLACES.index(key[0]), key[1]))
-    columns = [f"{nodes} x {ranks}" for nodes, ranks in cases]
     rows = [[f"{where}: {kind}", *(f"{counts[where, kind]:,}" for counts in cases.values())] for where, kind in keys]
-    _bench.show(f"{way}: calls, nodes x ranks a node", ["", *columns], rows)
+    _bench.show(f"{way}: calls, nodes x ranks a node", ["", *cases], rows)
 
 
-def summary(table: list[dict[str, Any]], ranks: Sequence[int], nodes: int = 512, each: int = 8) -> None:
-    """Show the calls of a node and of a rank, and of 4,096 ranks on 512 nodes."""
-    rows = []
+def lines_of(table: list[dict[str, Any]], on: str, by: str) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield the calls of each way and place, by the number of nodes or ranks."""
     for way in dict.fromkeys(line["way"] for line in table):
         for where in PLACES:
-            lines = [line for line in table if line["way"] == way and line["nodes"] == 1][: len(ranks)]
-            node, rank = line_through({line["ranks"]: total(line["by"][where]) for line in lines})
-            expected = nodes * (node + each * rank)
-            rows.append([f"{way}: {where}", f"{node:,.0f}", f"{rank:,.1f}", f"{expected:,.0f}"])
+            found = [line for line in table if (line["way"], line["on"]) == (way, on)]
+            yield f"{way}: {where}", {line[by]: line["totals"][where] for line in found}
+
+
+def summary(table: list[dict[str, Any]], nodes: int = 512, each: int = 8) -> None:
+    """Show the calls of a node and of a rank, and of 4,096 ranks on 512 nodes."""
+    rows = []
+    for name, points in lines_of(table, "here", "ranks"):
+        node, rank = line_through(points)
+        rows.append([name, f"{node:,.0f}", f"{rank:,.1f}", f"{nodes * (node + each * rank):,.0f}"])
     columns = ["", "a node", "a rank", f"{nodes * each:,} ranks on {nodes} nodes"]
     _bench.show("Calls that name or list files", columns, rows)
+
+
+def growth(table: list[dict[str, Any]]) -> None:
+    """Show how the calls of the tasks grow with the nodes of a SLURM."""
+    rows = []
+    for name, points in lines_of(table, "slurm", "nodes"):
+        job, node = line_through(points)
+        rows.append([name, *(f"{count:,}" for count in points.values()), f"{job:,.0f}", f"{node:,.0f}"])
+    numbers = [f"{nodes} nodes" for nodes in dict.fromkeys(line["nodes"] for line in table if line["on"] == "slurm")]
+    _bench.show(f"Tasks on a SLURM, {EACH} a node", ["", *numbers, "a job", "a node"], rows)
 
 
 if __name__ == "__main__":
