@@ -11,22 +11,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _SILENT = r"left no record of (its|their) end"
-_CUT_OFF = r"Connection (closed|reset|refused)|Connect\w* timed out|ConnectionError|Broken pipe|No route to host"
-_NO_LIGHTHOUSE = r"TimeoutError: status: "  # of torchft, whose lighthouse was on that node
-_NODE_LOST = rf"node\d\d: lost|node\d\d lost|NODE_FAIL|{_SILENT}|{_CUT_OFF}|{_NO_LIGHTHOUSE}|requeued by the scheduler"
+_STOPPED = r"^(?!.*preempted).*stopped by SIGTERM"
+_AGAIN = r"requeued by the scheduler|its allocation was ended, and queued again"
 _BY_SIGKILL = r"killed by SIGKILL|exit code 137"
+_CUT_OFF = r"Connection (closed|reset|refused)|ConnectionError|Broken pipe|No route to host|Time(d )?out|within \d+ s"
+_NODE_LOST = (
+    rf"node\d\d: lost|node\d\d lost|NODE_FAIL|hosts, but \d+ are left|no rank has started|{_SILENT}|{_CUT_OFF}|{_AGAIN}"
+)
 
 OF: Mapping[str, str] = {
     "kill_rank": _BY_SIGKILL,
     "kill_supervisor": rf"{_BY_SIGKILL}|{_SILENT}",
     "kill_script": r"FAILED: (JobLaunchFailure|RaisedSignal|NonZeroExitCode)|its script was ended by SIGKILL",
-    "kill_srun": r"exit code 137",
+    "kill_srun": rf"exit code 137|{_STOPPED}",
     "kill_node": _NODE_LOST,
     "cut_link": _NODE_LOST,
     "fill_tmp": r"No space left on device|disk is full|/tmp has \d+ MiB free",
-    "scancel": r"CANCELLED|cancelled|stopped by SIGTERM$|^by an unknown user",
-    "requeue": r"requeued by the scheduler",
-    "preempt": r"preempted|PREEMPTED",
+    "scancel": rf"CANCELLED|cancelled|{_STOPPED}|^by an unknown user",
+    "requeue": _AGAIN,
+    "preempt": rf"preempted|PREEMPTED|{_AGAIN}",
 }
 """By fault, what a reason may say. The others must not end a run."""
 

@@ -50,7 +50,7 @@ def test_runs_survive_random_faults(lane_folder: Path) -> None:
         ("node node02: lost", {"scancel", "kill_node"}, True),
         ("node node02: lost", {"scancel", "restart_controller"}, False),
         ("preempted; stopped by SIGTERM", {"preempt"}, True),
-        ("preempted; stopped by SIGTERM", set(), False),
+        ("preempted; stopped by SIGTERM", {"scancel"}, False),
         ("", {"kill_rank"}, False),
     ],
 )
