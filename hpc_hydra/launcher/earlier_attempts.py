@@ -53,7 +53,7 @@ class Earlier:
 
 
 def look_again(sweep: SweepRecords, chosen: Sequence[RunView]) -> Earlier:
-    """Ask schedulers and ranks about runs that have an outcome. Raises `HpcHydraError` if a scheduler fails."""
+    """Ask schedulers about runs that have an outcome. Raises `HpcHydraError` if a scheduler fails."""
     found = Earlier()
     states = _ended_states(sweep, [view for view in chosen if _has_job(view)])
     for view in chosen:
@@ -65,16 +65,28 @@ def look_again(sweep: SweepRecords, chosen: Sequence[RunView]) -> Earlier:
             found.queued.append(replace(view, word="pending", status=status))
         else:
             found.active.append(replace(view, word="running", status=status))
+    _note_completed(sweep, found)
+    return found
+
+
+def end_ranks(sweep: SweepRecords, found: Earlier) -> bool:
+    """Ask ranks of the open runs that may be alive to end; return whether runs have completed meanwhile."""
     asked = [view for view in found.open if _ask_to_end(view)]
     end = time.monotonic() + ANSWER
     while any(_missing(view) for view in asked) and time.monotonic() < end:
         time.sleep(0.2)
+    return _note_completed(sweep, found)
+
+
+def _note_completed(sweep: SweepRecords, found: Earlier) -> bool:
+    """Record the open runs all of whose ranks have completed by now; return whether there are any."""
+    before = len(found.completed)
     for view in list(found.open):
         late = None if view.outcome is None else late_completion(view.paths, view.outcome, view.run.plan)
         if late is not None:
             found.open.remove(view)
             found.completed.append(_recorded(sweep.root, view, late))
-    return found
+    return len(found.completed) > before
 
 
 def _has_job(view: RunView) -> bool:

@@ -23,7 +23,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
-from hpc_hydra.launcher.earlier_attempts import look_again, put_aside
+from hpc_hydra.launcher.earlier_attempts import end_ranks, look_again, put_aside
 from hpc_hydra.launcher.left_out import LeftOut
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured
@@ -87,26 +87,35 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         views = look(sweep, surely=True)
         common = common_overrides([view.run for view in views])
         chosen = _choose(sweep, views, wanted)
-        _runs(sweep, [view.run for view in (chosen or views)[:1]], wanted.overrides)  # before ranks are asked to end
+        _runs(sweep, [view.run for view in (chosen or views)[:1]], wanted.overrides)  # before anything is changed
         earlier = look_again(sweep, chosen)
-        chosen = earlier.open
-        for line in earlier.told():
+        for line in (told := earlier.told()):
             say(line)
-        views = earlier.applied(views)
-        others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
-        others = [v for v in others if registry.has_queue(v.scheduler)]
+        left_out, own = LeftOut(), {name: bad_nodes.kept(root, name) for name in set(sweep.state.scheduler.values())}
+        submitters: dict[str, Submitter] = {}
+        there = in_queues(earlier.applied(views))
+
+        def planned() -> tuple[list[Run], scripts.Jobs]:
+            runs = _runs(sweep, [view.run for view in earlier.open], wanted.overrides)
+            equal = group([_elsewhere(run, left_out, launch.inside, own) for run in runs])
+            packs = capability_defaults.packing_by_launch_args(one.plan.request.scheduler for one in equal)
+            jobs = _jobs(sweep, packed(equal, packs), submitters, launch.inside, there)
+            return sorted((run for one in equal for run in one.runs), key=lambda run: run.num), jobs
+
+        if earlier.open:
+            runs, jobs = planned()
+            _print_notes(jobs, sweep, left_out.notes)
+            cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_CONFIRM_FIX)
+        completed = end_ranks(sweep, earlier)  # not before the question: whoever says no ends nothing
+        for line in earlier.told()[len(told) :]:
+            say(line)
+        chosen, views = earlier.open, earlier.applied(views)
         if not chosen:
             return _nothing(views, wanted)
-        runs = _runs(sweep, [view.run for view in chosen], wanted.overrides)
-        left_out, own = LeftOut(), {name: bad_nodes.kept(root, name) for name in set(sweep.state.scheduler.values())}
-        runs = [_elsewhere(run, left_out, launch.inside, own) for run in runs]
-        submitters: dict[str, Submitter] = {}
-        there = in_queues(views)
-        equal = group(runs)
-        groups = packed(equal, capability_defaults.packing_by_launch_args(one.plan.request.scheduler for one in equal))
-        jobs = _jobs(sweep, groups, submitters, launch.inside, there)
-        _print_notes(jobs, sweep, left_out.notes)
-        cost.confirm([g for g, _, _ in jobs], None if wanted.yes else launch.confirm_above, otherwise=_CONFIRM_FIX)
+        if completed:
+            runs, jobs = planned()
+        others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
+        others = [v for v in others if registry.has_queue(v.scheduler)]
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
             release()
             background.start(root, wanted.words)
@@ -256,9 +265,6 @@ def _resubmission_list(chosen: Sequence[RunView], total: int, common: Collection
     for view in chosen[:MANY]:
         lines.append(f"  run {view.run.num}, {view.word} [{shown_overrides(view.run.told, common)}]")
     return "\n".join(lines + [f"  … and {len(chosen) - MANY} more"] * (len(chosen) > MANY))
-
-
-# plans, jobs, records
 
 
 def _runs(sweep: SweepRecords, runs: Sequence[Run], overrides: Sequence[str]) -> list[Run]:

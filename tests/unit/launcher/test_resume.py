@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.cli.main import main
 from hpc_hydra.errors import ConfigError, HpcHydraError, SweepError
 from hpc_hydra.launcher.resume import Wanted, resume
 from hpc_hydra.launcher.wait import configured
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import console_input
-from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.files import write_json
+from hpc_hydra.records.layout import RunPaths, attempt_name
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers.base import SubmitError
 from tests.fakes.commands import Fakes
@@ -54,6 +57,32 @@ def test_more_node_hours_than_confirm_above_are_asked_for_again(
     with pytest.raises(SubmitError, match="invalid partition"):
         resume(refused, Wanted(overrides=("resources.time_limit=8h", "launch.quiet=true"), yes=True))
     assert capfd.readouterr().out == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_ranks_that_may_be_alive_are_not_asked_to_end_if_the_cost_is_declined(
+    refused: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = attempt_name("7", time.time() - 60)
+    paths = RunPaths(refused / "0")
+    paths.attempt(attempt).mkdir(parents=True)
+    write_json(paths.outcome, to_json(Outcome(0, "lost", 1, attempt=attempt, ended=time.time())))
+    words = ["resume", "0", str(refused), "--", "resources.time_limit=8h"]
+    for answer, code in (("n\n", 130), ("y\n", 2)):
+        monkeypatch.setattr("sys.stdin", Terminal(answer))
+        monkeypatch.setattr("sys.stderr", shown := Terminal())
+        try:
+            ended = main(words)
+        except SystemExit as leaving:
+            ended = leaving.code  # type: ignore[assignment]
+        assert ended == code, shown.getvalue()
+        assert "at most 8.0 node-hours: submit? [y/N] " in shown.getvalue()
+        assert ("nothing was submitted" in shown.getvalue()) == (answer == "n\n")
+        assert paths.requests(attempt).exists() == (answer == "y\n")
 
 
 def test_a_value_that_is_refused_again_is_to_be_set_after_two_dashes(refused: Path, fakes: Fakes) -> None:
