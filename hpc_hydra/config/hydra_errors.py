@@ -1,7 +1,7 @@
 """Translates Hydra's errors about our groups into ours, which say what to type instead.
 
 Covered: a choice that does not exist, an unknown key, a plain value in place of a group, a file with a wrong package or
-defaults list. Errors about groups of the user's own stay Hydra's.
+defaults list; an unknown key or choice of the user's own. Other errors about the user's own groups stay Hydra's.
 Must not know: planning, schedulers. Imported only after an error.
 """
 
@@ -40,6 +40,9 @@ _BUNDLE = re.compile(r"Could not (?:find|load) '/?(?P<name>(?:hpc[-_]hydra|hpc)(
 _SEVERAL = re.compile(r"Ambiguous value for argument '(?P<key>[^=']+)=(?P<value>[^\n]*)'")
 _MERGED = re.compile(r"Error merging override (?P<key>[^=\s]+)=(?P<value>[^\n]*)")
 _THERE = re.compile(r"Could not append to config\. An item is already at '(?P<key>[^']+)'")
+_NUMBER = "Config group override must be"
+_OWN_KEY = re.compile(r"Could not override '(?P<key>[^'@/]+)'\.\nTo append to your config use \+[^=\n]+=(?P<value>.*)")
+_OWN_CHOICE = re.compile(r"Could not (?:find|load) '(?P<group>[^']+)/(?P<choice>[^'/]*)'")
 _ADD = "`- hpc` before `_self_` in the defaults list of the primary configuration: `defaults: [hpc, _self_]`"
 _WORDS = 12  # number of options to list if none is similar
 
@@ -56,9 +59,28 @@ def explain(error: BaseException) -> ConfigError | None:
         return _unparsed(str(error.override), str(error))
     if isinstance(error, HydraException):
         return _composition(str(error), error.__cause__ or error.__context__)
-    if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
+    if isinstance(error, ValueError) and str(error).startswith(_NUMBER):
         return _number(error.__traceback__)
     return _unreadable(error)
+
+
+def explain_own(error: BaseException) -> ConfigError | None:
+    """Return our error about an unknown key or choice of the user's own configuration; None if it is about neither."""
+    text, cause = str(error), error.__cause__ or error.__context__
+    if isinstance(error, ValueError) and text.startswith(_NUMBER):
+        return ConfigError("a number is not an option of a config group", where="overrides", fix="GROUP=NAME_OF_OPTION")
+    if found := _OWN_CHOICE.search(text):
+        parent = re.match(_FILE, text)
+        return no_choice(found["group"], found["choice"], getattr(error, "options", None) or (),
+                         parent["file"] if parent else "")  # fmt: skip
+    if found := _OWN_KEY.match(text):
+        key, stem = found["key"], found["key"].rpartition(".")[0]
+        there = getattr(cause, "parent_node", None)
+        names = [str(name) for name in there] if there is not None and hasattr(there, "keys") else []
+        near = [f"{stem}.{name}".lstrip(".") for name in suggest.nearest(key.rpartition(".")[2], names)]
+        fix = " or ".join([*near, f"+{key}={found['value']} to add it"])
+        return ConfigError("not a key of the configuration", where=key, fix=fix)
+    return None
 
 
 def no_choice(group: str, choice: str, choices: Iterable[str], parent: str = "") -> ConfigError:

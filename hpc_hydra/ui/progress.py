@@ -66,7 +66,7 @@ def reported() -> Iterator[None]:
     from hydra.errors import CompactHydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from hpc_hydra.config.hydra_errors import explain
+    from hpc_hydra.config.hydra_errors import explain, explain_own
 
     try:
         yield
@@ -75,13 +75,15 @@ def reported() -> Iterator[None]:
             raise
         complain(f"hpc_hydra: {error}")
         sys.exit(error.exit_code)
-    except CompactHydraException as error:  # invalid overrides; about the user's own groups in Hydra's words
+    except (CompactHydraException, ValueError) as error:  # invalid overrides; Hydra raises `ValueError` for some
         if not _answers():
             raise
-        explained = explain(error)
+        explained = explain(error) or explain_own(error)
         if explained is not None:
             complain(f"hpc_hydra: {explained}")
             sys.exit(explained.exit_code)
+        if not isinstance(error, CompactHydraException):
+            raise
         cause = error.__cause__
         complain(str(error) + (f"\n{cause}" if isinstance(cause, OmegaConfBaseException) else ""))
         sys.exit(2)

@@ -205,6 +205,27 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
 
 
 @pytest.mark.parametrize(
+    ("swept", "told"),
+    [
+        ("scheduler=slrum,local", "scheduler: there is no 'slrum'\n  Try: scheduler=slurm"),
+        ("resources=5,6", "resources: 5 is not one of its options\n  Try: resources.nodes=5"),
+        ("resources.exclusive=hello,true", "resources.exclusive: 'hello' is neither true nor false\n  Try: "),
+        ("optim.lrr=3,4", "optim.lrr: not a key of the configuration\n  Try: optim.lr or +optim.lrr=3 to add it"),
+        ("new=3,4", "new: not a key of the configuration\n  Try: +new=3 to add it"),
+        ("model=lagre,small", "model, in the defaults list of config.yaml: there is no 'lagre'\n  Try: model=large"),
+        ("model=5,6", "overrides: a number is not an option of a config group\n  Try: GROUP=NAME"),
+    ],
+)
+def test_wrong_values_of_a_sweep_are_told_with_what_to_type(app: App, swept: str, told: str) -> None:
+    app.write(
+        config="defaults: [hpc, model: small, _self_]\nx: 0\noptim: {lr: 1}\n", model__small="n: 1", model__large="n: 2"
+    )
+    done = app.start("-m", "scheduler=local", swept)
+    assert done.returncode == 2 and f"hpc_hydra: {told}" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not (app.folder / "multirun").exists()
+
+
+@pytest.mark.parametrize(
     ("words", "unused"),
     [
         (["launch.env.TOKEN=secret", "monitor=gpu", "launch.pack=null"], "launch.env.TOKEN, monitor have no effect"),
