@@ -22,11 +22,10 @@ from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers import capability_defaults, container
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import JobSteps, Packing
-from hpc_hydra.schedulers.job_script import command
+from hpc_hydra.schedulers.job_script import command, variables
 from hpc_hydra.ui import columns, dry_run_hosts, origins
 from hpc_hydra.ui.origins import Origin, Origins
 from hpc_hydra.ui.run_table import common_overrides, shown_overrides
-from hpc_hydra.ui.script_text import differences, without_environment
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
 _MOST = 50  # runs whose commands are listed
@@ -122,11 +121,11 @@ class _First:
             yield f"variables not set: {', '.join(left)}"
 
     def _script(self, kind: str, spec: JobSpec, path: Path, script: str) -> str:
-        text = without_environment(spec, script).rstrip()
+        text = _without_environment(spec, script).rstrip()
         name, first = self._scripts.setdefault(kind, (path.name, text))
         if name == path.name:
             return f"# {path}\n{text}"
-        return "\n".join([f"# {path}, where it differs from {name}:", *differences(first, text)])
+        return "\n".join([f"# {path}, where it differs from {name}:", *_differences(first, text)])
 
     def _beside(self, spec: JobSpec) -> Iterator[str]:
         for path, text in container.files(spec).items():
@@ -230,3 +229,19 @@ def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:
         return [shlex.join([*words, "bash", str(script), str(run)]) for run in spec.runs]
     stdin = f" < {shlex.quote(str(script))}" if adapter.reads_stdin else ""
     return [shlex.join(argv) + stdin for _, argv in capability_defaults.submissions(adapter, script, spec)]
+
+
+def _without_environment(spec: JobSpec, script: str) -> str:
+    """Return a script with one comment in place of the lines that set the plan's variables."""
+    block = "\n".join(variables(spec))
+    comment = "\n# here: the environment of the ranks, see above (launch.dry_run=script prints the whole script)"
+    return script.replace(block, comment, 1) if block else script
+
+
+def _differences(first: str, other: str) -> Iterator[str]:
+    """Yield the lines that only one of two scripts has, marked by - and +."""
+    import difflib  # imported here: a single script has no differences
+
+    for line in difflib.unified_diff(first.splitlines(), other.splitlines(), lineterm="", n=0):
+        if not line.startswith(("--- ", "+++ ", "@@")):
+            yield line

@@ -1,4 +1,4 @@
-"""The data choices: each returns a training set, a test set and what the model must know about them."""
+"""The data sets: each function returns training set, test set, and numbers of channels and classes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_idx(folder: Path, name: str) -> torch.Tensor:
 
 
 def image_folder(folder: Path, size: int) -> Data:
-    """Folders of pictures, one a class: ``train/<class>/*`` and ``val/<class>/*``."""
+    """Folders of images, one per class: ``train/<class>/*`` and ``val/<class>/*``."""
     try:
         from torchvision import datasets, transforms
     except ImportError as error:

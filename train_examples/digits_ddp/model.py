@@ -1,4 +1,4 @@
-"""A small convolutional network for pictures of any size."""
+"""A small convolutional network for images of any size."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> float:
         _, accuracy = evaluate(model, test_batches, autocast, device)
     for epoch in range(done + 1, cfg.epochs + 1):
         start = time.perf_counter()
-        # The learning rate (half a cosine) and all that is random follow from the epoch's number alone: a resumed
+        # The learning rate (cosine annealing) and all randomness follow from the epoch's number alone: a resumed
         # run equals an unbroken one.
         for group in optimizer.param_groups:
             group["lr"] = cfg.optim.lr * (1 + math.cos(math.pi * (epoch - 1) / cfg.epochs)) / 2
@@ -167,7 +167,7 @@ def choose_precision(amp: str, device: torch.device) -> torch.dtype:
 
 
 def total(sums: torch.Tensor) -> list[float]:
-    """Add a tensor up over all ranks."""
+    """Sum a tensor over all ranks."""
     torch.distributed.all_reduce(sums)
     return sums.tolist()
 

@@ -1,4 +1,4 @@
-"""How replicas of a model average: as parts of one world of ranks, or as TorchFT's groups, which may die and come back.
+"""How replicas of a model are averaged: as parts of one world of ranks, or as TorchFT's groups, which may rejoin.
 
 `Outer` and the training loop know only `Replicas`.
 """
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 import hpc_hydra
 
-State = Callable[[], list[torch.Tensor]]  # everything that a replica which comes back takes from another
+State = Callable[[], list[torch.Tensor]]  # everything that a rejoining replica copies from another
 
 
 class Replicas(Protocol):
@@ -29,13 +29,13 @@ class Replicas(Protocol):
     round: int  # how many outer steps were taken
 
     def meet(self) -> None:
-        """Find out who is there. A replica that was away takes over the state of another, and its round."""
+        """Find out who is there. A rejoining replica copies the state and round of another."""
 
     def average(self, tensors: list[torch.Tensor]) -> bool:
         """Replace each tensor by its mean over the replicas; False: one was lost meanwhile, the round is void."""
 
     def close(self) -> None:
-        """Take leave."""
+        """Leave the other replicas."""
 
 
 def join(cfg: DictConfig, dist: hpc_hydra.Dist, state: State) -> Replicas:
@@ -46,7 +46,7 @@ def join(cfg: DictConfig, dist: hpc_hydra.Dist, state: State) -> Replicas:
 
 
 class Parts:
-    """Replicas inside one world: they live and die together."""
+    """Replicas inside one world: if one fails, all do."""
 
     def __init__(self, count: int | None, dist: hpc_hydra.Dist) -> None:
         self.count, self.round = count or 1, 0
@@ -124,5 +124,5 @@ class Groups:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that FSDP2 has shared out; other tensors as they are."""
+    """This rank's shard of a tensor that FSDP2 has sharded; other tensors as they are."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

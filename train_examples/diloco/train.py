@@ -30,7 +30,7 @@ from outer import Outer
 from replicas import join, local
 
 log = logging.getLogger(__name__)
-TIME_IS_UP = 75  # exit code (EX_TEMPFAIL): saved, and to be gone on with
+TIME_IS_UP = 75  # exit code (EX_TEMPFAIL): saved, and to be continued
 
 
 @hydra.main(version_base=None, config_path="conf", config_name="config")
@@ -135,7 +135,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate(model: GPT, sequences, micro: int, autocast: torch.autocast, device: torch.device) -> float:
-    """Return the mean loss over sequences; every rank computes all of them, so FSDP2's ranks work in step."""
+    """Return the mean loss over sequences; every rank computes all of them, as FSDP2's ranks communicate."""
     model.eval()
     total, count = torch.zeros((), device=device), 0
     for first in range(0, len(sequences), micro):

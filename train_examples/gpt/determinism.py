@@ -1,4 +1,4 @@
-"""The same numbers each time: runs on the same machines with one seed and as many ranks end with the same weights."""
+"""Reproducible training: runs on the same machines with one seed and number of ranks end with the same weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 
 def switch(on: bool, compiled: bool) -> None:
-    """Let torch take only such operations as give the same bits each time; call it before CUDA and NCCL start.
+    """Make torch use deterministic operations alone; call it before CUDA and NCCL start.
 
     Raises:
         ValueError: with torch.compile, which picks kernels by their speed.
@@ -24,7 +24,7 @@ def switch(on: bool, compiled: bool) -> None:
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("NCCL_ALGO", "Ring")  # sums in the order of the ranks; NVLS and CollNet add in any order
-    torch.use_deterministic_algorithms(True)  # an operation that has no such form is an error
+    torch.use_deterministic_algorithms(True)  # an operation without a deterministic form is an error
     torch.utils.deterministic.fill_uninitialized_memory = False  # finds mistakes, costs time
     torch.backends.cudnn.benchmark = False
     # The backward pass of flash attention is then one that adds in order; the math kernel, where flash does not fit.
@@ -34,7 +34,7 @@ def switch(on: bool, compiled: bool) -> None:
 
 @torch.no_grad()
 def fingerprint(model: nn.Module) -> str:
-    """Return a number, in hexadecimal, that is another one when one bit of the weights is; the same on all ranks.
+    """Return a hexadecimal checksum of the weights, the same on all ranks; one different bit changes it.
 
     Equal numbers are equal weights only between runs that spread the model in the same way over as many ranks.
     """

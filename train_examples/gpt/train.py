@@ -29,7 +29,7 @@ from torch.utils.data import Subset
 import hpc_hydra
 
 log = logging.getLogger(__name__)
-TIME_IS_UP = 75  # exit code (EX_TEMPFAIL): saved, and to be gone on with
+TIME_IS_UP = 75  # exit code (EX_TEMPFAIL): saved, and to be continued
 PEAK_TFLOPS = {"H200": 989, "H100": 989, "A100": 312, "MI300A": 980, "MI300X": 1307, "MI250X": 191.5}  # bf16, dense
 
 
@@ -92,7 +92,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
         if step % cfg.log_every == 0 or save:
             sums[2] = bool(warned)
             torch.distributed.all_reduce(sums)
-            asked = dist.any_warned()  # also by a warning that came before this program could listen
+            asked = dist.any_warned()  # also by a warning from before this program's handler
             total, count, warnings = sums.tolist()  # waits for the GPU
             sums.zero_()
             seconds = time.perf_counter() - start
@@ -115,7 +115,7 @@ def train(cfg: DictConfig, dist: hpc_hydra.Dist) -> dict[str, float]:
 
 @torch.no_grad()
 def evaluate(model: GPT, sequences: Subset, micro: int, autocast: torch.autocast, dist: hpc_hydra.Dist) -> float:
-    """Return the mean loss over sequences; each rank takes as many, since FSDP2's ranks work in step."""
+    """Return the mean loss over sequences; each rank takes as many, since FSDP2's ranks communicate in every step."""
     model.eval()
     sums = torch.zeros(2, device=dist.device)
     micro = max(min(micro, len(sequences) // dist.world_size), 1)
@@ -145,7 +145,7 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
 
 
 def mfu(flops: float, peak_tflops: float | None, device: torch.device) -> str:
-    """Say which share of a GPU's peak these operations per second are; nothing where the peak is not known."""
+    """Describe these operations per second as a fraction of a GPU's peak; empty if the peak is unknown."""
     if peak_tflops is None and device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         peak_tflops = next((peak for known, peak in PEAK_TFLOPS.items() if known in name), None)

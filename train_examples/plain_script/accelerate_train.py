@@ -1,4 +1,4 @@
-"""The same with Hugging Face Accelerate, which reads who it is from the same variables.
+"""The same with Hugging Face Accelerate, which reads rank and world size from the same variables.
 
 hpc-hydra run resources.procs_per_node=2 -- accelerate_train.py --lr 0.1    (instead of `accelerate launch`)
 """

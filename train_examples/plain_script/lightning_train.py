@@ -38,7 +38,7 @@ class Digits(lightning.LightningModule):
 
 
 def under_a_launcher() -> dict:
-    """What the Trainer must know: the ranks exist already, and each says in its environment who it is.
+    """Tells the Trainer that the ranks exist already, and that each is identified by its environment.
 
     Without it Lightning would start ranks of its own, or, inside a SLURM job, guess the port from the job's number.
     """

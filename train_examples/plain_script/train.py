@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def init_distributed() -> tuple[int, int, torch.device]:
-    """Join the other ranks: whoever launched this script has said in the environment who it is."""
+    """Join the other ranks: the launcher has set rank and world size in the environment."""
     rank = int(os.environ["RANK"])
     world_size = int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
@@ -77,7 +77,7 @@ def main() -> None:
                 state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save(state, args.checkpoint.with_suffix(".tmp"))
                 args.checkpoint.with_suffix(".tmp").replace(args.checkpoint)
-    del ddp  # its threads must not outlive the interpreter: torch aborts now and then where they do
+    del ddp  # its threads must not outlive the interpreter, or torch may abort
     gc.collect()
     dist.destroy_process_group()
 
