@@ -30,7 +30,7 @@
     hpc_launcher_hostlist.txt              hosts of the run, one per line (logging.save_hostlist)
     logs/<attempt>/rank_<r>.log            output of each rank
     logs/<attempt>/step.log                packed runs: output of the launch command
-    logs/<attempt>/rank_<r>.end.json       how a rank ended
+    logs/<attempt>/rank_<r>.end.json       how a rank ended; .failed.<round>, .saved.<round>: one has (records/rank_end)
     logs/<attempt>/rendezvous.json         address and port of rank 0
     logs/<attempt>/preflight.json          what the preflight found; preflight/: files by which its processes meet
     logs/<attempt>/.last_words.json        preallocated space for a note that the disk is full

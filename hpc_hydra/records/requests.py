@@ -77,21 +77,22 @@ class NewRequests:
     """Reads the requests of an attempt as they are appended."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._size, self._count = path, 0, 0
+        self._path, self._count = path, 0
+        self.size = 0  # bytes that were read
 
     def read(self) -> list[RankRequest]:
         """Return the requests since the last call. Empty if the file is not there or cannot be read."""
         info = fresh_stat(self._path)
-        if info is None or info.st_size <= self._size:
+        if info is None or info.st_size <= self.size:
             return []
         try:
-            data = read_bytes(self._path, self._size)
+            data = read_bytes(self._path, self.size)
         except OSError:
             return []
         whole = data.rpartition(b"\n")[0]
         if not whole:
             return []
-        self._size += len(whole) + 1
+        self.size += len(whole) + 1
         found = []
         for text in whole.split(b"\n"):
             try:

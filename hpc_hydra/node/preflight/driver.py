@@ -37,6 +37,7 @@ from hpc_hydra.records.preflight import (
     folder,
     read_new,
 )
+from hpc_hydra.records.rank_end import write_end
 from hpc_hydra.schedulers.capabilities import NodeList
 from hpc_hydra.schedulers.registry import adapter_for
 
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         except Stopped as error:
             end = context.rank_end(128 + error.signum, signal=error.signum, told_to_stop=True)
             name = f"unknown.{host}.{os.getpid()}.end.json"
-            write_json(context.paths.attempt(context.attempt.name) / name, to_json(end))
+            write_end(context.paths.attempt(context.attempt.name) / name, end)
             return 128 + error.signum
         write_json(context.paths.preflight(context.attempt.name), to_json(record))
     except (HpcHydraError, OSError) as error:

@@ -18,12 +18,12 @@ from hpc_hydra.errors import HpcHydraError, RendezvousError, SweepError
 from hpc_hydra.node.rank import rendezvous
 from hpc_hydra.node.rank.logs import log_files
 from hpc_hydra.planning.tasks import step_request
-from hpc_hydra.planning.types import Plan, RankInfo, Request, to_json
+from hpc_hydra.planning.types import Plan, RankInfo, Request
 from hpc_hydra.processes import GRACE, Signals, signal_group
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.rank_end import write_end
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers import registry
 
@@ -164,7 +164,7 @@ def record_startup_error(context: RankContext) -> Iterator[None]:
     except HpcHydraError as error:
         unknown = context.rank_end(error.exit_code, error=" ".join(str(error).split()))
         name = f"unknown.{context.host}.{os.getpid()}.end.json"
-        write_json(context.paths.attempt(context.attempt.place) / name, to_json(unknown))
+        write_end(context.paths.attempt(context.attempt.place) / name, unknown)
         raise
 
 

@@ -15,10 +15,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
@@ -37,7 +36,7 @@ from hpc_hydra.node.rank.requests import Page, Watch
 from hpc_hydra.node.rank.stacks import KIND, Stacks, file_for_stacks
 from hpc_hydra.node.rank.verdict import Observed, supervisor_exit_code, verdict
 from hpc_hydra.planning import addresses
-from hpc_hydra.planning.types import Plan, to_json
+from hpc_hydra.planning.types import Plan
 from hpc_hydra.processes import (
     GRACE,
     STOP,
@@ -52,10 +51,11 @@ from hpc_hydra.processes import (
     signal_group,
     signal_process,
 )
-from hpc_hydra.records.files import make_below, read_json, write_json
+from hpc_hydra.records.files import make_below
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.last_words import IO_ERROR, disk_error, full_disks, is_disk_error, leave
 from hpc_hydra.records.layout import attempt_began
+from hpc_hydra.records.rank_end import one_has_failed, one_has_saved, write_end
 from hpc_hydra.records.requests import END
 from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
@@ -347,28 +347,17 @@ def _wait(
 
 
 def _another_failed(context: RankContext) -> bool:
-    return any(end["exit_code"] and not end["told_to_stop"] for end in _others(context))
+    return one_has_failed(context.end.parent, context.round)
 
 
 def _another_saved(context: RankContext) -> bool:
-    return any(end["exit_code"] == TIME_IS_UP and end.get("warned") for end in _others(context))
+    return one_has_saved(context.end.parent, context.round)
 
 
 def _all_have_an_end(context: RankContext) -> bool:
     """Whether every rank has recorded its end. Counts file names only, as there may be thousands."""
     names = context.paths.attempt(context.attempt.place).glob("rank_*.end.json")
     return sum(1 for _ in names) >= context.info.world_size
-
-
-def _others(context: RankContext) -> Iterator[dict[str, Any]]:
-    """Yield the recorded ends of other ranks of the same round."""
-    directory = context.paths.attempt(context.attempt.place)
-    for path in directory.glob("*.end.json"):
-        if path != context.end:
-            with contextlib.suppress(HpcHydraError, OSError):
-                end = read_json(path)
-                if end and end.get("round", 0) == context.round:
-                    yield end
 
 
 def ended_early(
@@ -409,7 +398,7 @@ def _write_end(context: RankContext, end: RankEnd) -> bool:
     """Write the record; returns whether it succeeded. A failure goes to standard error and to last_words."""
     try:
         make_below(context.attempt.sweep, context.end.parent)
-        write_json(context.end, to_json(end))
+        write_end(context.end, end)
     except OSError as error:
         how = end.error or (f"killed by {name_of(end.signal)}" if end.signal else f"exit code {end.exit_code}")
         text = f"rank {end.rank} on {end.host}: {disk_error(error, context.end.parent)}; the rank: {how}"

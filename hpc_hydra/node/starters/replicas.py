@@ -42,6 +42,7 @@ from hpc_hydra.processes import (
 from hpc_hydra.records.collect import first_cause, how, read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
+from hpc_hydra.records.rank_end import forget_ends
 from hpc_hydra.records.types import RankEnd, Replica, Replicas
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.node_commands import parse_with_command
@@ -205,8 +206,8 @@ class ReplicaJob:
         number, again = state.replica, state.restarts + (state.exit_code is not None)
         place = self.context.paths.attempt(self.context.paths.replica(self.attempt, number))
         if again:  # their previous ends are recorded in `replicas.json`
-            for path in [*place.glob("*.end.json"), place / "store.json"]:
-                path.unlink(missing_ok=True)
+            forget_ends(place)
+            (place / "store.json").unlink(missing_ok=True)
         env = group_environment(
             os.environ, self.plan, number, again, self.hosts, url(self.endpoint), self.context.attempt.job_id
         )

@@ -27,10 +27,9 @@ from typing import Any
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError
-from hpc_hydra.planning.types import to_json
 from hpc_hydra.processes import GRACE, STOP, WARN, die_with_parent
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.rank_end import write_end
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.schedulers.environment import DEVICE_VARIABLES, cleaned
 from hpc_hydra.schedulers.job_script import SETUP_THEN
@@ -285,7 +284,7 @@ class _Session:
             directory = attempt.paths(attempt.record()).attempt(attempt.name)
             directory.mkdir(parents=True, exist_ok=True)
             end = RankEnd(rank=-1, host=host, exit_code=code, ended=time.time(), error=f"{host}: {reason}")
-            write_json(Path(directory, ENDS.format(host=plain(host))), to_json(end))
+            write_end(Path(directory, ENDS.format(host=plain(host))), end)
 
     # output
 

@@ -193,6 +193,24 @@ def supervisors(frozen: Frozen) -> list[int]:
     return [pid for pid in pids if parents[pid] in pids and pid in parents.values()]
 
 
+def test_a_supervisor_that_hangs_holds_up_no_other_rank_of_its_node(
+    freeze: Freeze, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of them looks for requests; when it hangs, the other does."""
+    frozen = freeze('Path(f"begun.{RANK}").touch()\nload()', procs=2, outside=HANGS)
+    with running(frozen, *marks(frozen, 2)):
+        asked(frozen, capsys)
+        for supervisor in supervisors(frozen):
+            variables = Path(f"/proc/{supervisor}/environ").read_bytes().split(b"\0")
+            rank = 0 if b"HPC_HYDRA_SPAWN_RANK=0" in variables else 1
+            os.kill(supervisor, signal.SIGSTOP)
+            try:
+                text = asked(frozen, capsys, "--rank", str(1 - rank))
+            finally:
+                os.kill(supervisor, signal.SIGCONT)
+            assert f"rank {1 - rank} on " in text and " in load (train.py:" in text
+
+
 def test_wrong_usage_is_refused(freeze: Freeze, capsys: pytest.CaptureFixture[str]) -> None:
     frozen = freeze(procs=2)
     (frozen.root / ".hpc_hydra" / "jobs").mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ from hpc_hydra.node.rank.exec_program import Child
 from hpc_hydra.node.rank.logs import open_log
 from hpc_hydra.node.rank.supervisor import ended_early
 from hpc_hydra.node.starters.replica_resources import take_share
-from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous, to_json
+from hpc_hydra.planning.types import Plan, RankInfo, Rendezvous
 from hpc_hydra.processes import (
     STOP,
     WARN,
@@ -43,7 +43,8 @@ from hpc_hydra.processes import (
     signal_process,
 )
 from hpc_hydra.records.collect import first_cause, read_ends
-from hpc_hydra.records.files import read_json, write_json
+from hpc_hydra.records.files import read_json
+from hpc_hydra.records.rank_end import write_end
 
 STOP_BY = signal.SIGRTMIN
 """To stop the agent, send STOP_BY plus the number of the signal for its workers."""
@@ -200,7 +201,7 @@ def _wait_for_agent(context: RankContext, agent: int, signals: Signals) -> int:
     how = f"was killed by {name_of(killed)}" if killed else f"ended with exit code {code}"
     error = f"the torchrun agent of node {context.info.rank} {how}"
     end = context.rank_end(code, rank=-1, signal=killed, error=error)
-    write_json(context.paths.attempt(context.attempt.place) / f"torchrun_{context.info.rank}.end.json", to_json(end))
+    write_end(context.paths.attempt(context.attempt.place) / f"torchrun_{context.info.rank}.end.json", end)
     return code
 
 
