@@ -339,8 +339,9 @@ class ReplicaJob:
             if data is not None and data["token"] == self.attempt:
                 self.endpoint = from_json(Endpoint, data)
                 return
-            if os.waitpid(self.lighthouse, os.WNOHANG)[0] or time.monotonic() > end:
+            if os.waitpid(self.lighthouse, os.WNOHANG)[0]:
                 self.lighthouse = None
+            if self.lighthouse is None or time.monotonic() > end:
                 raise RendezvousError(
                     f"no lighthouse came up on {first}",
                     where=str(published.with_name("lighthouse.log")),

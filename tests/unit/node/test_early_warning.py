@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -14,6 +13,8 @@ from hpc_hydra.node.modes.torchrun import agent_supervisor
 from hpc_hydra.node.rank.overdue import Overdue
 from hpc_hydra.processes import GRACE, Signals
 from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.rank_end import write_end
+from hpc_hydra.records.types import RankEnd
 
 from .conftest import ATTEMPT, await_true
 
@@ -129,8 +130,7 @@ def test_the_end_of_a_rank_that_hangs_is_recorded_and_not_the_cause(freeze: Free
     with frozen.rank(0, 2, code=quick) as rank:
         await_true((frozen.root.parent / "here").exists, timeout=200)
         rank.send_signal(signal.SIGUSR1)
-        end = {"rank": 1, "host": "x", "exit_code": 75, "warned": True, "told_to_stop": False, "ended": time.time()}
-        frozen.paths.rank_end(ATTEMPT, 1).write_text(json.dumps(end))
+        write_end(frozen.paths.rank_end(ATTEMPT, 1), RankEnd(1, "x", 75, warned=True, ended=time.time()))
         rank.communicate(timeout=200)
     assert rank.returncode == 0
     found = frozen.end(0)

@@ -16,6 +16,8 @@ import pytest
 
 from hpc_hydra.planning.types import EnvVar, Logging, Rendezvous
 from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.rank_end import write_end
+from hpc_hydra.records.types import RankEnd
 from tests.awaiting import changed
 
 from .conftest import ATTEMPT, ROOT, Frozen, alive, await_true
@@ -294,7 +296,7 @@ def test_a_supervisor_alone_kills_a_program_that_does_not_listen_once_another_fa
     frozen = freeze("signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP, procs=2)
     with frozen.rank(0, 2, "from hpc_hydra import processes; processes.GRACE = 2.0") as rank:
         here(frozen)
-        frozen.paths.rank_end(ATTEMPT, 1).write_text('{"rank": 1, "host": "x", "exit_code": 7, "told_to_stop": false}')
+        write_end(frozen.paths.rank_end(ATTEMPT, 1), RankEnd(1, "x", 7))
         rank.terminate()
         rank.communicate(timeout=120)
     assert rank.returncode == 137 and frozen.end(0)["told_to_stop"]

@@ -191,6 +191,19 @@ def test_nothing_outlives_the_job(groups: Any, end: signal.Signals) -> None:
     assert code != 0 and made.frozen.outcome()["status"] == ("cancelled" if end == signal.SIGTERM else "failed")
 
 
+def test_a_lighthouse_that_does_not_answer_in_time_is_ended(freeze: Any, tmp_path: Path) -> None:
+    frozen = freeze(procs=2, rendezvous=Rendezvous(name="torchft", replicas_per_node=2, timeout=2))
+    silent = tmp_path / "bin" / "lighthouse"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\ntrap 'touch \"$0.ended\"; exit 0' TERM\nsleep 600 &\nwait\n")
+    silent.chmod(0o755)
+    argv = [sys.executable, "-m", "hpc_hydra.node", "replicas", "--contained", "--words", "2", "--", "bash", "-c", "-"]
+    env = frozen.environ(PATH=f"{silent.parent}:{os.environ['PATH']}")
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 1 and "no lighthouse came up" in done.stderr
+    assert silent.with_name("lighthouse.ended").exists()
+
+
 def test_without_torchft_the_cure_is_reported(groups: Any, tmp_path: Path) -> None:
     made = groups()
     (tmp_path / "hide").mkdir()
