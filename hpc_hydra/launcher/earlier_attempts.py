@@ -14,11 +14,12 @@ from pathlib import Path
 
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.records.collect import read_ends
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.files import on_disk, write_json
 from hpc_hydra.records.late_end import late_completion
+from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.outcome_index import Index
 from hpc_hydra.records.requests import END, ask
-from hpc_hydra.records.types import Outcome
+from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import JobStatus, State, is_packed
 from hpc_hydra.sweep.status import RunView, concluded
@@ -133,6 +134,25 @@ def _recorded(root: Path, view: RunView, outcome: Outcome) -> RunView:
     write_json(view.paths.outcome, to_json(outcome))
     Index(root).learn(view.job, outcome)
     return concluded(view, outcome)
+
+
+class PuttingAside(Manifest):
+    """Puts the outcomes of runs aside once it is recorded that their new jobs are submitted.
+
+    Until then they stay: the launcher may wait for other sweeps, be killed, or stop after a failed run.
+    """
+
+    def __init__(self, root: Path, views: Sequence[RunView]) -> None:
+        super().__init__(root)
+        self._views = {view.run.num: view for view in views}
+
+    def submitting(self, job: Job, scheduler: str) -> None:
+        super().submitting(job, scheduler)
+        for num in job.runs:
+            view = self._views.pop(num, None)  # only once: later there may be an outcome of the new attempt
+            if view is not None:
+                with on_disk(view.paths.root):
+                    put_aside(view)
 
 
 def put_aside(view: RunView) -> None:

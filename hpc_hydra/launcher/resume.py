@@ -23,7 +23,7 @@ from hpc_hydra.config.schema import LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher import after, background, scripts
-from hpc_hydra.launcher.earlier_attempts import end_ranks, look_again, put_aside
+from hpc_hydra.launcher.earlier_attempts import PuttingAside, end_ranks, look_again
 from hpc_hydra.launcher.left_out import LeftOut
 from hpc_hydra.launcher.submit import Session
 from hpc_hydra.launcher.wait import configured
@@ -120,13 +120,11 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             release()
             background.start(root, wanted.words)
             return 0
-        manifest = Manifest(root)
+        manifest = PuttingAside(root, chosen)
         for key, job in sweep.state.pending.items():
             if key not in sweep.unresolved:
                 manifest.refused(job, "it is not in the queue")
         _freeze(sweep, runs, jobs)
-        for view in chosen:
-            put_aside(view)
         adapters = {name: submitter.adapter for name, submitter in submitters.items()}
         scripts.write(jobs, adapters, None, lambda plan: _plan_key(sweep.plans, plan))
         argv = masked_words(sys.orig_argv, {name for run in runs for name in run.plan.secrets})

@@ -196,6 +196,25 @@ def test_ranks_that_may_be_alive_are_not_ended_for_a_command_that_is_refused(los
     assert lost.submissions == 1
 
 
+def test_a_resume_that_is_killed_while_it_waits_for_other_sweeps_changes_no_outcome(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    before = [(lost.sweep / str(num) / "outcome.json").read_text() for num in range(2)]
+    monkeypatch.setattr("hpc_hydra.launcher.after.elsewhere", lambda *_, **__: ["another sweep"])
+    monkeypatch.setattr("hpc_hydra.launcher.after.wait", killed)
+    with pytest.raises(Killed):
+        resume(lost.sweep, Wanted(bg=True))
+    assert [(lost.sweep / str(num) / "outcome.json").read_text() for num in range(2)] == before
+    main(["status", str(lost.sweep)])
+    assert capsys.readouterr().out.count(" lost ") >= 2
+
+
 def test_a_run_whose_job_the_scheduler_has_queued_again_is_not_submitted(
     lost: Lost, capfd: pytest.CaptureFixture[str]
 ) -> None:
