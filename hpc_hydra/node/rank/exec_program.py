@@ -99,14 +99,16 @@ def resume() -> int:
 def reporter(writer: int) -> Callable[[dict[str, str]], None]:
     """Return a function that reports the return of the task function, or an exception, to the supervisor.
 
-    It neither fails nor blocks: the pipe has room for both messages.
+    It neither fails nor blocks: the pipe has room for both messages. If the program has closed all its files, the
+    number of the pipe may mean another one, into which nothing is written.
     """
-    supervisor = os.getppid()
+    supervisor, pipe = os.getppid(), os.fstat(writer)
 
     def report(what: dict[str, str]) -> None:
         with contextlib.suppress(OSError):
-            os.set_blocking(writer, False)
-            os.write(writer, json.dumps({"at": time.monotonic(), **what}).encode()[:60_000] + b"\n")
+            if os.path.samestat(os.fstat(writer), pipe):
+                os.set_blocking(writer, False)
+                os.write(writer, json.dumps({"at": time.monotonic(), **what}).encode()[:60_000] + b"\n")
             if "returned" in what:
                 os.kill(supervisor, signal.SIGCHLD)  # wakes it; exceptions are read when the program exits
 

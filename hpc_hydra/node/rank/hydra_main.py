@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpc_hydra.errors import SweepError
 from hpc_hydra.hydra_compat import composition, rank_process
 from hpc_hydra.node.rank.context import UNKNOWN, RankContext
-from hpc_hydra.node.rank.program_error import report_error
+from hpc_hydra.node.rank.program_error import mend_streams, report_error
 from hpc_hydra.records.files import is_private, keep_private
 from hpc_hydra.records.frozen_config import identity, thaw
 from hpc_hydra.records.layout import SweepPaths
@@ -89,6 +89,7 @@ class HydraMain:
         result = self._run(function)
         if os.getpid() != self._pid:  # a process forked by the task function, not the rank
             context = replace(context, info=UNKNOWN, report=lambda _: None)
+        mend_streams()
         try:
             value = result.return_value  # raises the exception of the task; Hydra prints its overrides
         except Exception as error:

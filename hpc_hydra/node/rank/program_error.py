@@ -5,11 +5,14 @@ Must not know: how the process was started, how the program is run.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 import traceback
 import types
 from pathlib import Path
+from typing import Any
 
 from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.rank.context import RankContext
@@ -20,12 +23,32 @@ LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
 def report_error(context: RankContext, error: Exception) -> int:
     """Print the traceback without our own frames and report the error. Returns the exit code."""
     error.__traceback__ = _users_frames(error.__traceback__)
+    mend_streams()
     sys.stdout.flush()
     sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     context.report({"error": in_one_line(error), "traceback": text[-LONGEST_REPORT:]})
     return error.exit_code if isinstance(error, HpcHydraError) else 1
+
+
+def mend_streams() -> None:
+    """Replace standard streams that the program has closed or removed, or printing an error would fail, and hide it."""
+    for name, first in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
+        if _is_broken(getattr(sys, name)):  # descriptors 1 and 2 may be files of the program by now
+            setattr(sys, name, io.StringIO() if _is_broken(first) else first)
+
+
+def _is_broken(stream: Any) -> bool:
+    if stream is None or getattr(stream, "closed", False):
+        return True
+    try:
+        os.fstat(stream.fileno())
+    except OSError as error:
+        return error.errno == errno.EBADF
+    except Exception:  # an object of the program's own
+        return False
+    return False
 
 
 def in_one_line(error: BaseException) -> str:

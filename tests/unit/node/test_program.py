@@ -262,3 +262,24 @@ def test_a_forked_process_that_comes_back_last_replaces_nothing(freeze: Freeze) 
     """
     code, outcome = freeze(body).run()
     assert (code, outcome["result"]) == (0, "mine")
+
+
+BROKEN_STREAMS = {
+    "closed": "os.close(1); os.close(2)",
+    "replaced": "import io\nsys.stdout.flush()\nsys.stdout = sys.stderr = io.StringIO()\nsys.stderr.close()",
+    "none": "sys.stdout = sys.stderr = None",
+}
+
+
+@pytest.mark.parametrize("streams", BROKEN_STREAMS.values(), ids=list(BROKEN_STREAMS))
+def test_the_reason_of_a_failure_needs_no_streams(freeze: Freeze, streams: str) -> None:
+    code, outcome = freeze(f"{streams}\nraise ValueError('boom')").run()
+    assert code != 0 and outcome["reason"].endswith(": ValueError: boom")
+
+
+def test_a_program_that_has_closed_all_its_files_finds_nothing_of_ours_in_those_it_opens(freeze: Freeze) -> None:
+    body = "os.closerange(3, 256)\nmine = [open(f'mine.{n}', 'w') for n in range(20)]\nraise ValueError('boom')"
+    frozen = freeze(body)
+    code, outcome = frozen.run()
+    assert code == 1 and "ValueError: boom" in outcome["reason"]
+    assert [path.read_text() for path in frozen.root.parent.glob("mine.*")] == [""] * 20
