@@ -72,9 +72,8 @@ def look_again(sweep: SweepRecords, chosen: Sequence[RunView]) -> Earlier:
 
 def end_ranks(sweep: SweepRecords, found: Earlier) -> bool:
     """Ask ranks of the open runs that may be alive to end; return whether runs have completed meanwhile."""
-    asked = [view for view in found.open if _ask_to_end(view)]
-    end = time.monotonic() + ANSWER
-    while any(_missing(view) for view in asked) and time.monotonic() < end:
+    waiting, end = [view for view in found.open if _ask_to_end(view)], time.monotonic() + ANSWER
+    while (waiting := [view for view in waiting if _missing(view)]) and time.monotonic() < end:
         time.sleep(0.2)
     return _note_completed(sweep, found)
 

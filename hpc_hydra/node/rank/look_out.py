@@ -7,6 +7,7 @@ requested.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import socket
@@ -70,15 +71,16 @@ class LookOut:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """Return a socket with this name; None if another process has it."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        made.setblocking(False)
-        made.bind(name)
-    except OSError:
-        made.close()
-        return None
-    return made
+    """Return a socket with this name; None if another process has it, or if there can be none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            made.setblocking(False)
+            made.bind(name)
+        except OSError:
+            return None
+        stack.pop_all()
+        return made
 
 
 def _received(own: socket.socket) -> int | None:
