@@ -85,14 +85,19 @@ def ask(
     return request
 
 
-def understood(request: RankRequest) -> Request | None:
-    """Return a request for stacks; None if it is damaged, or too old to be answered."""
+def understood(request: RankRequest, since: float) -> Request | None:
+    """Return a request for stacks; None if it is damaged, or too old to be answered.
+
+    Args:
+        since: seconds for which the rank has looked for requests. After a minute, what it finds is new, whatever the
+            clocks of the two machines say.
+    """
     try:
         found = checked(Request, request.parameters)
     except ValueError:
         return None
-    is_fresh = time.time() - request.asked <= FRESH and _ID.fullmatch(found.id)
-    return found if is_fresh else None
+    is_fresh = since > FRESH or time.time() - request.asked <= FRESH
+    return found if is_fresh and _ID.fullmatch(found.id) else None
 
 
 def give(paths: RunPaths, attempt: str, request: Request, answer: Answer) -> None:

@@ -103,6 +103,7 @@ class Stacks:
     def __init__(self, context: RankContext, child: int, descriptor: int | None) -> None:
         self._context, self._child, self._file = context, child, descriptor
         self._link = _link(os.getpid(), descriptor)
+        self._begun = time.monotonic()
         self._next = 0.0  # monotonic time of the next step of an answer
         self._dump: _Dump | None = None
         self._waiting: list[Request] = []
@@ -121,7 +122,7 @@ class Stacks:
 
     def begin(self, new: RankRequest) -> None:
         """Begin to answer a request: let the program write its stacks."""
-        request = stacks.understood(new)
+        request = stacks.understood(new, time.monotonic() - self._begun)
         if request is None or (request.ranks and self._rank not in request.ranks):
             return
         if self._dump is None:

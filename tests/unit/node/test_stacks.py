@@ -211,6 +211,23 @@ def test_a_supervisor_that_hangs_holds_up_no_other_rank_of_its_node(
             assert f"rank {1 - rank} on " in text and " in load (train.py:" in text
 
 
+def test_a_request_is_answered_whatever_the_clocks_of_two_machines_say(
+    freeze: Freeze, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once a rank has run for a while: here, a request seems old after 0.1 s."""
+    frozen = freeze('Path("begun.0").touch()\nload()', outside=HANGS)
+    (frozen.root / ".hpc_hydra" / "jobs").mkdir(exist_ok=True)
+    (frozen.root / ".hpc_hydra" / "jobs" / "job0.sh").touch()
+    with frozen.rank(0, 1, "from hpc_hydra.records import stacks; stacks.FRESH = 0.1") as rank:
+        try:
+            assert await_true(marks(frozen, 1)[0].exists)
+            assert " in load (train.py:" in asked(frozen, capsys)
+        finally:
+            for pid in frozen.pids():
+                os.kill(pid, signal.SIGKILL)
+            rank.communicate(timeout=60)
+
+
 def test_wrong_usage_is_refused(freeze: Freeze, capsys: pytest.CaptureFixture[str]) -> None:
     frozen = freeze(procs=2)
     (frozen.root / ".hpc_hydra" / "jobs").mkdir(exist_ok=True)
