@@ -44,6 +44,10 @@ def stacks(argv: Sequence[str]) -> int:
     if options.json:
         print(sweep_tables.as_json({"run": view.run.num, **shown.data(seen)}))
     else:
+        if seen.is_kept:
+            say(
+                f"run {view.run.num} is {view.word}; its ranks were last asked while it ran, and this was their answer:"
+            )
         say("\n".join(shown.text(seen, threads=options.threads)))
         complain(f"all threads: hpc-hydra stacks --threads, and {seen.folder}")
     return int(bool(seen.silent))

@@ -54,8 +54,10 @@ def _matching(views: Sequence[RunView], word: str) -> set[int]:
             wanted = range(int(first), int(last or first) + 1)
             missing = [num for num in (wanted.start, wanted.stop - 1) if num not in known]
             if missing or not wanted:
-                shown = f"{min(known)}-{max(known)}" if known else "none"
-                raise SweepError(f"there is no run {part}", where=word, fix=f"runs are {shown}")
+                shown = (
+                    f"runs are {min(known)}-{max(known)}" if len(known) > 1 else "".join(map("run {}".format, known))
+                )
+                raise SweepError(f"there is no run {part}", where=word, fix=shown or None)
             found.update(wanted)
         return found & known
     if word in WORDS:

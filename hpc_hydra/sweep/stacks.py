@@ -55,6 +55,7 @@ class Seen:
     silent: dict[int, str | None]  # ranks without an answer, with their hosts if known
     ended: dict[int, RankEnd]  # ranks that had ended before
     not_started: frozenset[int] = frozenset()  # of the silent ones: those whose program has not started
+    is_kept: bool = False  # answers of a run that is not running any more
 
     @property
     def groups(self) -> list[Group]:
@@ -117,7 +118,7 @@ def _kept(view: RunView) -> Seen | None:
     found: dict[int, Answer] = {}
     stacks.answers(paths, attempt, stacks.Request(name), found)
     silent: dict[int, str | None] = dict.fromkeys(rank for rank in _world(view, attempt) if rank not in found)
-    return Seen(attempt, paths.stacks(attempt, name), dict(sorted(found.items())), silent, {})
+    return Seen(attempt, paths.stacks(attempt, name), dict(sorted(found.items())), silent, {}, is_kept=True)
 
 
 def _await(

@@ -13,8 +13,12 @@ from typing import Any
 import pytest
 
 from hpc_hydra.cli.main import main
-from hpc_hydra.planning.types import EnvVar, Rendezvous
+from hpc_hydra.planning.types import EnvVar, Rendezvous, to_json
+from hpc_hydra.records import stacks
+from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import Program
+from hpc_hydra.records.stacks import Answer, Frame, Thread
+from hpc_hydra.records.types import Outcome
 
 from .conftest import Frozen, await_true
 
@@ -184,6 +188,20 @@ def test_ranks_that_have_not_started_are_named(freeze: Freeze, capsys: pytest.Ca
             assert [line.endswith(" has not started its program yet") for line in lines] == [True], lines
         finally:
             process.kill()  # its program ends with it
+
+
+def test_stacks_of_a_run_that_has_ended_are_told_to_be_its_last(
+    freeze: Freeze, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frozen, attempt = freeze(), "20260101-000000-77"
+    (frozen.root / ".hpc_hydra" / "jobs").mkdir(exist_ok=True)
+    (frozen.root / ".hpc_hydra" / "jobs" / "job0.sh").touch()
+    frozen.paths.attempt(attempt).mkdir(parents=True)
+    request = stacks.ask(frozen.paths, attempt)
+    stacks.give(frozen.paths, attempt, request, Answer(0, "n1", threads=(Thread((Frame("step", "train.py", 7),)),)))
+    write_json(frozen.paths.outcome, to_json(Outcome(0, "cancelled", 1, attempt=attempt)))
+    lines = asked(frozen, capsys).splitlines()
+    assert lines[0].startswith("run 0 is cancelled; ") and lines[1] == "rank 0 on n1 in step (train.py:7)"
 
 
 def supervisors(frozen: Frozen) -> list[int]:
