@@ -1,6 +1,7 @@
 #!/bin/sh
 # scripts/test.sh PYTHON: the whole suite, in two sessions side by side: the tests of the real SLURM mostly wait for it.
-# What that session prints comes at the end. Most tests wait, but more workers only compete for the cores.
+# What that session prints comes at the end. Tests that mostly wait come first (tests/conftest.py), one by one, so that
+# those at the end keep all cores busy.
 set -u
 python=$1
 rm -rf .pytest_cache/other .pytest_cache/slurm
@@ -9,7 +10,7 @@ log='' slurm=''
 half() { # NAME ARGUMENT...: in place of this shell
   name=$1 workers=$2
   shift 2
-  exec "$python" -m pytest --half "$name" -q -n "$workers" --dist worksteal -o cache_dir=".pytest_cache/$name" "$@"
+  exec "$python" -m pytest --half "$name" -q -n "$workers" --maxschedchunk 1 -o cache_dir=".pytest_cache/$name" "$@"
 }
 passed() { [ "$1" -eq 0 ] || [ "$1" -eq 5 ]; } # 5: none of these tests is here
 stop() {
@@ -22,9 +23,10 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 log=$(mktemp)
+"$python" -m pytest -q --collect-only >/dev/null 2>&1 # compiles the tests once, and not in each worker
 half slurm 4 >"$log" 2>&1 &
 slurm=$!
-(half other "$((1 + $(nproc)))")
+(half other "$((2 + $(nproc)))")
 other=$?
 wait "$slurm"
 code=$?

@@ -44,7 +44,20 @@ Plugins.instance()  # before hydra's own fixtures save and restore its state, wh
 hypothesis.settings.register_profile("usual", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=1000, deadline=None)  # make test-long
 hypothesis.settings.load_profile("usual")
-LONGEST = ("tests/packaging/test_fresh_machine.py", "tests/unit/test_docs.py::test_the_")  # tests of minutes
+# Tests begin in this order: those of minutes and those that mostly wait come first. Tests that only compute follow, and
+# keep all workers busy to the end.
+ORDER = (
+    "tests/chaos/",
+    "tests/packaging/",
+    "tests/unit/test_docs.py::test_the_",
+    "tests/scenarios/",
+    "tests/cluster/",
+    "tests/examples/",
+    "tests/conformance/",
+    "tests/unit/node/",
+    "tests/unit/launcher/",
+    "tests/unit/cli/",
+)
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
@@ -83,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         theirs = [item for item in items if bool(item.get_closest_marker("cluster")) != (half == "slurm")]
         config.hook.pytest_deselected(items=theirs)  # the other process runs them
         items[:] = [item for item in items if item not in set(theirs)]
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))  # at the end, the other workers would wait for one
+    items.sort(key=_turn)
     cluster = [item for item in items if item.get_closest_marker("cluster")]
     if cluster and (why := fixtures.unavailable()):
         leave_out(cluster, f"tests of the real SLURM: {why}")
@@ -94,6 +107,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         these = [item for item in items if any(name in mark.args for mark in item.iter_markers("needs"))]
         if these and (why := needs.missing(name)):
             leave_out(these, why)
+
+
+def _turn(item: pytest.Item) -> tuple[bool, int]:
+    """Tests that want the cluster for themselves are the first: others would have to end before they begin."""
+    marker = item.get_closest_marker("cluster")
+    alone = marker is not None and marker.kwargs.get("alone", False)
+    return not alone, next((i for i, start in enumerate(ORDER) if item.nodeid.startswith(start)), len(ORDER))
 
 
 def _needs_sshd(item: pytest.Item) -> bool:

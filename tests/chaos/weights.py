@@ -13,15 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hpc_hydra
 from tests.chaos import world
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "train_examples" / "digits_ddp"
 EPOCHS = 12
-DIGEST = """
+DIGESTS = """
 import sys, hashlib, checkpoint
-model = checkpoint.load(checkpoint.Path(sys.argv[1]))["model"]
-print(hashlib.sha256(b"".join(name.encode() + model[name].numpy().tobytes() for name in sorted(model))).hexdigest())
+for path in sys.argv[1:]:
+    model = checkpoint.load(checkpoint.Path(path))["model"]
+    print(hashlib.sha256(b"".join(name.encode() + model[name].numpy().tobytes() for name in sorted(model))).hexdigest())
 """
 PATIENCE = 240.0
 
@@ -47,28 +49,28 @@ class Training:
     def trains(self) -> None:
         assert world.await_true(lambda: len(self.checkpoints()) >= 2, PATIENCE), f"{self.name} does not train"
 
-    def state(self) -> dict[str, Any]:
-        done = self._run(sys.executable, "-m", "hpc_hydra.cli", "status", str(self.sweep), "--json")
-        found: dict[str, Any] = json.loads(done.stdout)["runs"][0]
-        return found
+    def state(self) -> str:
+        return hpc_hydra.Sweep(self.sweep).status()[0].state
 
     def await_state(self, *words: str) -> str:
-        found = world.await_true(lambda: (now := self.state()["state"]) in words and now, PATIENCE)
-        return str(found)
+        return str(world.await_true(lambda: (now := self.state()) in words and now, PATIENCE))
 
     def completed(self) -> dict[str, Any]:
-        """Resume until it is, as a user does; returns how often it was started, and its weights' digest."""
+        """Resume until it is, as a user does; returns its state and how often it was started."""
         for _ in range(4):
-            if self.await_state("completed", "failed", "cancelled", "timeout", "lost") == "completed":
+            if (state := self.await_state("completed", "failed", "cancelled", "timeout", "lost")) == "completed":
                 break
             self._run(sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep))
-        state = self.state()
-        paths = [EXAMPLE, ROOT]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-        argv = [sys.executable, "-c", DIGEST, str(self.checkpoints()[-1])]
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE)
-        attempts = len(list(self.sweep.glob("0/logs/*/")))
-        return {"state": state["state"], "attempts": attempts, "weights": done.stdout.strip() or done.stderr}
+        return {"state": state, "attempts": len(list(self.sweep.glob("0/logs/*/")))}
+
+
+def digests(trainings: list[Training]) -> list[str]:
+    """Of the final weights of each."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLE, ROOT)))}
+    argv = [sys.executable, "-c", DIGESTS, *(str(each.checkpoints()[-1]) for each in trainings)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 def stop_ranks(sweep: Path) -> None:
@@ -96,6 +98,8 @@ def main(folder: Path) -> None:
     world.node("start", "node04")
     world.await_true(world.all_up, PATIENCE)
     found |= {each.name: each.completed() for each in (timed_out, preempted, lost)}
+    for name, digest in zip(found, digests([alone, timed_out, preempted, lost]), strict=True):
+        found[name]["weights"] = digest
     (folder / "found.json").write_text(json.dumps(found))
 
 
