@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _STAGES = {
     "": "has not started its program yet, or its node does not see the request",
-    "starting": "has not reached hpc_hydra.distributed() yet",
+    "starting": "still imports, or has not reached hpc_hydra.distributed() yet",
     "joining": "waits in hpc_hydra.distributed() for the other ranks",
     "joined": "has not looked for requests since",
 }

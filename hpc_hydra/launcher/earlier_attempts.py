@@ -136,7 +136,7 @@ def _recorded(root: Path, view: RunView, outcome: Outcome) -> RunView:
 
 
 class PuttingAside(Manifest):
-    """Puts the outcomes of runs aside once it is recorded that their new jobs are submitted.
+    """Puts the outcomes of runs aside when their new jobs are first offered to the scheduler, which is recorded.
 
     Until then they stay: the launcher may wait for other sweeps, be killed, or stop after a failed run.
     """

@@ -62,9 +62,9 @@ def finish(code: str) -> int:
 
             ends = read_ends(attempt.paths(record), attempt.name)
             outcome = with_lost(attempt, adapter_for(attempt.scheduler), outcome, ends)
-        if plan is not None and not plan.request.max_requeues and not attempt.attached:
+        if plan is not None and not attempt.attached and not plan.request.max_requeues:
             outcome = _with_preemption(adapter_for(attempt.scheduler), outcome)
-        if plan is not None and plan.request.max_requeues and not attempt.attached:
+        elif plan is not None and not attempt.attached:
             from hpc_hydra.node.requeue import requeued
 
             by_exit = requeue_exit_code(adapter_for(attempt.scheduler))
@@ -146,12 +146,14 @@ def _with_preemption(scheduler: Scheduler, outcome: Outcome) -> Outcome:
 
     The scheduler's final state may not tell it: the ranks have ended before it would have ended them.
     """
-    if outcome.status != "cancelled" or not outcome.signal or not isinstance(scheduler, JobEndQuery):
+    if outcome.status != "cancelled" or not outcome.signal:
+        return outcome
+    if not isinstance(scheduler, JobEndQuery) or scheduler.tells_cancellation:
         return outcome
     from hpc_hydra.node.requeue import job_end_state
 
     state = job_end_state(scheduler)
-    if state is None or not state.is_preempted or scheduler.tells_cancellation:
+    if state is None or not state.is_preempted:
         return outcome
     return replace(outcome, reason=f"{outcome.reason}: preempted")
 

@@ -6,6 +6,7 @@ judged.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from hpc_hydra.planning.types import to_json
@@ -27,7 +28,8 @@ def write_end(path: Path, end: RankEnd) -> None:
             (_SAVED, end.warned and end.exit_code == TIME_IS_UP),
         ):
             if is_true:
-                _file(path.parent, word, end.round).touch()
+                with contextlib.suppress(OSError):  # the other ranks notice by themselves
+                    _file(path.parent, word, end.round).touch()
 
 
 def one_has_failed(folder: Path, round_: int) -> bool:

@@ -78,21 +78,21 @@ class NewRequests:
 
     def __init__(self, path: Path) -> None:
         self._path, self._count = path, 0
-        self.size = 0  # bytes that were read
+        self._size = 0  # bytes that were read
 
     def read(self) -> list[RankRequest]:
         """Return the requests since the last call. Empty if the file is not there or cannot be read."""
         info = fresh_stat(self._path)
-        if info is None or info.st_size <= self.size:
+        if info is None or info.st_size <= self._size:
             return []
         try:
-            data = read_bytes(self._path, self.size)
+            data = read_bytes(self._path, self._size)
         except OSError:
             return []
         whole = data.rpartition(b"\n")[0]
         if not whole:
             return []
-        self.size += len(whole) + 1
+        self._size += len(whole) + 1
         found = []
         for text in whole.split(b"\n"):
             try:

@@ -100,7 +100,7 @@ def present(root: Path = ROOT) -> list[Gpu]:
 def of_drivers(root: Path = ROOT) -> list[Gpu]:
     """Return the GPUs of all vendors by the files of their drivers alone, which takes no time, in the drivers' order.
 
-    Unlike with NVML, memory and architecture of NVIDIA's are unknown, and so are MIG and cgroups.
+    Unlike with NVML, memory, architecture and MIG instances of NVIDIA's are unknown.
     """
     return [*_nvidia(root), *_amd(root)]
 
@@ -113,7 +113,7 @@ def models(root: Path = ROOT) -> str:
 
 def _nvml() -> list[Gpu] | None:
     """Return the GPUs that NVML can open; None if it does not answer."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # a stub of the library has no functions
         lib = ctypes.CDLL("libnvidia-ml.so.1")
         if lib.nvmlInit_v2() == 0:
             try:
@@ -164,8 +164,8 @@ def _nvidia(root: Path) -> Iterator[Gpu]:
     folders = sorted((root / "proc/driver/nvidia/gpus").glob("*"))
     for folder in folders:
         about = dict(re.findall(r"^([\w ]+):[ \t]*(.*\S)", _text(folder / "information"), re.M))
-        minor = about.get("Device Minor")  # a container sees the files of all GPUs, and its own devices
-        if minor is None or (root / f"dev/nvidia{minor}").exists():
+        minor = about.get("Device Minor")  # containers and cgroups leave the files of all GPUs, and their own devices
+        if minor is None or os.access(root / f"dev/nvidia{minor}", os.R_OK | os.W_OK):
             yield Gpu("nvidia", about.get("Model", NVIDIA), uuid=about.get("GPU UUID", ""), address=folder.name.lower())
     if not folders:
         yield from (Gpu("nvidia", NVIDIA) for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())

@@ -60,7 +60,6 @@ def distributed(
         HpcHydraError: the configuration asks for several processes, and this is one, started plainly.
     """
     global _count
-    warned.enter(JOINING)
     identity = identity_of(os.environ, cfg)
     warning_signal.listen()
     with gc_tuning.thresholds_raised("torch"):
@@ -77,6 +76,7 @@ def distributed(
         yield _dist(identity, device, str(group.get_backend()), group.get_rank(), group.get_world_size())
         return
     _count += 1
+    warned.enter(JOINING)
     seconds = timeout or identity.request.rendezvous.timeout
     with contextlib.ExitStack() as stack:
         store, identity = _store(identity, seconds, _count, stack)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpc_hydra.node.rank.context import RankContext
-from hpc_hydra.node.rank.look_out import LookOut
 from hpc_hydra.records.requests import (
     CHECKPOINT,
     JOINED,
@@ -33,8 +32,8 @@ from hpc_hydra.records.requeue_policy import TIME_IS_UP
 
 STOP_FILE = "STOP"
 STAGES = (STARTING, JOINING, JOINED)
-_INTERVAL = 1.0  # seconds between two looks of a node
-_LOOKS = 1000.0  # of all nodes of a run, per second, at most
+_INTERVAL = 1.0  # seconds between two looks of a rank
+_LOOKS = 4000.0  # of all ranks of a run, per second, at most
 _MAGIC = 0x4879_6472_6101
 _SIZE = 64
 
@@ -140,8 +139,7 @@ class Watch:
     ) -> None:
         self._context, self._page, self._clock = context, page, clock
         self._handlers = {CHECKPOINT: self._checkpoint, **(handlers or {})}
-        self._interval = max(_INTERVAL, context.info.num_nodes / _LOOKS)
-        self._look_out = LookOut(context, self._interval, clock)
+        self._interval = max(_INTERVAL, context.info.world_size / _LOOKS)
         self._next = clock() + self._interval
         self._name = context.attempt.name
         self._new = NewRequests(context.paths.requests(self._name))
@@ -183,14 +181,11 @@ class Watch:
                 self._stop_files[path] = now
                 with contextlib.suppress(OSError):
                     ask(self._context.paths, self._name, CHECKPOINT, by=str(path), stop=True)
-        if self._look_out.must_look(self._new.size):
-            self._read()
-            self._look_out.tell(self._new.size)
+        self._read()
         self._answer()
 
     def finish(self) -> None:
-        """Write the answers of a program that has ended; another rank of the node looks from now on."""
-        self._look_out.close()
+        """Write the answers of a program that has ended."""
         self._answer()
 
     def _read(self) -> None:

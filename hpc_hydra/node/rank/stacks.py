@@ -35,7 +35,7 @@ _PATIENCE = 4.0  # seconds for a program to write its stacks
 _SETTLED = 0.3  # seconds without further output after which the stacks are complete
 _STEP = 0.05  # seconds between two looks at the output
 _SPY = "py-spy"
-_ON_ITS_WAY = 2.0  # seconds of a command's wait that its request and the answer take
+_ON_ITS_WAY = 4.0  # seconds of a command's wait that its request and the answer take
 _NAME = "hpc_hydra_stacks"
 
 
@@ -125,6 +125,9 @@ class Stacks:
         request = stacks.understood(new, time.monotonic() - self._begun)
         if request is None or (request.ranks and self._rank not in request.ranks):
             return
+        if self._dump is not None and self._dump.spy is not None:  # it may take minutes, and its command be gone
+            _end(self._dump.spy)
+            self._answer(self._dump, (), f"{self._state()}; a later request came before {_SPY} had ended")
         if self._dump is None:
             self._begin(request)
         else:

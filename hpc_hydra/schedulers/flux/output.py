@@ -134,13 +134,13 @@ class FluxOutput:
         return found[0], found[1]
 
     def parse_status(self, command: Sequence[str], stdout: str) -> dict[str, JobStatus]:
-        start = stdout.find("{")  # skip the output of a site's wrapper
+        start = stdout.find("{")  # a site's wrapper may print something before and after
         if start < 0:
             return {}
         try:
-            data = json.loads(stdout[start:])
-        except ValueError:
-            return {}
+            data, _ = json.JSONDecoder().raw_decode(stdout, start)
+        except ValueError as error:
+            raise SchedulerError(f"the output is no JSON: {error}", where="flux jobs") from None
         jobs = data.get("jobs", [data])  # one id gives the bare object
         return {_ascii(job["jobid"]): _status(job) for job in jobs if "jobid" in job}
 

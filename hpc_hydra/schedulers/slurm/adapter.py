@@ -151,7 +151,7 @@ class Slurm(
             self.name,
             _JOB_ID,
             directives=[f"#SBATCH {directive(option)}" for option in options],
-            before=[*_before_requeues(spec)],
+            before=[*_outlive_ranks(spec)],
             restarted='"${SLURM_RESTART_COUNT:-0}"' if spec.plan.request.max_requeues and not spec.attached else "",
             other_nodes=_on_nodes(other_nodes) if other_nodes else (),
         )
@@ -332,14 +332,15 @@ def _own_id(env: Mapping[str, str]) -> str:
     return f"{array}_{element}" if array and element else env.get("SLURM_JOB_ID", "")
 
 
-def _before_requeues(spec: JobSpec) -> Iterator[str]:
-    """Keep the script alive after its ranks, so that it can requeue the job; limit SLURM's requeues on preemption."""
-    most = spec.plan.request.max_requeues
-    if not most or spec.attached:
+def _outlive_ranks(spec: JobSpec) -> Iterator[str]:
+    """Keep the script alive after its ranks, so that it can name lost nodes and requeue; limit SLURM's own requeues."""
+    most, nodes = spec.plan.request.max_requeues, spec.plan.request.nodes
+    if spec.attached:
         return
-    if not spec.packs:
+    if not spec.packs and (most or nodes > 1):
         yield "trap : TERM  # SLURM signals the ranks too: wait for them, then report how they ended"
-    yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
+    if most:
+        yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
 
 
 def _on_nodes(nodes: range) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,21 +144,25 @@ def test_of_a_command_py_spy_tells_the_stack_or_the_kernel_what_it_waits_for(
         assert "without a stack: python3 (pid " in text and "py-spy is not installed on " in text
 
 
-def test_py_spy_has_the_time_that_the_command_waits(
+def test_py_spy_has_the_time_that_the_command_waits_and_holds_up_no_later_request(
     freeze: Freeze, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frozen = freeze('Path("begun.0").touch()\nload()', outside=HANGS)
+    hung = tmp_path / "hung"
+    hung.mkdir()
+    hangs = f"[ $(ls '{hung}' | wc -l) -lt 2 ] && touch '{hung}'/$$ && exec sleep 600"
     spy = tmp_path / "bin" / "py-spy"
     spy.parent.mkdir()
-    spy.write_text(SPY.replace("/sh\n", f"/sh\nwhile ! [ -e '{tmp_path}/go' ]; do sleep 0.1; done\n"))
+    spy.write_text(SPY.replace("/sh\n", f"/sh\n{hangs}\n"))
     spy.chmod(0o755)
     with running(frozen, *marks(frozen, 1), PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}"):
-        main(["stacks", str(frozen.root), "--native", "--wait", "5"])
-        first = capsys.readouterr().out
-        (tmp_path / "go").touch()
-        text = asked(frozen, capsys, "--native")
-    assert "py-spy did not end within 3 s; wait longer with --wait" in first or "does not answer" in first
-    assert " in wait_here (job.py:7)" in text
+        main(["stacks", str(frozen.root), "--native", "--wait", "6"])
+        assert "py-spy did not end within 2 s; wait longer with --wait" in capsys.readouterr().out
+        argv = [sys.executable, "-m", "hpc_hydra.cli", "stacks", str(frozen.root), "--native", "--wait", "600"]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as asks:
+            assert await_true(lambda: len(list(hung.iterdir())) == 2)
+            asks.kill()
+        assert " in wait_here (job.py:7)" in asked(frozen, capsys, "--native")
 
 
 def test_ranks_that_ended_or_do_not_answer_are_named(freeze: Freeze, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc_hydra.errors import PlanError, RendezvousError
+from hpc_hydra.errors import PlanError, RendezvousError, SchedulerError
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers import capability_checks, capability_defaults
 from hpc_hydra.schedulers.base import JobEndState, State
@@ -285,9 +285,14 @@ def test_refusals_of_flux_are_classified(said: str, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_states_of_flux_are_read(job: dict[str, Any], state: State, native: str, code: int | None) -> None:
-    out = "Welcome\n" + json.dumps({"jobid": "ƒ12", **job})
+    out = "Welcome\n" + json.dumps({"jobid": "ƒ12", **job}) + "\nGoodbye\n"
     status = FLUX.parse_status([], out)["f12"]
     assert (status.state, status.native, status.exit_code) == (state, native, code)
+
+
+def test_an_answer_that_cannot_be_read_is_no_list_without_jobs() -> None:
+    with pytest.raises(SchedulerError, match="flux jobs"):
+        FLUX.parse_status([], '{"jobs": [{"jobid": "ƒ12", "sta')
 
 
 def test_the_warning_before_the_end_is_reported() -> None:
