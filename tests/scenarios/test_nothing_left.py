@@ -113,7 +113,8 @@ def leftovers(folder: Path) -> list[str]:
     found = []
     for path in folder.rglob("*"):
         kind = path.lstat().st_mode
-        known = path.name in (".hydra", ".hpc_hydra", ".last_words.json") or not path.name.startswith(".")
+        recorded = (".hydra", ".hpc_hydra", ".last_words.json", ".failed.0")
+        known = path.name in recorded or not path.name.startswith(".")
         meets = path.name.startswith((".hpc_hydra-", ".hpc_hydra_"))
         if not known or meets or path.suffix == ".tmp" or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
             found.append(str(path.relative_to(folder)))
