@@ -116,6 +116,7 @@ case " ${{runs[*]}} " in
   *) echo "hpc_hydra: no run '$HPC_HYDRA_RUN' in this job; it has: ${{runs[*]}}" >&2; exit 2 ;;
 esac
 export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-{JOB_ID}"
+trap : TERM  # SLURM signals the ranks too: wait for them, then report how they ended
 
 # once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)
 hpc_hydra_setup=(
