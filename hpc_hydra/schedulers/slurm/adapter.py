@@ -334,10 +334,11 @@ def _own_id(env: Mapping[str, str]) -> str:
 
 def _outlive_ranks(spec: JobSpec) -> Iterator[str]:
     """Keep the script alive after its ranks, so that it can name lost nodes and requeue; limit SLURM's own requeues."""
-    most, nodes = spec.plan.request.max_requeues, spec.plan.request.nodes
+    most = spec.plan.request.max_requeues
     if spec.attached:
         return
-    if not spec.packs and (most or nodes > 1):
+    # replica groups name their own losses; stopped with the job, they would try to restart, and fail
+    if not spec.packs and (most or (spec.plan.request.nodes > 1 and spec.plan.replicas == 1)):
         yield "trap : TERM  # SLURM signals the ranks too: wait for them, then report how they ended"
     if most:
         yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
