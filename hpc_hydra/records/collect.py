@@ -348,6 +348,8 @@ def _word(
         reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
         if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of the missing rank
             return "failed", f"{absent}; the others were {reason}"
+        if exit_code == 128 + signal.SIGKILL:  # of an agent, with which its ranks are stopped
+            reason = f"{reason}; the launch command ended with {_code_in_words(exit_code)}"
         return "cancelled", reason
     if exit_code:
         return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", absent)

@@ -338,7 +338,7 @@ def _outlive_ranks(spec: JobSpec) -> Iterator[str]:
     if spec.attached:
         return
     # replica groups name their own losses; stopped with the job, they would try to restart, and fail
-    if not spec.packs and (most or (spec.plan.request.nodes > 1 and spec.plan.replicas == 1)):
+    if not spec.packs and (most or (spec.plan.request.nodes > 1 and not spec.plan.rendezvous.has_replicas)):
         yield "trap : TERM  # SLURM signals the ranks too: wait for them, then report how they ended"
     if most:
         yield f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {most} ] || scontrol update "jobid={_JOB_ID}" requeue=0'
