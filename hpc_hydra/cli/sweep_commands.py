@@ -152,7 +152,7 @@ def _heading(view: RunView, common: Collection[str] = ()) -> str:
 
 def _ends_of_logs(sweep: SweepRecords, views: Sequence[RunView], options: argparse.Namespace) -> int:
     """Print the last lines of the logs of several runs, each with the run's overrides as heading."""
-    from hpc_hydra.records.collect import last_lines
+    from hpc_hydra.records.files import last_lines
     from hpc_hydra.sweep import logs as output
     from hpc_hydra.ui.run_table import common_overrides, printable
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import signal
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,17 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpc_hydra.records.codec import hint, readable
-from hpc_hydra.records.files import is_there
+from hpc_hydra.records.files import LAST_LINES, is_there, last_lines
 from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.returned import result
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
 from hpc_hydra.records.user_line import user_line
 
-LAST_LINES = 20
 _TRACEBACK = 500  # lines of a log in which a traceback is looked for
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-_TAIL = 64 * 1024  # bytes read from the end of a log
 
 # Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
 _CONSEQUENCE = re.compile(
@@ -94,8 +91,8 @@ def collect(
         if groups.status in ("completed", "failed"):
             return _of_replicas(paths, attempt, groups, common)
         if groups.status == "stopped" and status is None and groups.exit_code:
-            stopped_by = f"stopped by {_signal_name(groups.exit_code - 128)}"
-            return Outcome(**common, status="cancelled", exit_code=groups.exit_code, reason=stopped_by)
+            common |= {"exit_code": groups.exit_code, "signal": groups.exit_code - 128}
+            return Outcome(**common, status="cancelled", reason=f"stopped by {_signal_name(common['signal'])}")
     nodes, gone = read_nodes(paths, attempt) if attempt else [], None
     if nodes:
         last = max(node.number for node in nodes)
@@ -275,21 +272,6 @@ def _lost_a_stopped_one(cause: RankEnd, ends: Sequence[RankEnd], missing: Sequen
 def is_consequence(end: RankEnd) -> bool:
     """Whether a rank failed because it lost its connection to another one."""
     return bool(end.error and _CONSEQUENCE.search(end.error))
-
-
-def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
-    """Return the last lines of a log, with the final state of progress bars; empty if it cannot be read."""
-    try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):  # reading /dev/full never ends, reading a pipe blocks
-            return ()
-        with path.open("rb") as file:
-            file.seek(max(0, info.st_size - _TAIL))
-            text = file.read(_TAIL).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return ()
-    lines = [line.rstrip("\r").rpartition("\r")[2][:500] for line in text.split("\n")]
-    return tuple(line for line in lines if line.strip())[-count:]
 
 
 def how(end: RankEnd, lines: Sequence[str] = ()) -> str:

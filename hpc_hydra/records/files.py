@@ -19,6 +19,8 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.processes import write_all
 from hpc_hydra.records.layout import SweepPaths
 
+LAST_LINES = 20
+_TAIL = 64 * 1024  # bytes read from the end of a log
 GONE = "the directory of the sweep is gone (deleted or moved)"
 
 
@@ -193,3 +195,18 @@ def read_lines(path: Path) -> Iterator[Any]:
             yield json.loads(line.decode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError):
             continue
+
+
+def last_lines(path: Path, count: int = LAST_LINES) -> tuple[str, ...]:
+    """Return the last lines of a log, with the final state of progress bars; empty if it cannot be read."""
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):  # reading /dev/full never ends, reading a pipe blocks
+            return ()
+        with path.open("rb") as file:
+            file.seek(max(0, info.st_size - _TAIL))
+            text = file.read(_TAIL).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ()
+    lines = [line.rstrip("\r").rpartition("\r")[2][:500] for line in text.split("\n")]
+    return tuple(line for line in lines if line.strip())[-count:]

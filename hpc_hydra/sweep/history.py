@@ -21,7 +21,7 @@ from hpc_hydra.config.secrets import MASK
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records import ending
 from hpc_hydra.records.codec import readable
-from hpc_hydra.records.collect import last_lines
+from hpc_hydra.records.files import last_lines
 from hpc_hydra.records.layout import attempt_began
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.curves import MetricsFile

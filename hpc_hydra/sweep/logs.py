@@ -14,7 +14,8 @@ from pathlib import Path
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records import metrics
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.collect import last_lines, latest_attempt, read_ends
+from hpc_hydra.records.collect import latest_attempt, read_ends
+from hpc_hydra.records.files import last_lines
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.sweep.status import RunView
 from hpc_hydra.sweep.store import SweepRecords, command

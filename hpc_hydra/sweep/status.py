@@ -20,8 +20,8 @@ from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
-from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, latest_attempt
+from hpc_hydra.records.files import last_lines, write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.metrics import Metric

@@ -18,8 +18,8 @@ from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import ending, hang
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
-from hpc_hydra.records.collect import collect, corrected, is_doubtful, last_lines, latest_attempt
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.collect import collect, corrected, is_doubtful, latest_attempt
+from hpc_hydra.records.files import last_lines, write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current, was_cancelled
 from hpc_hydra.records.outcome_index import Index

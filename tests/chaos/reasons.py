@@ -13,6 +13,7 @@ from typing import Any
 _SILENT = r"left no record of (its|their) end"
 _STOPPED = r"^(?!.*preempted).*stopped by SIGTERM"
 _AGAIN = r"requeued by the scheduler|its allocation was ended, and queued again"
+_FORGOTTEN = r"has not known job \S+ for \d+ s"  # SLURM does, of elements that are cancelled while they wait
 _BY_SIGKILL = r"killed by SIGKILL|exit code 137"
 _CUT_OFF = r"Connection (closed|reset|refused)|ConnectionError|Broken pipe|No route to host|Time(d )?out|within \d+ s"
 _NODE_LOST = (
@@ -27,7 +28,7 @@ OF: Mapping[str, str] = {
     "kill_node": _NODE_LOST,
     "cut_link": _NODE_LOST,
     "fill_tmp": r"No space left on device|disk is full|/tmp has \d+ MiB free",
-    "scancel": rf"CANCELLED|cancelled|{_STOPPED}|^by an unknown user",
+    "scancel": rf"{_FORGOTTEN}|CANCELLED|cancelled|{_STOPPED}|^by an unknown user",
     "requeue": _AGAIN,
     "preempt": rf"preempted|PREEMPTED|{_AGAIN}",
 }

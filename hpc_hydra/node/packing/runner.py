@@ -37,8 +37,7 @@ from hpc_hydra.processes import (
     name_of,
 )
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.collect import last_lines
-from hpc_hydra.records.files import make_below, read_json
+from hpc_hydra.records.files import last_lines, make_below, read_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.outcome_index import forget_outcome, note_end

@@ -127,6 +127,7 @@ class ReplicaGroup:
     pid: int | None = None
     start_at: float = 0.0  # monotonic time of its next start
     dropped: str | None = None  # why this process ended it although it had not failed
+    stopped: int = 0  # exit code of its last try, if its ranks were told to stop
 
 
 @dataclass
@@ -235,10 +236,14 @@ class ReplicaJob:
         number = group.state.replica
         ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
         cause = first_cause(ends)
-        stopped = cause is None and any(end.told_to_stop for end in ends)
+        told = [end.exit_code for end in ends if end.told_to_stop]
+        stopped = cause is None and bool(told)
         missing = code == 0 and len(ends) < self._size(group)
-        if missing:  # srun exits with 0 when a node of the step is lost
-            code = 1
+        if code == 0 and (missing or stopped):  # so srun ends if it has lost a node of the step, or waited in vain
+            code = told[0] if stopped else 1
+        if group.stopped and code and not ends:  # the job is ending: its ranks could not be started again
+            stopped, code = True, group.stopped
+        group.stopped = code if stopped else 0
         if code == 0:
             group.state = replace(group.state, state="completed", exit_code=0, cause=None, why=None)
             self._say(f"replica {number} completed")
@@ -370,7 +375,7 @@ class ReplicaJob:
             return 0
         lost = sorted((state for state in states if state.state == "lost"), key=lambda state: state.ended or 0)
         code = next((state.exit_code for state in lost if state.exit_code), 1)
-        self._write("failed", code)
+        self._write("stopped" if all(group.stopped for group in self.groups) else "failed", code)
         return code
 
 

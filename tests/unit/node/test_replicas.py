@@ -146,6 +146,16 @@ def test_a_launch_command_that_ends_well_without_its_ranks_has_lost_them(groups:
     assert outcome["reason"] == "replica 1 lost: 1 of its ranks left no record of their end: was a node lost?"
 
 
+STOPPED = WELL.replace('"exit_code": 0', '"exit_code": 143, "signal": 15, "told_to_stop": true')
+
+
+@pytest.mark.parametrize("then", ["exit 0", "[ $HPC_HYDRA_REPLICA_RESTARTS = 0 ] && exit 143; rm $d/*.json; exit 1"])
+def test_groups_that_end_with_their_job_are_cancelled(groups: Any, then: str) -> None:
+    """A job that is preempted or cancelled ends its steps, lets srun end with 0, and starts no step any more."""
+    code, outcome, out = groups(max_restarts=1).run(f"{STOPPED}; {then}")
+    assert (code, outcome["status"], outcome["reason"]) == (143, "cancelled", "stopped by SIGTERM"), out
+
+
 def test_too_few_groups_end_the_job_with_the_code_of_the_lost_one(groups: Any) -> None:
     line = "[ $HPC_HYDRA_REPLICA = 0 ] || exit 3; sleep 100"
     code, outcome, out = groups(max_restarts=0, min_replicas=2).run(line)

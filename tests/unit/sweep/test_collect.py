@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records.collect import collect, corrected, is_consequence, last_lines
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.collect import collect, corrected, is_consequence
+from hpc_hydra.records.files import last_lines, write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd
 from hpc_hydra.records.user_line import user_line
