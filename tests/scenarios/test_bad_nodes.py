@@ -79,7 +79,7 @@ def test_a_run_whose_node_fails_goes_on_without_it_from_its_checkpoint(slurm_clu
 SIZES = ("resources.nodes=2", "resources.procs_per_node=1", "resources.cpus_per_proc=1", "launch.preflight=true")
 
 
-@pytest.mark.cluster
+@pytest.mark.cluster(alone=True)  # an empty cluster gives the first job its first node
 def test_elements_on_a_node_that_fails_the_preflight_go_on_elsewhere_and_later_jobs_leave_it_out(
     slurm_probe: Probe, tmp_path: Path
 ) -> None:
