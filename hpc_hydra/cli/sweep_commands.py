@@ -292,11 +292,11 @@ def resume(argv: Sequence[str]) -> int:
     overrides = tuple(words[at + 1 :])
     misplaced = [word for word in overrides if word.startswith("-")]
     if misplaced:
+        others = [word for word in overrides if word not in misplaced]
         raise UsageError(
             f"{misplaced[0]} is after --, where only overrides are allowed",
             where="resume",
-            fix=f"hpc-hydra resume {shlex.join(misplaced)} -- "
-            + (shlex.join(word for word in overrides if word not in misplaced) or "resources.time_limit=2h"),
+            fix=shlex.join(["hpc-hydra", "resume", *words[:at], *misplaced, *(["--", *others] if others else [])]),
         )
     wanted = Wanted(tuple(runs), options.failed, overrides, options.bg, options.launcher_gone, options.yes)
     try:

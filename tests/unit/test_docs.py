@@ -251,3 +251,23 @@ def test_messages_of_troubleshooting_are_those_of_the_code() -> None:
         if not any(all(part.strip() in text for part in message.split("…")) for text in texts)
     ]
     assert unknown == []
+
+
+TABLES = [
+    (page, code)
+    for page in ("from-sbatch.md", "torchrun-hpc.md")
+    for line in (ROOT / "docs" / page).read_text().splitlines()
+    if line.startswith("| ")
+    for code in re.findall(r"`([^`]+)`", line)
+    if "…" not in code and re.match(rf"hpc-hydra run |['\"]*({'|'.join(GROUPS)})(\.[\w.]+)?=", code)
+]
+
+
+@pytest.mark.parametrize(("page", "code"), TABLES)
+def test_overrides_in_tables_are_read_as_typed(page: str, code: str) -> None:
+    from hpc_hydra.records.frozen_config import parse_override
+
+    words = shlex.split(code.removeprefix("hpc-hydra run ").partition(" -- ")[0])
+    for word in words:
+        if not word.startswith("-"):
+            assert parse_override(word).key_or_group in word, page

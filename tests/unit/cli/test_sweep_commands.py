@@ -235,6 +235,10 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["resume", "--", "resources.nodez=2"], "resources.nodes"),
         (["resume", "--", "resources.nodes=1,2"], "one value for each key"),
         (["resume", "--", "launch.bg=true"], "--bg"),
+        (
+            ["resume", "failed", ".", "--", "launch.seed=3", "--bg"],
+            "Try: hpc-hydra resume failed . --bg -- launch.seed=3\n",
+        ),
         (["resume", "--failed", "--all"], "not allowed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -74,6 +74,14 @@ def test_what_means_nothing_is_refused(key: str, rendezvous: dict[str, Any], lau
     assert error.value.where == key
 
 
+@pytest.mark.parametrize(("limit", "asked_for"), [("1m", "2m"), ("1m", "1m"), ("30m", "2h"), ("40h", "20h")])
+def test_a_warning_that_is_valid_is_advised(limit: str, asked_for: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make(resources={"time_limit": limit}, launch={"signal_before_end": asked_for})
+    advised = str(error.value.fix).partition(", or ")[0].partition("launch.signal_before_end=")[2]
+    assert make(resources={"time_limit": limit}, launch={"signal_before_end": advised}).request.warn_before
+
+
 @pytest.mark.parametrize("scheduler", ["local", "ssh"])
 def test_without_a_scheduler_nobody_warns_and_nobody_requeues(scheduler: str) -> None:
     for key, fields in (
