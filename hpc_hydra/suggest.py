@@ -20,7 +20,18 @@ def quoted(override: str) -> str:
     import re
     import shlex
 
-    return shlex.quote(override) if re.search(r"[$`!\\\"]", override) else f'"{override}"'
+    if "!" in override or ("'" not in override and re.search(r"[$`\\\"]", override)):
+        return shlex.quote(override)
+    return '"' + re.sub(r"([$`\\\"])", r"\\\1", override) + '"'
+
+
+def in_quotes(value: str) -> str:
+    """Put a value into Hydra's quotes, in single ones if possible."""
+    import re
+
+    if "'" not in value and not value.endswith("\\"):
+        return f"'{value}'"
+    return '"' + re.sub(r'(\\*)(?="|\Z)', r"\1\1", value).replace('"', '\\"') + '"'
 
 
 def clash_cure(group: str) -> str:

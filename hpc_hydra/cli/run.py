@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,44 @@ def _check_separator(before: Sequence[str], command: Sequence[str]) -> None:
         begin = at - 1 if at and before[at - 1] == "-m" and "." in word and word.replace(".", "").isidentifier() else at
         if begin == at - 1 and Path(word).suffix in (".py", ".sh"):
             begin = at
+        if begin == at and (fix := _meant(before, at, command)) is not None:
+            raise UsageError(f"{word!r} is not an override", where="run", fix=fix)
         rest = [*before[begin:], *(["--", *command] if command else [])]
         line = shlex.join(["hpc-hydra", "run", *before[:begin], "--", *rest])
         raise UsageError(f"{word!r} is not an override: there is no -- before the command", where="run", fix=line)
+
+
+def _meant(before: Sequence[str], at: int, command: Sequence[str]) -> str | None:
+    """Return the override that the word at ``at`` is a part of; None if the word rather begins the command."""
+    from hpc_hydra.config.schema import GROUPS
+    from hpc_hydra.config.store import shipped
+    from hpc_hydra.suggest import in_quotes, quoted
+
+    word, behind = before[at], before[at + 1 :]
+    if Path(word).suffix in (".py", ".sh"):
+        return None
+    plain = list(takewhile(lambda one: "=" not in one and not one.startswith(("-", "~", "+")), behind))
+    if word.partition(".")[0] in GROUPS:
+        if behind[:1] == ["="]:
+            plain = list(behind[1:2])
+        return shlex.quote(f"{word}={plain[0] if plain else 'VALUE'}")
+    if not command or (_is_program(word) and not _is_program(command[0])):
+        return None
+    if of := [group for group in GROUPS if word in shipped(group)]:
+        return " or ".join(f"{group}={word}" for group in of)
+    key, equals, value = before[at - 1].partition("=") if at else ("", "", "")
+    if not equals or key.startswith("-"):
+        return "KEY=VALUE, or leave it out"
+    value = " ".join([value, word, *plain]).strip()
+    if " " not in value:
+        return shlex.quote(f"{key}={value}")
+    return quoted(f"{key}={value if value[0] in '[{' else in_quotes(value)}")
+
+
+def _is_program(word: str) -> bool:
+    import shutil
+
+    return word == "-m" or word.endswith((".py", ".sh")) or Path(word).is_file() or shutil.which(word) is not None
 
 
 def launch(call: Call) -> int:

@@ -185,11 +185,33 @@ def _unparsed(override: str, text: str) -> ConfigError | None:
     if (error := _collection(key.lstrip("+"), value)) and re.fullmatch(r"\w+=[^{}]*", value):
         return error
     why = (text.splitlines() or [""])[0].rstrip(".")
-    shown = f"{key}='{value}'" if equals and value and not re.search(r"['\"\\]", value) else "key='value'"
+    shown = (_in_quotes(key, value) if equals and value else None) or "key='value'"
     fix = f"Hydra's quotes around the value, inside the shell's quotes: {suggest.quoted(shown)}"
     if (hidden := masked(override)) != override:
         return ConfigError("cannot be parsed as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
     return ConfigError(f"cannot be parsed as a value: {why}", where=override, fix=fix)
+
+
+def _in_quotes(key: str, value: str) -> str | None:
+    """Return the override with Hydra's quotes around its value, or around the items of one; None if that is no cure."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    group, _, name = key.lstrip("+").partition(".")
+    kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
+    meant: object = value
+    text = suggest.in_quotes(value)
+    if kind is list:
+        inner = value[1:-1] if value[:1] + value[-1:] == "[]" else value
+        items = [item.strip() for item in re.findall(r"""(?:"[^"]*"|'[^']*'|[^,])+""", inner)]
+        meant = [item[1:-1] if item[0] == item[-1] and item[0] in "'\"" else item for item in items if item]
+        text = f"[{','.join(map(suggest.in_quotes, meant))}]"
+    elif kind is dict:
+        return None
+    try:
+        read = OverridesParser.create().parse_override(f"{key}={text}").value()
+    except Exception:
+        return None
+    return f"{key}={text}" if read == meant else None
 
 
 def _key(text: str, cause: BaseException | None) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.cli.main import main
 from tests.unit.cli.running import SHOW, argv, environment, files, hpc_hydra, lines
 
 AWKWARD = [
@@ -216,6 +217,38 @@ def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], mes
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert files(here) == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "advised"),
+    [
+        (
+            ["scheduler=slurm", "launch.env.NOTE=hello", "world", "launch.dry_run=true"],
+            "\"launch.env.NOTE='hello world'\"",
+        ),
+        (["launch.env.NOTE=it's", "a", "b"], '"launch.env.NOTE=\\"it\'s a b\\""'),
+        (["scheduler.setup_lines=[module", "load", "cuda]"], '"scheduler.setup_lines=[module load cuda]"'),
+        (["resources.nodes=", "2"], "resources.nodes=2"),
+        (["scheduler", "slurm"], "scheduler=slurm"),
+        (["resources.nodes", "=", "2"], "resources.nodes=2"),
+        (["resources.nodes=2", "frontier"], "system=frontier"),
+        (["launch.env.NOTE=hello big 'world'"], '"launch.env.NOTE=\\"hello big \'world\'\\""'),
+        (["launch.env.NOTE=a 'b' $c\\"], '"launch.env.NOTE=\\"a \'b\' \\$c\\\\\\\\\\""'),
+        (["logging.out={job_id}.out"], "\"logging.out='{job_id}.out'\""),
+        (
+            ['scheduler.setup_lines=[export EXTRA="a b", source ./setup.sh]'],
+            "\"scheduler.setup_lines=['export EXTRA=\\\"a b\\\"','source ./setup.sh']\"",
+        ),
+    ],
+)
+def test_an_override_that_cannot_be_read_is_advised_as_it_can(
+    here: Path, words: list[str], advised: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    assert main(["run", *words, "--", "train.py"]) == 2
+    told = capsys.readouterr().err
+    assert told.rstrip().endswith(advised) and "no --" not in told, told
+    assert main(["run", "scheduler=slurm", "launch.dry_run=true", *shlex.split(advised), "--", "train.py"]) == 0
 
 
 @pytest.mark.hydra
