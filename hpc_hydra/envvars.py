@@ -28,7 +28,10 @@ ATTEMPT = "HPC_HYDRA_ATTEMPT"
 SCHEDULER = "HPC_HYDRA_SCHEDULER"
 """Name of the scheduler adapter that reads the rank from the task's variables."""
 ATTACHED = "HPC_HYDRA_ATTACHED"
-"""``1`` if the ranks' output goes to a console instead of log files. Set: cli/attach."""
+"""``1`` if the run is attached to a console, where its output goes, unless only ranks know the names of the log files.
+
+Set: cli/attach.
+"""
 TEMPORARY = "HPC_HYDRA_TEMPORARY"
 """``1`` if the run's directory is removed at its end. Set: cli/attach; read: node/rank/supervisor."""
 INTERRUPTED = "HPC_HYDRA_INTERRUPTED"

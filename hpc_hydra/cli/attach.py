@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import re
 import shlex
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
+from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging
@@ -35,6 +35,7 @@ from hpc_hydra.schedulers import capability_checks, capability_defaults, command
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
+from hpc_hydra.schedulers.local_base import run_id
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run
 from hpc_hydra.ui.dry_run import told
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 JOB, PLAN = "job0", "plan0"
 LOOK_AFTER = 10.0  # seconds until the scheduler is asked why the allocation is still pending
 QUERY = 30.0  # timeout of that query, seconds
-_ON_RANKS = re.compile(r"\{(rank|host|job_id|array_id)\}")  # placeholders that require one file per rank
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,9 @@ def shared_directory(scheduler: str) -> Path:
 
 def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:
     [run] = prepared.runs
+    logging = run.plan.logging
+    if logging.by_ranks and not keep:  # the run's directory, which patterns are relative to, is removed
+        run = replace(run, plan=replace(run.plan, logging=_in_this_directory(logging)))
     plan = run.plan
     adapter = registry.adapter_for(plan.request.scheduler)
     capability_checks.check(adapter, task_request(plan))
@@ -177,9 +180,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         raise ConfigError(
             "an attached command shows the output of all ranks", where="logging.console", fix="leave it out, or all"
         )
-    per_rank = any(_ON_RANKS.search(text) for text in (plan.logging.out, plan.logging.err) if text)
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
-    marks = [envvars.ATTACHED] * (not per_rank) + [envvars.TEMPORARY] * (not keep)
+    marks = [envvars.ATTACHED] + [envvars.TEMPORARY] * (not keep)
     spec = replace(
         spec,
         environ={**spec.environ, **dict.fromkeys(marks, "1")},
@@ -207,13 +209,19 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         notes += ("resources.time_limit has no effect on a run at this console (with -m the launcher enforces it)",)
     if plan.hang_after is not None:
         notes += ("launch.hang_after has no effect on a run at this console: launch.bg=true",)
-    streams = replace(_streams(plan.logging, root, keep, per_rank), careless=adapter.has_queue)
+    streams = replace(_streams(plan.logging, root, keep), careless=adapter.has_queue)
     return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes)
 
 
-def _streams(logging: Logging, root: Path, keep: bool, per_rank: bool) -> Streams:
+def _in_this_directory(logging: Logging) -> Logging:
+    """Return the settings with patterns relative to the current directory."""
+    out, err = (None if text is None else str(Path.cwd() / text) for text in (logging.out, logging.err))
+    return replace(logging, out=out, err=err)
+
+
+def _streams(logging: Logging, root: Path, keep: bool) -> Streams:
     """Files that receive the output besides the console: requested ones, else two in a kept launch directory."""
-    if per_rank:  # the ranks write them
+    if logging.by_ranks:  # the ranks write them
         return Streams(color_stderr=logging.color_stderr)
     base = root if keep else Path.cwd()
 
@@ -262,7 +270,7 @@ def _write(attached: Attached, prepared: Prepared, task: Program) -> None:
 
 def _execute(attached: Attached) -> int:
     try:
-        with warn_if_stuck(attached):
+        with warn_if_stuck(attached), _shown(attached):
             ended = run_attached(
                 attached.command, env=attached.env, cwd=attached.spec.workdir, streams=attached.streams
             )
@@ -278,6 +286,17 @@ def _execute(attached: Attached) -> int:
         if not own_end:  # the exit code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
+
+
+def _shown(attached: Attached) -> contextlib.AbstractContextManager[object]:
+    """Show what the ranks write to their files, if they write them."""
+    if not attached.run.plan.logging.by_ranks:
+        return contextlib.nullcontext()
+
+    def job_of(attempt: str) -> str:
+        return attempt.split("-", 2)[-1] if attached.adapter.has_queue else run_id(JOB, attached.run.num)
+
+    return ConsoleOutput(attached.run, ALL, job_of)
 
 
 @contextlib.contextmanager

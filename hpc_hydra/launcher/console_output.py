@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpc_hydra.processes import write_all
 from hpc_hydra.records.batching import Run
-from hpc_hydra.records.collect import latest_attempt
+from hpc_hydra.records.collect import latest_attempt, read_ends
 from hpc_hydra.records.layout import RunPaths
-from hpc_hydra.sweep.logs import by_pattern, error_logs, rank_logs
+from hpc_hydra.sweep.logs import by_pattern, error_logs, matching, rank_logs
 from hpc_hydra.ui import streams
 
 ALL = "all"
@@ -60,17 +60,18 @@ class ConsoleOutput:
     """A context in which a thread copies the output of a run's new attempts to this console.
 
     Args:
-        ranks: the rank that is shown, or `ALL`, whose lines begin with ``[rank]``.
+        ranks: the rank that is shown, or `ALL`. Their lines begin with ``[rank]`` if each has a file of its own.
+        job_of: returns the job id of an attempt, to leave out files of other jobs in the same directory.
     """
 
-    def __init__(self, run: Run, ranks: int | str = 0) -> None:
-        self.run, self.ranks = run, ranks
+    def __init__(self, run: Run, ranks: int | str = 0, job_of: Callable[[str], str] = lambda attempt: "") -> None:
+        self.run, self.ranks, self._job_of = run, ranks, job_of
         self._only = ranks if isinstance(ranks, int) else None
         paths = RunPaths(run.dir)
         self._earlier = latest_attempt(paths) or ""  # of another launch into this directory
         patterns = [pattern for pattern in (run.plan.logging.out, run.plan.logging.err) if pattern]
         # Bytes that are not shown (again): of earlier launches, and of earlier attempts that wrote to the same files.
-        self._seen = {log: log.stat().st_size for one in patterns for log in by_pattern(run, one, self._only).values()}
+        self._seen = {log: log.stat().st_size for one in patterns for log in matching(run, one)}
         self._attempt = ""
         self._logs: dict[tuple[int, int], _Shown] = {}  # of this attempt, by stream and rank
         self._searched = 0.0
@@ -123,13 +124,24 @@ class ConsoleOutput:
             self._finish()
             self._attempt, self._logs = newest, {}
         logging = self.run.plan.logging
-        for number, found in ((1, rank_logs(self.run, newest, self._only)), (2, error_logs(self.run, self._only))):
+        job_id = self._job_of(newest)
+        by_host = any("{host}" in text for text in (logging.out, logging.err) if text)
+        hosts = {end.rank: end.host for end in read_ends(RunPaths(self.run.dir), newest)} if by_host else {}
+        if logging.out and logging.err not in (None, logging.out):  # the log that a rank's end names is the other one
+            out = by_pattern(self.run, logging.out, self._only, job_id=job_id, hosts=hosts)
+        else:
+            out = rank_logs(self.run, newest, self._only, job_id=job_id)
+        err = error_logs(self.run, self._only, job_id=job_id, hosts=hosts)
+        for number, found, pattern in ((1, out, logging.out), (2, err, logging.err)):
             for rank, path in sorted(found.items()):
                 log = self._logs.get((number, rank))
-                if self.ranks in (ALL, rank) and (log is None or log.path != path):
+                if path in self.shown:  # that of this rank, or one that ranks share
+                    continue
+                if self.ranks in (ALL, rank):
                     if log is not None:  # that of an earlier attempt, while this one had none
                         self._close(log)
-                    prefixed = self.ranks == ALL and not logging.rank_prefix and self.run.plan.world_size > 1
+                    own = pattern is None or "{rank}" in pattern
+                    prefixed = self.ranks == ALL and own and not logging.rank_prefix and self.run.plan.world_size > 1
                     prefix = f"[{rank}] ".encode() if prefixed else b""
                     self._logs[number, rank] = _Shown(path, number, prefix, self._seen.get(path, 0))
 

@@ -6,6 +6,7 @@ Must not know: Hydra, the environment, the clock, any scheduler's command line.
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -171,6 +172,12 @@ class Logging:
     timestamps: int | None = None  # seconds between time stamps in a rank's log
     trace: bool = False  # `set -x` in the job script
     flight_recorder: int | None = None  # collectives that torch's flight recorder keeps; None: torch's default
+
+    @property
+    def by_ranks(self) -> bool:
+        """Whether only ranks know the names of the files: these depend on the rank, its host or its job."""
+        known_here = {"{num}", "{user}"}
+        return any(set(re.findall(r"\{\w+\}", text)) - known_here for text in (self.out, self.err) if text)
 
 
 @dataclass(frozen=True)

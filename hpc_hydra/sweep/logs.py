@@ -5,9 +5,10 @@ Must not know: schedulers, Hydra.
 
 from __future__ import annotations
 
+import glob
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +75,12 @@ def log_files(
     )
 
 
-def rank_logs(run: Run, attempt: str, only: int | None = None) -> dict[int, Path]:
+def rank_logs(run: Run, attempt: str, only: int | None = None, *, job_id: str = "") -> dict[int, Path]:
     """Map each rank of an attempt to its log file, in the default place or as set by ``logging.out``.
 
     Args:
         only: a rank; others may be left out.
+        job_id: as in `by_pattern`.
     """
     if not attempt:
         return {}
@@ -94,35 +96,47 @@ def rank_logs(run: Run, attempt: str, only: int | None = None) -> dict[int, Path
         if number not in found and end.log and Path(end.log).is_file():
             found[number] = Path(end.log)
     if run.plan.logging.out and not found:
-        found.update(by_pattern(run, run.plan.logging.out, only))
+        found.update(by_pattern(run, run.plan.logging.out, only, job_id=job_id))
     return found
 
 
-def error_logs(run: Run, only: int | None = None) -> dict[int, Path]:
-    """Map ranks to the files of their standard error, if ``logging.err`` separates it. ``only`` as in `rank_logs`."""
+def error_logs(
+    run: Run, only: int | None = None, *, job_id: str = "", hosts: Mapping[int, str] | None = None
+) -> dict[int, Path]:
+    """Map ranks to the files of their standard error, if ``logging.err`` separates it. Arguments as in `by_pattern`."""
     err = run.plan.logging.err
-    return by_pattern(run, err, only) if err and err != run.plan.logging.out else {}
+    return by_pattern(run, err, only, job_id=job_id, hosts=hosts) if err and err != run.plan.logging.out else {}
 
 
-def by_pattern(run: Run, pattern: str, only: int | None = None) -> dict[int, Path]:
+def by_pattern(
+    run: Run, pattern: str, only: int | None = None, *, job_id: str = "", hosts: Mapping[int, str] | None = None
+) -> dict[int, Path]:
     """Find the logs of ranks by a pattern as in ``logging.out``; a log without ``{rank}`` is rank 0's.
 
     A pattern costs a listing of its directory per rank; with ``only``, one.
+
+    Args:
+        job_id: leave out the files of other jobs, which may be in the same directory. Empty if it is not known.
+        hosts: of the ranks, as far as known.
     """
     logs = {}
+    hosts = hosts if hosts and "{host}" in pattern else {}
     ranks = range(run.plan.world_size) if only is None else (only,)
-    for rank in ranks if "{rank}" in pattern else (0,):
-        filled = pattern.replace("{rank}", str(rank)).replace("{num}", str(run.num))
-        glob = re.sub(r"\{\w+\}", "*", filled)
-        path = Path(glob)
-        if path.is_absolute():
-            matches = list(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-        else:
-            matches = list(run.dir.glob(glob))
-        matches = [match for match in matches if match.is_file()]  # excludes devices and pipes
-        if matches:
+    for rank in ranks if "{rank}" in pattern or hosts else (0,):
+        filled = pattern.replace("{rank}", str(rank)).replace("{host}", hosts.get(rank, "{host}"))
+        filled = filled.replace("{job_id}", job_id.replace("/", "_") or "{job_id}")
+        if matches := matching(run, filled):
             logs[rank] = max(matches, key=lambda p: p.stat().st_mtime)
     return logs
+
+
+def matching(run: Run, pattern: str) -> list[Path]:
+    """Return the existing files of a pattern as in ``logging.out``, of any rank, host and job."""
+    filled = re.sub(r"\{\w+\}", "*", glob.escape(pattern.replace("{num}", str(run.num))))
+    path = Path(filled)
+    root = Path(path.anchor) if path.is_absolute() else run.dir
+    found = root.glob(str(path.relative_to(path.anchor)) if path.is_absolute() else filled)
+    return [match for match in found if match.is_file()]  # excludes devices and pipes
 
 
 class RecentOutput:

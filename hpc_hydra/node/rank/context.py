@@ -100,7 +100,7 @@ class RankContext:
     def identified(self, info: RankInfo, env: Mapping[str, str]) -> RankContext:
         """Return the context of an identified rank, with the paths of its log files. Creates no file."""
         out, err = None, None
-        if not self.attempt.attached:
+        if not self.attempt.attached or self.plan.logging.by_ranks:
             first = (self.attempt.replica or 0) * (self.plan.world_size // self.plan.replicas)
             place, logging = self.attempt.place, self.plan.logging
             uses_array = any("{array_id}" in text for text in (logging.out, logging.err) if text)

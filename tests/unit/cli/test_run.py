@@ -473,3 +473,25 @@ def test_a_terminal_is_the_commands_own(here: Path) -> None:
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 130
     os.close(terminal)
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (["logging.out=b.out", "logging.err=b.err"], ["b.out", "b.err"]),
+        (["logging.out='a-{job_id}.out'", "logging.err='a-{job_id}.err'"], ["a-*.out", "a-*.err"]),
+        (["logging.out='[1]/{host}.out'", "logging.err='{host}-{rank}.err'"], ["[[]1]/*.out", "*.err"]),
+        (["logging.out='{rank}.out'"], ["*.out"]),
+    ],
+)
+def test_output_goes_to_the_console_and_to_files_in_this_directory(
+    here: Path, typed: list[str], names: list[str]
+) -> None:
+    said = 'echo "out $RANK" | tee -a own; echo "err $RANK" >&2'
+    for again in (1, 2):  # files of an earlier run are not shown
+        done = hpc_hydra(*LOCAL, "resources.procs_per_node=2", *typed, "--", "sh", "-c", said, cwd=here)
+        assert done.returncode == 0, done.stderr
+        shown = [re.sub(r"^\[\d\] ", "", line) for line in (done.stdout + done.stderr).splitlines()]
+        assert sorted(shown) == ["err 0", "err 1", "out 0", "out 1"], again
+    kept = "".join(path.read_text() for name in names for path in here.glob(name))
+    assert {"err 0", "err 1", "out 0", "out 1"} == set(kept.splitlines())
