@@ -82,6 +82,10 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         required = checks.check_required(prepared.missing, prepared.settings.launch)
         attached = replace(attached, notes=(*attached.notes, *required))
         if prepared.settings.launch.dry_run:
+            try:
+                check_exists(task)
+            except ConfigError as error:  # the command may be shown on another machine than it is run on
+                complain(f"note: {error.where}: {error.what}: without it the run is refused")
             _show(attached, task, preparer, plain=prepared.settings.launch.dry_run == "script")
             return 0
         check_exists(task)

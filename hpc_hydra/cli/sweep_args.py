@@ -6,9 +6,11 @@ Must not know: the commands.
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_hydra.cli.scan import UsageError
 from hpc_hydra.errors import SweepError
@@ -27,10 +29,42 @@ _DIR = f"""
              (default: the newest sweep in or below the current directory)"""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports errors as `UsageError`, with what to type instead."""
+
+    typed: Sequence[str] = ()
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.typed = list(args or ())
+        return super().parse_known_intermixed_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, where=self.prog.rpartition(" ")[2], fix=self._fix(message))
+
+    def _fix(self, message: str) -> str:
+        from hpc_hydra.suggest import nearest
+
+        if message.startswith("unrecognized arguments: "):
+            flags = dict.fromkeys(re.findall(r"(?<!\S)--[a-z][a-z-]*", self.format_help()))
+            words = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
+            return " or ".join(nearest(words[0], flags) if words else ()) or f"{self.prog} --help"
+        if found := re.fullmatch(
+            r"argument (?:\S+/)?(?P<flag>\S+): ignored explicit argument '(?P<value>.*)'", message
+        ):
+            kept = [
+                found["flag"] if one.endswith(f"={found['value']}") and one[0] == "-" else one for one in self.typed
+            ]
+            into = f" > {shlex.quote(found['value'])}" if found["flag"] in ("--csv", "--json") else ""
+            return f"{self.prog} {shlex.join(kept)}{into}"
+        if found := re.fullmatch(r"argument (?P<one>\S+): not allowed with argument (?P<other>\S+)", message):
+            return f"{found['one']} or {found['other']}"
+        return str(self.epilog).partition(": ")[2]
+
+
 def parser(name: str, about: str, *, example: str, runs: bool = True) -> argparse.ArgumentParser:
     """Return a parser of RUNS, if ``runs``, and SWEEP_DIR, as ``words``; its help ends with ``example``."""
     words = "[RUNS] [SWEEP_DIR]" if runs else "[SWEEP_DIR]"
-    found = argparse.ArgumentParser(
+    found = _Parser(
         prog=f"hpc-hydra {name}",
         usage=f"hpc-hydra {name} {words} [options]",
         description=f"{about}\n{_RUNS if runs else ''}{_DIR}",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from hpc_hydra.config.load import CHOICES, RANGES
+from hpc_hydra.config.load import CHOICES, OF_SUBMITIT, RANGES
 from hpc_hydra.config.schema import GROUPS, MISSING, QueueConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError
@@ -67,6 +67,8 @@ def keys(group: str) -> Iterator[Key]:
 def find(name: str) -> list[Key]:
     """Return the keys that a name means: those of a group, one key, or all keys with that last part.
 
+    The name of an option of sbatch or submitit means the equivalent keys.
+
     Raises `ConfigError`, with the nearest names.
     """
     every = [key for group in GROUPS for key in keys(group)]
@@ -74,10 +76,14 @@ def find(name: str) -> list[Key]:
         return [key for key in every if key.group == name]
     name = re.sub(r"^system\.queues\.[^.]+\.", f"{QUEUES}.", name)
     found = [key for key in every if key.name == name] or [key for key in every if key.name.rpartition(".")[2] == name]
+    if all(key.name.startswith(f"{QUEUES}.") for key in found) and "." not in name:
+        equivalent = re.findall(r"\w+\.\w+", OF_SUBMITIT.get(name.lstrip("-").replace("-", "_"), ""))
+        found = [*(key for key in every if key.name in equivalent), *found]
     if not found:
         valid = [key.name for key in every]
-        short = {key.name.rpartition(".")[2]: key.name for key in every}
-        near = nearest(name, [*GROUPS, *valid]) or [short[one] for one in nearest(name, short)]
+        short = {key.name.rpartition(".")[2]: key.name for key in reversed(every)}
+        short.update((group, group) for group in GROUPS)
+        near = ([] if "." in name else [short[one] for one in nearest(name, short)]) or nearest(name, valid)
         raise ConfigError(f"there is no key {name!r}", fix=" or ".join(near or GROUPS))
     return found
 

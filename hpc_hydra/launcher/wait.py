@@ -21,7 +21,7 @@ from hpc_hydra.records.types import Outcome
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.status import UNREADABLE, RunView, look
 from hpc_hydra.sweep.store import SweepRecords, command
-from hpc_hydra.sweep.watch import Watched, Watcher
+from hpc_hydra.sweep.watch import Watched, Watcher, with_log
 from hpc_hydra.ui.progress import complain, log_hint
 from hpc_hydra.ui.run_table import not_repeated, plural
 
@@ -99,7 +99,8 @@ class _WaitSession(Session):
         for view in views:
             num = view.run.num
             if view.written and view.outcome is not None:
-                self.outcomes[num] = _with_reason(view, view.outcome)
+                told = _with_reason(view, view.outcome)
+                self.outcomes[num] = with_log(self.sweep.paths.jobs, view.watched(), told) if view.id else told
             elif view.word == UNREADABLE:
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=f"unreadable: {view.reason}")
             elif view.id and view.scheduler:

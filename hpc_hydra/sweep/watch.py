@@ -275,7 +275,7 @@ class Watcher:
                 with suppress(OSError):
                     write_json(watched.paths.outcome, to_json(final))
                 self.index.learn(watched.job, final)  # others are in the index of the node, read or not
-            watched.outcome = self._with_log(watched, final)
+            watched.outcome = with_log(self.jobs, watched, final)
         elif watched.ended_since is not None and now - watched.ended_since >= self.grace:
             if self._has_successor(watched):
                 return
@@ -322,7 +322,7 @@ class Watcher:
         if is_packed(watched.id) and not outcome.attempt and watched.status.state.is_finished:
             outcome = replace(outcome, reason=never_began(watched.paths, watched.status))
         outcome = with_why(self.jobs.parents[1], watched.job, watched.id, watched.run, outcome)
-        outcome = self._with_log(watched, replace(outcome, ended=outcome.ended or time.time()))
+        outcome = with_log(self.jobs, watched, replace(outcome, ended=outcome.ended or time.time()))
         if not self.jobs.parent.is_dir():  # deleted or moved: it is not created again
             return outcome
         with suppress(OSError):  # for other processes
@@ -331,13 +331,6 @@ class Watcher:
             self.index.learn(watched.job, outcome)
         return outcome
 
-    def _with_log(self, watched: Watched, outcome: Outcome) -> Outcome:
-        """Add the log of the batch shell to the outcome of a failed run without a rank's log."""
-        if outcome.log is not None or outcome.status == "completed":
-            return outcome
-        log = log_of(self.jobs, watched)
-        return outcome if log is None else replace(outcome, log=str(log), last_lines=last_lines(log))
-
 
 def why_hung(run: Run) -> str:
     """Return ``no progress for 31m5s`` for a running run that hangs; empty if it does not, or is not watched."""
@@ -345,6 +338,14 @@ def why_hung(run: Run) -> str:
         return ""
     found = hang.noted(RunPaths(run.dir), latest_attempt(RunPaths(run.dir)))
     return "" if found is None else f"{found.told(time.time())}: `hpc-hydra stacks {run.num}` shows why"
+
+
+def with_log(sweep_jobs: Path, watched: Watched, outcome: Outcome) -> Outcome:
+    """Add the log of the batch shell to the outcome of a failed run without a rank's log."""
+    if outcome.log is not None or outcome.status == "completed":
+        return outcome
+    log = log_of(sweep_jobs, watched)
+    return outcome if log is None else replace(outcome, log=str(log), last_lines=last_lines(log))
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

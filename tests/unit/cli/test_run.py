@@ -252,6 +252,17 @@ def test_an_override_that_cannot_be_read_is_advised_as_it_can(
 
 
 @pytest.mark.hydra
+def test_a_dry_run_says_that_the_script_is_missing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    for script, said in (("trian.py", "note: trian.py: there is no such file"), ("train.py", "")):
+        assert main(["run", "scheduler=slurm", "launch.dry_run=true", "--", script]) == 0
+        told = capsys.readouterr().err
+        assert said in told and ("no such file" in told) is bool(said)
+
+
+@pytest.mark.hydra
 def test_a_configuration_of_ones_own(here: Path) -> None:
     conf = here / "conf"
     (conf / "model").mkdir(parents=True)

@@ -212,6 +212,18 @@ def test_wait_ends_as_the_launcher_did(ended: Sweeps) -> None:
     assert "2 of 4 runs failed" in text and "ValueError: bad 0.2" in text
 
 
+def test_wait_shows_the_batch_shells_log_where_no_rank_has_started(sweeps: Sweeps) -> None:
+    sweeps.launch("bad=true")
+    (file,) = sweeps.sweep.glob("*/outcome.json")
+    outcome = json.loads(file.read_text())
+    file.write_text(json.dumps({**outcome, "log": None, "last_lines": []}))
+    shutil.rmtree(sweeps.sweep / ".hpc_hydra" / "ended")  # the index, a cache
+    (log,) = sweeps.sweep.glob(".hpc_hydra/jobs/*.log")
+    log.write_text("job0.sh: line 9: nonesuch: command not found\n")
+    told = sweeps.hpc("wait", code=1)
+    assert f"log: {log}\n    | job0.sh: line 9: nonesuch: command not found" in told
+
+
 def test_nothing_to_cancel(ended: Sweeps) -> None:
     assert "nothing to cancel" in ended.hpc("cancel")
 
@@ -239,7 +251,11 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
             ["resume", "failed", ".", "--", "launch.seed=3", "--bg"],
             "Try: hpc-hydra resume failed . --bg -- launch.seed=3\n",
         ),
-        (["resume", "--failed", "--all"], "not allowed"),
+        (["resume", "--failed", "--all"], "not allowed with argument --failed\n  Try: --all or --failed"),
+        (["results", "--csv=out.csv", "."], "Try: hpc-hydra results --csv . > out.csv"),
+        (["results", ".", "--cvs"], "unrecognized arguments: --cvs\n  Try: --csv"),
+        (["status", ".", "--nothing"], "Try: hpc-hydra status --help"),
+        (["logs", "0", "--rank", "one"], "Try: hpc-hydra logs 3 --rank 1 --follow"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

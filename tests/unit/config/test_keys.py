@@ -86,5 +86,10 @@ def test_keys_are_found_by_group_by_full_name_and_by_last_part(capsys: pytest.Ca
     assert "on_interrupt" in capsys.readouterr().out
     assert [key.name for key in reference.find("procs_per_node")] == ["resources.procs_per_node"]
     assert [key.name for key in reference.find("system.queues.gpu.qos")] == ["system.queues.*.qos"]
+    assert [key.name for key in reference.find("partition")] == ["scheduler.queue", "system.queues.*.partition"]
+    assert [key.name for key in reference.find("time")] == ["resources.time_limit"]
+    assert [key.name for key in reference.find("--ntasks-per-node")] == ["resources.procs_per_node"]
+    assert main(["keys", "timelimit"]) == 2
+    assert "Try: resources.time_limit" in capsys.readouterr().err
     assert main(["keys", "resources.nodez"]) == 2
     assert "Try: resources.nodes" in capsys.readouterr().err
