@@ -40,7 +40,7 @@ def clash_cure(group: str) -> str:
     name = own.partition("@")[2].partition(":")[0]
     return (
         f"if `{group}` is a config group of your own, put it into another package: `- {own}` in the defaults list "
-        f"(your code then reads cfg.{name}), or rename it"
+        f"(your code then reads cfg.{name}; {group}@{name}=CHOICE on the command line), or rename it"
     )
 
 

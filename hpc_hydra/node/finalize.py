@@ -19,7 +19,7 @@ from hpc_hydra.processes import ignore_signals, name_of, number_of
 from hpc_hydra.records import ending
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.collect import collect, read_ends
-from hpc_hydra.records.files import is_gone, make_below, write_json
+from hpc_hydra.records.files import is_gone, is_there, make_below, write_json
 from hpc_hydra.records.frozen_config import RunRecord, read_plans
 from hpc_hydra.records.last_words import disk_error, is_disk_error, leave
 from hpc_hydra.records.layout import RunPaths
@@ -62,6 +62,9 @@ def finish(code: str) -> int:
 
             ends = read_ends(attempt.paths(record), attempt.name)
             outcome = with_lost(attempt, adapter_for(attempt.scheduler), outcome, ends)
+        closed = attempt.paths(record).closed(attempt.name)
+        if is_there(closed):  # while this waited, the run was started again
+            return outcome.exit_code
         if plan is not None and not attempt.attached and not plan.request.max_requeues:
             outcome = _with_preemption(adapter_for(attempt.scheduler), outcome)
         elif plan is not None and not attempt.attached:
@@ -72,6 +75,8 @@ def finish(code: str) -> int:
             if final is None:
                 return by_exit or outcome.exit_code
             outcome = final
+        if is_there(closed):
+            return outcome.exit_code
         outcome = write(attempt.sweep, attempt.paths(record), record, outcome)
         if not attempt.attached:
             note_end(attempt.sweep, attempt.job, outcome)

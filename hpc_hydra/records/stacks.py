@@ -106,9 +106,9 @@ def give(paths: RunPaths, attempt: str, request: Request, answer: Answer) -> Non
 
 
 def kept(paths: RunPaths, attempts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the newest attempt for whose stacks somebody has asked, with the id of the newest request; else None."""
+    """Return the newest attempt of which a rank has answered, with the id of the newest such request; else None."""
     for attempt in reversed(attempts):
-        names = sorted(path.name for path in paths.stacks(attempt, "").glob("*"))
+        names = sorted({path.parent.name for path in paths.stacks(attempt, "").glob("*/rank_*.json")})
         if names:
             return attempt, names[-1]
     return None

@@ -216,7 +216,7 @@ def executed(jobs: Sequence[Job], facts: Facts) -> str:
             commands.setdefault(command(shown), []).append(run.num)
     if not commands:
         return ""
-    lines = ["each rank executes:"]
+    lines = ["each rank executes the equivalent of:"]
     lines += [f"  run{'s' * (len(nums) > 1)} {' '.join(map(str, nums))}: {text}" for text, nums in commands.items()]
     return "\n".join([*lines, *([f"  … and of {len(runs) - _MOST} more runs"] if len(runs) > _MOST else [])])
 

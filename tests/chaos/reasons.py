@@ -13,7 +13,9 @@ from typing import Any
 _SILENT = r"left no record of (its|their) end"
 _STOPPED = r"^(?!.*preempted).*stopped by SIGTERM"
 _AGAIN = r"requeued by the scheduler|its allocation was ended, and queued again"
-_FORGOTTEN = r"has not known job \S+ for \d+ s"  # SLURM does, of elements that are cancelled while they wait
+_FORGOTTEN = r"(has not known|no longer knows) job"  # SLURM does, of elements that are cancelled while they wait
+_FAILED = r"FAILED: (JobLaunchFailure|RaisedSignal|NonZeroExitCode)"
+_NO_STEP = r"its launch command ended with exit code 1"  # of a replica group, whose step cannot be started again
 _BY_SIGKILL = r"killed by SIGKILL|exit code 137"
 _CUT_OFF = r"Connection (closed|reset|refused)|ConnectionError|Broken pipe|No route to host|Time(d )?out|within \d+ s"
 _NODE_LOST = (
@@ -23,14 +25,14 @@ _NODE_LOST = (
 OF: Mapping[str, str] = {
     "kill_rank": _BY_SIGKILL,
     "kill_supervisor": rf"{_BY_SIGKILL}|{_SILENT}",
-    "kill_script": r"FAILED: (JobLaunchFailure|RaisedSignal|NonZeroExitCode)|its script was ended by SIGKILL",
+    "kill_script": rf"{_NO_STEP}|{_FAILED}|its script was ended by SIGKILL",
     "kill_srun": rf"exit code 137|{_STOPPED}",
     "kill_node": _NODE_LOST,
     "cut_link": _NODE_LOST,
     "fill_tmp": r"No space left on device|disk is full|/tmp has \d+ MiB free",
     "scancel": rf"{_FORGOTTEN}|CANCELLED|cancelled|{_STOPPED}|^by an unknown user",
     "requeue": _AGAIN,
-    "preempt": rf"preempted|PREEMPTED|{_AGAIN}",
+    "preempt": rf"preempted|PREEMPTED|stopped by SIGTERM|{_AGAIN}",  # packed runs tell no more than the signal
 }
 """By fault, what a reason may say. The others must not end a run."""
 

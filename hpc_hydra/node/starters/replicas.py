@@ -237,6 +237,8 @@ class ReplicaJob:
         ends = self._ends(group, patience=_RECORDS_COME if code == 0 else 0)
         cause = first_cause(ends)
         told = [end.exit_code for end in ends if end.told_to_stop]
+        if not ends and code - 128 in STOP:  # before its ranks had begun
+            told = [code]
         stopped = cause is None and bool(told)
         missing = code == 0 and len(ends) < self._size(group)
         if code == 0 and (missing or stopped):  # so srun ends if it has lost a node of the step, or waited in vain

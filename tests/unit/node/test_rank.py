@@ -392,3 +392,12 @@ def test_a_run_that_is_stopped_while_its_process_exits_says_so(freeze: Freeze) -
     outcome = frozen.outcome()
     assert (outcome["status"], outcome["result"], outcome["exit_code"]) == ("completed", 1, 0)
     assert outcome["reason"].endswith(": stopped by SIGTERM after its function had returned")
+
+
+def test_an_attempt_that_ends_after_its_run_was_started_again_leaves_the_later_outcome_alone(freeze: Any) -> None:
+    frozen = freeze("pass")
+    frozen.run()
+    frozen.paths.outcome.rename(frozen.paths.closed(ATTEMPT))  # as `resume` does
+    frozen.paths.outcome.write_text("later")
+    frozen.finish(1)
+    assert frozen.paths.outcome.read_text() == "later"
