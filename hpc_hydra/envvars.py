@@ -35,7 +35,7 @@ Set: cli/attach.
 TEMPORARY = "HPC_HYDRA_TEMPORARY"
 """``1`` if the run's directory is removed at its end. Set: cli/attach; read: node/rank/supervisor."""
 INTERRUPTED = "HPC_HYDRA_INTERRUPTED"
-"""Set after a Ctrl-C at an attached run. Read: node/finalize."""
+"""``INT`` after a Ctrl-C at an attached run, ``HUP`` after its terminal was closed. Read: node/finalize."""
 REASON = "HPC_HYDRA_REASON"
 """Why the ranks were not started: a setup line that failed. Read: node/finalize, node/packing."""
 SETUP_FD = "HPC_HYDRA_SETUP_FD"

@@ -11,6 +11,7 @@ import getpass
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -228,13 +229,14 @@ def _streams(logging: Logging, root: Path, keep: bool) -> Streams:
     if logging.by_ranks:  # the ranks write them
         return Streams(color_stderr=logging.color_stderr)
     base = root if keep else Path.cwd()
+    out, err = RunPaths(root).console
 
-    def path(pattern: str | None, default: str) -> Path | None:
+    def path(pattern: str | None, default: Path) -> Path | None:
         if pattern is None:
-            return base / default if keep else None
+            return default if keep else None
         return base / pattern.replace("{num}", "0").replace("{user}", getpass.getuser())
 
-    return Streams(path(logging.out, "out.log"), path(logging.err, "err.log"), logging.color_stderr)
+    return Streams(path(logging.out, out), path(logging.err, err), logging.color_stderr)
 
 
 def _show(attached: Attached, task: Program, preparer: Preparer, *, plain: bool) -> None:
@@ -284,6 +286,9 @@ def _execute(attached: Attached) -> int:
             where="scheduler",
             fix=f"scheduler={THIS_MACHINE}, or launch.dry_run=true to print what would be run",
         ) from error
+    if ended.signal == signal.SIGHUP:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            complain("hpc_hydra: stopped by SIGHUP; launch.bg=true submits a job that outlives its terminal")
     if ended.signal is not None:
         outcome = read_json(RunPaths(attached.run.dir).outcome)
         own_end = outcome is not None and (outcome["status"] == "completed" or outcome["rank"] is not None)

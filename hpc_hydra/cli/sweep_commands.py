@@ -129,9 +129,11 @@ def logs(argv: Sequence[str]) -> int:
         what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
         raise UsageError(what, where=str(sweep.root), fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
     found = _await_logs(sweep, views[0], options)
-    if sys.stderr.isatty():
-        from hpc_hydra.ui.progress import complain
+    from hpc_hydra.ui.progress import complain
 
+    if where is None:
+        complain(f"sweep: {sweep.root}")
+    if sys.stderr.isatty():
         complain(f"==> {_heading(views[0])}{f': {found[0].path}' if len(found) == 1 else ''} <==")
     if options.follow and views[0].word not in _ended():
         parts = output.follow(found, lambda: _has_ended(sweep, views[0].run.num))

@@ -52,7 +52,7 @@ def finish(code: str) -> int:
         plan = read_plans(attempt.sweep).get(record.plan)
         outcome = _with_job_end(attempt, gathered(attempt, record, plan, launched))
         if envvars.INTERRUPTED in os.environ:
-            outcome = _interrupted(outcome)
+            outcome = _interrupted(outcome, number_of(os.environ[envvars.INTERRUPTED]) or signal.SIGINT)
         signum = number_of(plan.request.warn_signal) if plan is not None else None
         early = is_warned_early(outcome, launched, signum)
         if early:
@@ -81,15 +81,19 @@ def finish(code: str) -> int:
         if not attempt.attached:
             note_end(attempt.sweep, attempt.job, outcome)
     except (HpcHydraError, OSError, ValueError) as error:
-        print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         sweep = os.environ.get(envvars.SWEEP)
+        if not (envvars.TEMPORARY in os.environ and sweep and is_gone(Path(sweep))):  # the console ended before its job
+            print(f"hpc_hydra: the outcome could not be written: {error}", file=sys.stderr)
         own = code.isdigit() and (int(code) or (sweep and is_gone(Path(sweep))))
         return int(code) if own else 1  # the records of a sweep that was moved tell how its ranks ended
     limit = plan.request.time_limit if plan is not None else None
     if not attempt.attached:
         print(summary(outcome, limit, sweep=attempt.sweep), flush=True)
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
-        print(summary(replace(outcome, log=None), limit, attached=True), file=sys.stderr, flush=True)
+        text = summary(replace(outcome, log=None), limit, attached=True)
+        if attempt.temporary and outcome.status != "cancelled":
+            text += "\n  nothing of it is kept for `hpc-hydra logs`; launch.launch_dir=DIR keeps its output and records"
+        print(text, file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 
 
@@ -111,13 +115,14 @@ def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) 
     return with_preflight(outcome, paths, attempt.name)
 
 
-def _interrupted(outcome: Outcome) -> Outcome:
-    """Return the outcome after a Ctrl-C, which a launch command such as srun may report as a kill."""
+def _interrupted(outcome: Outcome, signum: int) -> Outcome:
+    """Return the outcome after a Ctrl-C or a closed terminal, which the scheduler may pass on as another signal."""
     if outcome.status == "completed" or outcome.rank is not None:
         return outcome
-    why = outcome.reason if outcome.status == "cancelled" else f"stopped by {signal.SIGINT.name}"
-    code = 128 + signal.SIGINT
-    return replace(outcome, status="cancelled", exit_code=code, signal=int(signal.SIGINT), reason=why)
+    why = outcome.reason if outcome.status == "cancelled" else f"stopped by {name_of(signum)}"
+    if signum == signal.SIGHUP:
+        why = f"stopped by {name_of(signum)}: its terminal was closed, or the connection was lost"
+    return replace(outcome, status="cancelled", exit_code=128 + signum, signal=signum, reason=why)
 
 
 def _warned_early(outcome: Outcome, signum: int | None) -> Outcome:

@@ -177,6 +177,11 @@ class RunPaths:
         return self.root / "outcome.json"
 
     @property
+    def console(self) -> tuple[Path, Path]:
+        """What an attached run wrote to standard output and standard error."""
+        return self.root / "out.log", self.root / "err.log"
+
+    @property
     def result(self) -> Path:
         return self.root / "result.pkl"
 

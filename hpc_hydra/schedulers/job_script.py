@@ -31,7 +31,8 @@ _WIDTH = 100  # columns after which a command is continued on the next line
 _DEAF = f"trap '' {' '.join(IGNORED_SIGNALS)}  # for all from here on: the end is noted, whatever comes"
 _ATTACHED = (
     "trap : QUIT TERM  # the ranks are signalled too: wait for them, then report how they ended",
-    f"trap 'export {envvars.INTERRUPTED}=1' INT  # Ctrl-C",
+    f"trap 'export {envvars.INTERRUPTED}=INT' INT  # Ctrl-C",
+    f"trap 'export {envvars.INTERRUPTED}=HUP' HUP  # the terminal was closed",
 )
 _OURS = re.compile(rb"\A#!/bin/bash\n(?:#.*\n)*# (?:note: )?\S+ of the sweep ")  # as `job_script`, `pack_script` begin
 _MODULES = re.compile(r"(^|[\s;&|(])(module|ml)\s")

@@ -64,6 +64,9 @@ def log_files(
         return [Log(Path(outcome.log), outcome.rank)]
     if 0 in ranks:
         return [Log(ranks[0], 0)]
+    attached = [Log(path) for path in view.paths.console if attempt and path.is_file() and path.stat().st_size]
+    if attached:
+        return attached
     waits = follow and view.is_active  # wait for the ranks' logs
     job_log = log_of(sweep.paths.jobs, view.watched()) if view.id and not waits else None
     if job_log is not None:
@@ -180,10 +183,10 @@ class RecentOutput:
 
 
 def read(logs: Sequence[Log]) -> Iterator[bytes]:
-    """Yield the content of the files one after the other, each below a header with its rank if there are several."""
+    """Yield the content of the files one after the other, each below a header if there are several."""
     for log in logs:
         if len(logs) > 1:
-            yield f"==> rank {log.rank} <==\n".encode()
+            yield f"==> {log.path.name if log.rank is None else f'rank {log.rank}'} <==\n".encode()
         last = b"\n"
         with log.path.open("rb") as file:
             while block := file.read(_BLOCK):

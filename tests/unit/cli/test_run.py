@@ -441,6 +441,32 @@ def test_a_signal_reaches_the_ranks_and_nothing_stays(here: Path, signum: int, c
     assert files(here.parent / "tmp") == []
 
 
+def test_a_closed_terminal_ends_the_run_and_is_its_reason(here: Path) -> None:
+    process = started(here, "torchrun", "--local", "-n", "2", "-l", "kept")
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 129, err
+    assert "stopped by SIGHUP" in err
+    assert alive(here) == []
+    status = hpc_hydra("status", "kept", cwd=here).stdout
+    assert "1 cancelled" in status
+    assert "stopped by SIGHUP: its terminal was closed" in status
+    assert hpc_hydra("logs", "0", "kept", cwd=here).stdout.startswith("==> out.log <==\nup\nup\n==> err.log <==\n")
+
+
+def test_a_failed_run_says_how_to_keep_its_output(here: Path) -> None:
+    failing = ("--", "sh", "-c", "echo shown; exit 3")
+    done = hpc_hydra(*LOCAL, "launch.launch_dir=kept", *failing, cwd=here)
+    assert done.returncode == 3
+    assert "launch.launch_dir=DIR" not in done.stderr
+    done = hpc_hydra(*LOCAL, *failing, cwd=here)
+    assert done.returncode == 3
+    assert "launch.launch_dir=DIR" in done.stderr
+    shown = hpc_hydra("logs", cwd=here)
+    assert "shown\n" in shown.stdout
+    assert shown.stderr.startswith(f"sweep: {here / 'kept'}\n")
+
+
 def test_a_killed_launcher_leaves_no_rank(here: Path) -> None:
     process = started(here, "torchrun", "--local", "-n", "2")
     process.kill()

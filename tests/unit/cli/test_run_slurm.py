@@ -124,7 +124,7 @@ def test_within_an_allocation_it_is_a_step(here: Path) -> None:
     assert "resources.nodes" in more.stderr
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_job(here: Path, slurm_cluster: Cluster, signum: int, code: int) -> None:
     (here / "wait.py").write_text("import time; print('up', flush=True); time.sleep(600)\n")
     process = subprocess.Popen(
@@ -136,6 +136,8 @@ def test_a_signal_ends_the_job(here: Path, slurm_cluster: Cluster, signum: int, 
     process.send_signal(signum)
     _, err = process.communicate(timeout=200)
     assert process.returncode == code, err
+    assert ("launch.bg=true" in err) == (signum == signal.SIGHUP)
+    assert "could not be written" not in err
     assert files(here) == ["wait.py", "train.py"] or files(here) == ["train.py", "wait.py"]
 
 
