@@ -26,7 +26,7 @@ log=$(mktemp)
 "$python" -m pytest -q --collect-only >/dev/null 2>&1 # compiles the tests once, and not in each worker
 half slurm 4 >"$log" 2>&1 &
 slurm=$!
-(half other "$((3 + $(nproc)))")
+(half other "$((2 + $(nproc)))")
 other=$?
 wait "$slurm"
 code=$?
