@@ -213,6 +213,10 @@ class Game:
                 return self._states()
             if process.returncode == 2:
                 time.sleep(5)
+            if any(state["state"] in ("pending", "running") for state in open_):  # of which there is nothing to resume
+                argv = [sys.executable, "-m", "hpc_hydra.cli", "wait", str(self.sweep)]
+                if not self._await(self._start(argv, "resume.log"), RESUME_ENDS, "wait"):
+                    return self._states()
         self.report.wrong.append(f"after {RESUMES} times resume it is not completed")
         return self._states()
 
