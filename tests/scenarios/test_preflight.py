@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,25 +98,38 @@ def test_spare_nodes_take_the_place_of_a_broken_gpu_and_a_full_disk(
 
 
 @pytest.mark.cluster(alone=True)
-def test_a_node_whose_link_is_cut_is_left_out(slurm_probe: Probe, slurm_cluster: Cluster) -> None:
+def test_a_node_whose_link_is_cut_is_left_out(slurm_probe: Probe, slurm_cluster: Cluster, tmp_path: Path) -> None:
     """At once if there is a spare node; otherwise by the next attempt."""
     sizes = ("resources.nodes=2", "resources.procs_per_node=1", "resources.cpus_per_proc=1", "scheduler.exclude=node04")
-    words = ("launch.preflight=true", "launch.spare_nodes=0,1", "launch.max_requeues=2", "ret=number")
+    words = ("launch.preflight=true", "launch.max_requeues=2", "ret=number")
     node = slurm_cluster.node("node02")
-    node.cut()
-    try:
-        done = slurm_probe.run(*words, *sizes, timeout=400)
-    finally:
-        node.join()
-    assert done.code == 0, done.text
+
+    def run_with(spare: int) -> Result:
+        slurm_probe.sweep = tmp_path / f"spare{spare}"
+        node.cut()
+        try:
+            done = slurm_probe.run(
+                f"launch.spare_nodes={spare}", f"hydra.sweep.dir={slurm_probe.sweep}", *words, *sizes, timeout=400
+            )
+        finally:
+            node.join()
+        assert done.code == 0, done.text
+        assert done.outcome(0)["requeues"] == 1 - spare and done.outcome(0)["hosts"] == ["node01", "node03"]
+        return done
+
+    done = run_with(1)
+    record = found(done)
+    assert record["hosts"] == ["node01", "node03"] and [bad["host"] for bad in record["bad"]] == ["node02"]
+    assert record["all_reduce_gb_per_s"] > 0
+    forget = [sys.executable, "-m", "hpc_hydra.cli", "nodes", "--forget", "node02"]
+    subprocess.run(forget, env=slurm_probe.env(), cwd=ROOT, check=True, timeout=120)
+    slurm_cluster.restore()
+
+    done = run_with(0)
     first, last = (json.loads(path.read_text()) for path in sorted(done.sweep.glob("0/logs/*/preflight.json")))
     assert not first["passed"] and [bad["host"] for bad in first["bad"]] == ["node02"]
     assert first["seconds"] < 180  # launch.preflight_timeout
-    assert [done.outcome(num)["requeues"] for num in (0, 1)] == [1, 0]
-    for num, record in enumerate((last, found(done, 1))):
-        assert record["hosts"] == done.outcome(num)["hosts"] == ["node01", "node03"]
-        assert record["all_reduce_gb_per_s"] > 0
-    assert [bad["host"] for bad in found(done, 1)["bad"]] == ["node02"] and not last["bad"]
+    assert last["hosts"] == ["node01", "node03"] and not last["bad"]
     (log,) = (done.sweep / ".hpc_hydra" / "jobs").glob("job0.*.log")
     assert "run 0 is queued again (1 of 2): node node02: " in log.read_text()
     assert "node02 left out: " in slurm_probe.run(*sizes, "launch.dry_run=true").text
