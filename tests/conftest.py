@@ -109,11 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             leave_out(these, why)
 
 
-def _turn(item: pytest.Item) -> tuple[bool, int]:
-    """Tests that want the cluster for themselves are the first: others would have to end before they begin."""
-    marker = item.get_closest_marker("cluster")
-    alone = marker is not None and marker.kwargs.get("alone", False)
-    return not alone, next((i for i, start in enumerate(ORDER) if item.nodeid.startswith(start)), len(ORDER))
+def _turn(item: pytest.Item) -> int:
+    return next((i for i, start in enumerate(ORDER) if item.nodeid.startswith(start)), len(ORDER))
 
 
 def _needs_sshd(item: pytest.Item) -> bool:
