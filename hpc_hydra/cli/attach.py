@@ -27,7 +27,7 @@ from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.planning.tasks import task_request
-from hpc_hydra.planning.types import Logging
+from hpc_hydra.planning.types import Logging, Plan
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
@@ -63,6 +63,7 @@ class Attached:
     env: Mapping[str, str]
     streams: Streams
     notes: tuple[str, ...]
+    planned: Plan  # before patterns of its logs were made absolute
 
 
 def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | None:
@@ -215,7 +216,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     if plan.hang_after is not None:
         notes += ("launch.hang_after has no effect on a run at this console: launch.bg=true",)
     streams = replace(_streams(plan.logging, root, keep), careless=adapter.has_queue)
-    return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes)
+    return Attached(adapter, run, spec, adapter.script(spec), command, env, streams, notes, prepared.runs[0].plan)
 
 
 def _in_this_directory(logging: Logging) -> Logging:
@@ -250,7 +251,7 @@ def _show(attached: Attached, task: Program, preparer: Preparer, *, plain: bool)
         return
     facts = dry_run.Facts(
         program=task,
-        origins=lambda run, spec, script: preparer.origins(run.plan, spec.plan, script),
+        origins=lambda run, spec, script: preparer.origins(attached.planned, spec.plan, script),
         filled=preparer.filled if task.fill else lambda run, words: words,
         by=attached.command,
     )
