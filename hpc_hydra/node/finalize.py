@@ -62,8 +62,7 @@ def finish(code: str) -> int:
 
             ends = read_ends(attempt.paths(record), attempt.name)
             outcome = with_lost(attempt, adapter_for(attempt.scheduler), outcome, ends)
-        closed = attempt.paths(record).closed(attempt.name)
-        if is_there(closed):  # while this waited, the run was started again
+        if _started_again(attempt, record, outcome):
             return outcome.exit_code
         if plan is not None and not attempt.attached and not plan.request.max_requeues:
             outcome = _with_preemption(adapter_for(attempt.scheduler), outcome)
@@ -75,7 +74,7 @@ def finish(code: str) -> int:
             if final is None:
                 return by_exit or outcome.exit_code
             outcome = final
-        if is_there(closed):
+        if _started_again(attempt, record, outcome):  # while the scheduler was asked
             return outcome.exit_code
         outcome = write(attempt.sweep, attempt.paths(record), record, outcome)
         if not attempt.attached:
@@ -95,6 +94,15 @@ def finish(code: str) -> int:
             text += "\n  nothing of it is kept for `hpc-hydra logs`; launch.launch_dir=DIR keeps its output and records"
         print(text, file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
+
+
+def _started_again(attempt: Attempt, record: RunRecord, outcome: Outcome) -> bool:
+    """Whether the run was started again while this process waited: its outcome is that of the later attempt."""
+    if not is_there(attempt.paths(record).closed(attempt.name)):
+        return False
+    why = f": {outcome.reason}" if outcome.reason else ""
+    print(f"hpc_hydra: run {record.num} has a later attempt; this one {outcome.status}{why}", flush=True)
+    return True
 
 
 def gathered(attempt: Attempt, record: RunRecord, plan: Plan | None, code: int) -> Outcome:

@@ -38,6 +38,19 @@ _MAGIC = 0x4879_6472_6101
 _SIZE = 64
 
 
+class _Value:
+    """An integer of a `Page`, by its index."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __get__(self, page: Page, _: type[Page] | None = None) -> int:
+        return page.values[self._index]
+
+    def __set__(self, page: Page, number: int) -> None:
+        page.values[self._index] = number
+
+
 class Page:
     """Memory that a supervisor shares with its program. Each value has one writer.
 
@@ -49,8 +62,10 @@ class Page:
         stage: index in `STAGES` of where the program is; written by the program.
     """
 
+    _magic, save, stop, seen, went_on, stage = map(_Value, range(6))
+
     def __init__(self, memory: mmap.mmap, path: str = "") -> None:
-        self._values = memoryview(memory).cast("q")
+        self.values = memoryview(memory).cast("q")
         self.path = path  # by which the processes of the program open it
 
     @classmethod
@@ -59,7 +74,7 @@ class Page:
         descriptor = os.memfd_create("hpc_hydra_requests", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, _SIZE)
         page = cls(mmap.mmap(descriptor, _SIZE), f"/proc/{os.getpid()}/fd/{descriptor}")
-        page._values[0] = _MAGIC
+        page._magic = _MAGIC
         return page
 
     @classmethod
@@ -77,47 +92,7 @@ class Page:
             return None
         finally:
             os.close(descriptor)
-        return page if page._values[0] == _MAGIC else None
-
-    @property
-    def save(self) -> int:
-        return self._values[1]
-
-    @save.setter
-    def save(self, number: int) -> None:
-        self._values[1] = number
-
-    @property
-    def stop(self) -> int:
-        return self._values[2]
-
-    @stop.setter
-    def stop(self, number: int) -> None:
-        self._values[2] = number
-
-    @property
-    def seen(self) -> int:
-        return self._values[3]
-
-    @seen.setter
-    def seen(self, number: int) -> None:
-        self._values[3] = number
-
-    @property
-    def went_on(self) -> int:
-        return self._values[4]
-
-    @went_on.setter
-    def went_on(self, number: int) -> None:
-        self._values[4] = number
-
-    @property
-    def stage(self) -> int:
-        return self._values[5]
-
-    @stage.setter
-    def stage(self, number: int) -> None:
-        self._values[5] = number
+        return page if page._magic == _MAGIC else None
 
 
 class Watch:

@@ -9,17 +9,10 @@ from typing import Any
 import pytest
 
 from hpc_hydra.schedulers.devices import gpus, models, present, this_machine
+from tests.trees import write
 
 KFD = "sys/class/kfd/kfd/topology/nodes"
 pytestmark = pytest.mark.usefixtures("fake_nvml")  # whatever this machine has really
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
 
 
 def kfd_gpu(node: int, render: int, place: int = 0xC100, more: str = "") -> dict[str, str]:

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.system.hardware import look
-
-
-def tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
+from tests.trees import write
 
 NVIDIA = {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps/x")}
 KFD = "sys/class/kfd/kfd/topology/nodes"
@@ -41,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("fake_nvml")  # whatever this machine has r
 
 
 def test_machine_without_gpus(tmp_path: Path) -> None:
-    root = tree(
+    root = write(
         tmp_path,
         {
             "proc/meminfo": "MemTotal:       32000000 kB\nMemFree: 1 kB\n",
@@ -62,7 +54,7 @@ def test_nothing_to_read_is_not_known(tmp_path: Path) -> None:
 
 
 def test_nvidia_gpus_without_their_library_have_no_facts(tmp_path: Path) -> None:
-    seen = look(tree(tmp_path, NVIDIA), {})
+    seen = look(write(tmp_path, NVIDIA), {})
     assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (3, "nvidia", None, None)
 
 
@@ -82,7 +74,7 @@ def test_different_gpus_have_no_one_architecture(tmp_path: Path, fake_nvml: Call
     ("version", "arch"), [(90010, "gfx90a"), (90402, "gfx942"), (90006, "gfx906"), (110000, "gfx1100"), (0, None)]
 )
 def test_amd_gpus_by_the_tables_of_the_kernel(version: int, arch: str | None, tmp_path: Path) -> None:
-    seen = look(tree(tmp_path, {**KFD_CPU, **kfd_gpu(4, version), **kfd_gpu(10, version)}), {})
+    seen = look(write(tmp_path, {**KFD_CPU, **kfd_gpu(4, version), **kfd_gpu(10, version)}), {})
     assert (seen.gpus, seen.gpu_vendor, seen.gpu_arch, seen.mem_per_gpu) == (2, "amd", arch, 64.0)
 
 
@@ -90,10 +82,10 @@ def test_amd_gpus_by_the_tables_of_the_kernel(version: int, arch: str | None, tm
     ("visible", "gpus"), [("0,1", 2), ("", 0), ("-1", 0), ("0,-1,1", 1), ("0,1,2,3,4", 3), ("GPU-1f,GPU-2e", 2)]
 )
 def test_gpus_the_user_has_hidden_are_not_counted(visible: str, gpus: int, tmp_path: Path) -> None:
-    assert look(tree(tmp_path, NVIDIA), {"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
+    assert look(write(tmp_path, NVIDIA), {"CUDA_VISIBLE_DEVICES": visible}).gpus == gpus
 
 
 def test_amd_gpus_are_hidden_by_their_own_variables(tmp_path: Path) -> None:
-    root = tree(tmp_path, {**KFD_CPU, **kfd_gpu(1), **kfd_gpu(2), **kfd_gpu(3)})
+    root = write(tmp_path, {**KFD_CPU, **kfd_gpu(1), **kfd_gpu(2), **kfd_gpu(3)})
     assert look(root, {"ROCR_VISIBLE_DEVICES": "0,2"}).gpus == 2
     assert look(root, {"HIP_VISIBLE_DEVICES": "1"}).gpus == 1
