@@ -140,6 +140,8 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     """Provide a temporary launch directory, removed at the end, or None if the launch directory is kept."""
     from omegaconf import open_dict, read_write
 
+    from hpc_hydra.launcher.temporary import remove
+
     dry = bool(master.launch.dry_run)
     temporary: Path | None = None
     if not keep:
@@ -150,7 +152,7 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
         yield temporary
     finally:
         if temporary is not None and not dry:
-            shutil.rmtree(temporary, ignore_errors=True)
+            remove(temporary)
 
 
 def shared_directory(scheduler: str) -> Path:

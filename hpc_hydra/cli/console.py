@@ -32,6 +32,7 @@ _NAMES = {1: "standard output", 2: "standard error"}
 _BLOCK = 1 << 18  # bytes per read
 _PIPE = 1 << 20  # size of the pipe, bytes; the default limit of Linux for unprivileged users
 _HOLD = 0.1  # seconds until an incomplete line is shown in colour
+_WATCHER = 'read -r group && { read -r end || kill -s HUP -- "-$group"; }'  # its input ends with the launcher
 _LINGER = 2.0  # seconds to wait for output of processes that outlive the command
 
 
@@ -61,27 +62,24 @@ def run_attached(
 ) -> Ended:
     """Run ``argv`` in its own process group, in the foreground of the terminal if this process is.
 
-    SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to that group. If this process is killed, the command gets SIGHUP.
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to that group. If this process is killed, the group gets SIGHUP.
     Raises `OSError` if it cannot be started.
     """
-    import ctypes
-
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     terminal = _Terminal()
-    parent = os.getpid()
     with contextlib.ExitStack() as files:
         pumps, writers = _pumps(streams, files)
         sys.stdout.flush()
         sys.stderr.flush()
-        with _forwarding() as forward:
+        with _forwarding() as forward, _hang_up_if_killed() as watch:
             process = subprocess.Popen(
                 list(argv),
                 env=dict(env),
                 cwd=cwd,
                 stdout=writers.get(1),
                 stderr=writers.get(2),
-                preexec_fn=lambda: _in_child(parent, terminal, prctl),
+                preexec_fn=lambda: _in_child(terminal),
             )
+            watch(process.pid)
             forward.to(process.pid)
             for pump in pumps:
                 pump.start()
@@ -122,14 +120,35 @@ def _may_fill(number: int) -> bool:
     return stat.S_ISREG(found.st_mode) or (is_device and found.st_rdev != Path(os.devnull).stat().st_rdev)
 
 
-def _in_child(parent: int, terminal: _Terminal, prctl: Callable[[int, int], int] | None) -> None:
+def _in_child(terminal: _Terminal) -> None:
     os.setpgid(0, 0)
     terminal.give(os.getpid())
-    if prctl is not None:
-        pr_set_pdeathsig = 1
-        prctl(pr_set_pdeathsig, signal.SIGHUP)  # as if its terminal had closed
-        if os.getppid() != parent:
-            os._exit(1)
+
+
+@contextlib.contextmanager
+def _hang_up_if_killed() -> Iterator[Callable[[int], None]]:
+    """Yield a function that has a process group get SIGHUP, as from a closed terminal, if this process is killed."""
+    watcher = subprocess.Popen(
+        ["/bin/sh", "-c", _WATCHER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,  # no signal of a terminal reaches it
+    )
+    assert watcher.stdin is not None
+    pipe = watcher.stdin.fileno()
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(pipe, f"{line}\n".encode())
+
+    try:
+        yield lambda group: tell(str(group))
+    finally:
+        tell("ended")
+        watcher.stdin.close()
+        watcher.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], terminal: _Terminal) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpc_hydra.sweep import processes
 
 OWNER = ".owner.json"
+LAST_WRITES = 5.0  # seconds in which processes of a job that has ended may write their last records
 QUIET = 600.0  # seconds without changes until an abandoned directory is removed: nodes may still be using it
 
 
@@ -27,6 +28,16 @@ def make(parent: Path, prefix: str) -> Path:
     (folder / OWNER).write_text(json.dumps(owner))
     _remove_abandoned(parent, prefix)
     return folder
+
+
+def remove(folder: Path) -> None:
+    """Remove a directory, into which processes on other nodes may still write."""
+    end = time.monotonic() + LAST_WRITES
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists() or time.monotonic() > end:
+            return
+        time.sleep(0.05)
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.launcher.temporary import OWNER, QUIET, make
+from hpc_hydra.launcher.temporary import OWNER, QUIET, make, remove
 
 PREFIX = ".hpc_hydra-"
 
@@ -61,3 +61,14 @@ def test_a_symbolic_link_among_temporary_directories_is_not_followed(tmp_path: P
     (tmp_path / "here" / f"{PREFIX}link").symlink_to(precious)
     make(tmp_path / "here", PREFIX)
     assert precious.is_dir()
+
+
+def test_a_directory_into_which_ending_processes_write_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "deep"
+    folder.mkdir(parents=True)
+    writes = 'i=0; while : > "$0/$i"; do i=$((i + 1)); done'
+    with subprocess.Popen(["timeout", "0.5", "sh", "-c", writes, folder], stderr=subprocess.DEVNULL):
+        while not list(folder.iterdir()):
+            time.sleep(0.001)
+        remove(folder.parent)
+    assert not folder.parent.exists()
