@@ -174,9 +174,8 @@ def shared_directory(scheduler: str) -> Path:
 
 def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:
     [run] = prepared.runs
-    logging = run.plan.logging
-    if logging.by_ranks and not keep:  # the run's directory, which patterns are relative to, is removed
-        run = replace(run, plan=replace(run.plan, logging=_in_this_directory(logging)))
+    if not keep:  # the run's directory, which patterns are relative to, is removed
+        run = replace(run, plan=replace(run.plan, logging=_in_this_directory(run.plan.logging)))
     plan = run.plan
     adapter = registry.adapter_for(plan.request.scheduler)
     capability_checks.check(adapter, task_request(plan))
@@ -231,13 +230,12 @@ def _streams(logging: Logging, root: Path, keep: bool) -> Streams:
     """Files that receive the output besides the console: requested ones, else two in a kept launch directory."""
     if logging.by_ranks:  # the ranks write them
         return Streams(color_stderr=logging.color_stderr)
-    base = root if keep else Path.cwd()
     out, err = RunPaths(root).console
 
     def path(pattern: str | None, default: Path) -> Path | None:
         if pattern is None:
             return default if keep else None
-        return base / pattern.replace("{num}", "0").replace("{user}", getpass.getuser())
+        return root / pattern.replace("{num}", "0").replace("{user}", getpass.getuser())
 
     return Streams(path(logging.out, out), path(logging.err, err), logging.color_stderr)
 

@@ -180,6 +180,8 @@ class _Keys:
         if option in self.table.carriers:
             option, _, value = value.partition("=")
         key, reason = self.key(option, value), self._explained(option, value)
+        if key.startswith("logging."):  # files of the ranks
+            key, reason = "", reason or "the log of the job script"
         for group, fields in (("scheduler", ("submit_extra", "extra")), ("system", ("submit_args",))):
             if group == "system" and self.has(key):
                 break  # the user's key overrides the site's argument

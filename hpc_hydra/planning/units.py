@@ -41,7 +41,7 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
 
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise bad("a fraction" if isinstance(value, float) else "no time")
-    if not bare and re.fullmatch(r"[+-]?\d+", text):
+    if not bare and re.fullmatch(r"[+-]?\d*[1-9]\d*", text):
         raise ConfigError(f"{text} has no unit", where=key, fix=f"{key}={text.lstrip('+-')}s for seconds, or m, h")
     if text.startswith("-"):
         raise bad("negative")
@@ -49,7 +49,7 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
     if total is None:
         raise bad("no time")
     if total == 0:
-        raise bad("no time at all")
+        raise ConfigError(f"{value!r} is no time at all", where=key, fix=f"{key}=null for none, or one of {forms}")
     return total
 
 

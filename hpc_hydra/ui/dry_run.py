@@ -29,6 +29,7 @@ from hpc_hydra.ui.run_table import common_overrides, shown_overrides
 
 _COLUMNS = ("run", "system", "nodes × ranks", "GPUs", "CPUs", "time", "queue", "job", "overrides")
 _MOST = 50  # runs whose commands are listed
+_FEW = 3  # runs whose files are listed
 Job = tuple[Group, JobSpec, Path]
 
 
@@ -64,7 +65,7 @@ def show(
     head = [runs_table(jobs), cost.told([group for group, _, _ in jobs])]
     first = _First(adapters, facts)
     body = [part for job in jobs for part in first.parts(*job)]
-    body += [_submitted(adapters, jobs, facts), executed(jobs, facts)]
+    body += [_submitted(adapters, jobs, facts), executed(jobs, facts), _output(jobs)]
     tail = ["\n".join(line for note in notes for line in columns.wrapped(f"note: {note}", "", "  "))]
     text = "\n\n".join(part for part in (*head, *body, *tail) if part)
     if sum(len(group.runs) for group, _, _ in jobs) > 1 and text.count("\n") >= columns.screen()[1]:
@@ -219,6 +220,21 @@ def executed(jobs: Sequence[Job], facts: Facts) -> str:
     lines = ["each rank executes the equivalent of:"]
     lines += [f"  run{'s' * (len(nums) > 1)} {' '.join(map(str, nums))}: {text}" for text, nums in commands.items()]
     return "\n".join([*lines, *([f"  … and of {len(runs) - _MOST} more runs"] if len(runs) > _MOST else [])])
+
+
+def _output(jobs: Sequence[Job]) -> str:
+    """Return the files of the ranks' output; empty where no key names them."""
+    runs = sorted((run for group, _, _ in jobs for run in group.runs), key=lambda run: run.num)
+    named = [run for run in runs if run.plan.logging.out or run.plan.logging.err]
+    if not named:
+        return ""
+    lines = ["the output of the ranks goes to:"]
+    for run in named[:_FEW]:
+        logging = run.plan.logging
+        keys = (("logging.out", logging.out), ("logging.err", logging.err))
+        files = [f"{run.dir / path} ({key})" for key, path in keys if path]
+        lines.append(f"  run {run.num}: {', '.join(files)}")
+    return "\n".join([*lines, *([f"  … and of {len(named) - _FEW} more runs"] if len(named) > _FEW else [])])
 
 
 def by_hand(adapter: Scheduler, spec: JobSpec, script: Path) -> list[str]:

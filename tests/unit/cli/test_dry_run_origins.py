@@ -63,6 +63,20 @@ def test_each_value_has_the_key_and_the_place_that_sets_it(
     assert text.count("#!/bin/bash") == 1 and {"-#SBATCH --nodes=2", "+#SBATCH --nodes=4"} < set(text.splitlines())
 
 
+@pytest.mark.parametrize("system", ["frontier", "tuolumne"])
+@pytest.mark.parametrize("mode", ["-m", "launch.bg=false"])
+def test_files_of_the_ranks_are_not_the_log_of_the_job(
+    mode: str, system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [mode, f"system={system}", "scheduler.account=a", "resources.nodes=2", "resources.time_limit=1h"]
+    files = ["logging.out='{job_id}.out'", "logging.err=/logs/err", "launch.launch_dir=kept"]
+    assert main(["run", *words, *files, "launch.dry_run=true", "--", "true"]) == 0
+    text = capsys.readouterr().out
+    assert "the log of the job script" in text and not re.search(r"  logging\.out +", text)
+    folder = tmp_path / "kept" / ("0" if mode == "-m" else "")
+    assert f"  run 0: {folder}/{{job_id}}.out (logging.out), /logs/err (logging.err)\n" in text
+
+
 @pytest.mark.parametrize(("system", "directive"), [("tuolumne", "--setattr"), ("lassen", "-G"), ("polaris", "-A")])
 def test_an_account_is_found_on_every_scheduler(
     system: str, directive: str, capsys: pytest.CaptureFixture[str]

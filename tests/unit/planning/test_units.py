@@ -120,3 +120,11 @@ def test_memory_is_never_rounded_down_nor_to_the_whole_node(number: int, unit: s
     got = mebibytes(f"{number}{unit}", "k")
     size = number * 1024 ** "KMGT".index(unit)
     assert got is not None and got >= 1 and size <= got * 1024 < size + 1024
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("written", [0, "0", "0s", "0:00"])
+def test_null_is_advised_for_no_time(written: Any, bare: bool) -> None:
+    with pytest.raises(ConfigError) as error:
+        seconds(written, "launch.signal_before_end", bare=bare)
+    assert str(error.value.fix).startswith("launch.signal_before_end=null")
