@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,15 @@ def test_ranks_without_a_record_are_named(tmp_path: Path) -> None:
 def test_a_launch_command_that_failed_though_no_rank_did(tmp_path: Path) -> None:
     found = outcome(tmp_path, FINE, exit_code=5)
     assert (found.status, found.exit_code, found.reason) == ("failed", 5, "the launch command ended with exit code 5")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_run_that_was_stopped_before_its_ranks_started_is_cancelled(tmp_path: Path, signum: signal.Signals) -> None:
+    found = collect(RunPaths(tmp_path / "none"), 0, "first", exit_code=128 + signum, world_size=2)
+    assert (found.status, found.exit_code, found.signal) == ("cancelled", 128 + signum, signum)
+    assert found.reason == f"stopped by {signum.name} before its ranks had started"
+    late = corrected(found, JobStatus(State.FAILED, "PREEMPTED", cause="preempted"))
+    assert late.reason is not None and "PREEMPTED" in late.reason
 
 
 def test_ranks_that_never_reported_are_no_success(tmp_path: Path) -> None:
