@@ -135,13 +135,16 @@ def collect(
         why = f"cannot write records to {paths.root} (exit code {IO_ERROR}): is the disk full, or a quota exceeded?"
     note = read_note(paths.last_words(attempt)) if attempt and word != "completed" else None
     word = "failed" if note and word == "lost" else word
+    witness = _witness(paths, attempt, stopped, missing)
+    lines = last_lines(witness) if witness else ()
+    if word == "failed" and absent == _NOT_STARTED:
+        why = _join(why, next((line.strip() for line in reversed(lines) if "error: " in line), None))
     reason = _join(reason or note or why, gone)
     if word == "completed":
         return Outcome(**common, status="completed", exit_code=0, **result(paths, attempt))
     code, signum = _code(exit_code, status, stopped)
     if word == "cancelled" and signum is None and code in _TOLD_TO_STOP:
         signum = code - 128
-    witness = _witness(paths, attempt, stopped, missing)
     return Outcome(
         **common,
         status=word,
@@ -149,7 +152,7 @@ def collect(
         signal=signum,
         reason=reason,
         log=str(witness) if witness else None,
-        last_lines=last_lines(witness) if witness else (),
+        last_lines=lines,
     )
 
 
@@ -414,6 +417,7 @@ def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing:
     if not attempt:
         return None
     logs = [Path(e.log) for e in stopped if e.log] + [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
+    logs.append(paths.step_log(attempt))
     return next((log for log in logs if log.is_file()), None)
 
 

@@ -195,8 +195,8 @@ class Game:
         """Call `hpc-hydra resume` until nothing is missing, and once more, which must do nothing."""
         for number in range(RESUMES):
             states = self._states()
-            if states is None and not (self.sweep / ".hpc_hydra").exists():
-                self.say("there is no sweep: launched again")
+            if states is None and not (self.sweep / ".hpc_hydra" / "manifest.jsonl").exists():
+                self.say("nothing was submitted: launched again")
                 if not self._await(self.launched(), LAUNCHER_ENDS, "the second launcher"):
                     return None
                 continue

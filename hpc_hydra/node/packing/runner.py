@@ -37,7 +37,7 @@ from hpc_hydra.processes import (
     name_of,
 )
 from hpc_hydra.records.attempt import Attempt
-from hpc_hydra.records.files import last_lines, make_below, read_json
+from hpc_hydra.records.files import make_below, read_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.outcome_index import forget_outcome, note_end
@@ -267,9 +267,6 @@ class PackRunner:
             self.paused_until = time.monotonic() + PAUSE
         if cancelled and not of_itself:
             outcome = replace(outcome, status="cancelled", reason=task.why_cancelled or outcome.reason)
-        if outcome.status != "completed" and outcome.log is None:
-            log = task.paths.step_log(task.attempt)
-            outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
         self._write(task.record, outcome)
 
     def _note_lost_hosts(self, task: Task, code: int) -> None:

@@ -208,6 +208,18 @@ def test_a_run_that_was_stopped_before_its_ranks_started_is_cancelled(tmp_path: 
     assert late.reason is not None and "PREEMPTED" in late.reason
 
 
+def test_a_launch_command_that_started_no_rank_says_why(tmp_path: Path) -> None:
+    log = RunPaths(tmp_path).step_log(ATTEMPT)
+    log.parent.mkdir(parents=True)
+    log.write_text("srun: job 7 queued\nsrun: error: Unable to create step for job 7: Memory required\nsrun: bye\n")
+    found = outcome(tmp_path, world_size=2, exit_code=1)
+    assert (found.status, found.log) == ("failed", str(log))
+    assert found.reason == (
+        "the launch command ended with exit code 1; no rank has started; "
+        "srun: error: Unable to create step for job 7: Memory required"
+    )
+
+
 def test_ranks_that_never_reported_are_no_success(tmp_path: Path) -> None:
     found = outcome(tmp_path, world_size=2, exit_code=0)
     assert (found.status, found.exit_code) == ("lost", 1)
