@@ -23,7 +23,10 @@ stop() {
 trap 'stop 130' INT
 trap 'stop 143' TERM
 log=$(mktemp)
-"$python" -m pytest -q --collect-only >/dev/null 2>&1 # compiles the tests once, and not in each worker
+# compiles the tests and torch once, and not in each worker
+"$python" -c 'import torch._dynamo, torch.distributed.fsdp, torch.distributed.checkpoint' 2>/dev/null &
+"$python" -m pytest -q --collect-only >/dev/null 2>&1
+wait
 half slurm 4 >"$log" 2>&1 &
 slurm=$!
 (half other "$((2 + $(nproc)))")

@@ -103,10 +103,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     over_ssh = [item for item in items if _needs_sshd(item)]
     if over_ssh and (why := sshd.unavailable()):
         leave_out(over_ssh, f"tests over ssh: {why}")
-    for name in needs.WAYS:
-        these = [item for item in items if any(name in mark.args for mark in item.iter_markers("needs"))]
+    for name, those in _needing(items).items():
+        left = set(items)
+        these = [item for item in those if item in left]
         if these and (why := needs.missing(name)):
             leave_out(these, why)
+
+
+def _needing(items: list[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """The tests that need something this machine may lack, by its name, in the order of `needs.WAYS`."""
+    found: dict[str, list[pytest.Item]] = {name: [] for name in needs.WAYS}
+    for item in items:
+        for name in {word for mark in item.iter_markers("needs") for word in mark.args}:
+            found[name].append(item)
+    return found
 
 
 def _turn(item: pytest.Item) -> int:

@@ -8,6 +8,7 @@ Without them: the real ones that tests bring up, and stand-ins for those that th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = {driver.scheduler for driver in _chosen(config)}
     is_chosen = bool(config.getoption("scheduler") or config.getoption("driver"))
 
+    @cache  # of a file with many tests, once
+    def is_here(path: Path) -> bool:
+        return HERE in path.parents
+
     def has_it(item: pytest.Item) -> bool:
-        if HERE not in item.path.parents:
+        if not is_here(item.path):
             return True
         if "driver" in getattr(item, "fixturenames", ()):
             return isinstance(item.callspec.params["driver"], Driver)  # type: ignore[attr-defined]
