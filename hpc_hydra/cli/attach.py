@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra import envvars
-from hpc_hydra.cli.command import check_exists
+from hpc_hydra.cli.command import check_exists, note_missing
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError, SchedulerError
@@ -84,10 +84,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         required = checks.check_required(prepared.missing, prepared.settings.launch)
         attached = replace(attached, notes=(*attached.notes, *required))
         if prepared.settings.launch.dry_run:
-            try:
-                check_exists(task)
-            except ConfigError as error:  # the command may be shown on another machine than it is run on
-                complain(f"note: {error.where}: {error.what}: without it the run is refused")
+            note_missing(task)
             _show(attached, task, preparer, plain=prepared.settings.launch.dry_run == "script")
             return 0
         check_exists(task)

@@ -61,7 +61,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     script = Path(str(settings.batch_script))
     if not script.is_file() and not settings.dry_run:
         raise ConfigError(
-            "there is no such file", where="launch.batch_script", fix="its path from the current directory"
+            f"{script}: there is no such file", where="launch.batch_script", fix="its path from the current directory"
         )
     kept = preparer.root if settings.launch_dir is not None else None
     placed = kept / script.name if kept else script.absolute()

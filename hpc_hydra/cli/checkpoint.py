@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     if silent:
         complain("the request stays: a program answers when it next reads `dist.warned` or calls `dist.any_warned()`")
     if options.stop and len(silent) < len(asked):
-        say(f"to continue: hpc-hydra resume {shlex.quote(str(sweep.root))}")
+        say(f"to continue, when they have ended: hpc-hydra resume {shlex.quote(str(sweep.root))}")
     return 1 if silent else 0
 
 

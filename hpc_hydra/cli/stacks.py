@@ -5,6 +5,7 @@ Must not know: files, schedulers, how stacks are obtained.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ def stacks(argv: Sequence[str]) -> int:
     from hpc_hydra.ui.progress import complain, say
 
     seconds = (60.0 if options.native else 10.0) if options.wait is None else options.wait
-    seen = look(view, options.rank or (), native=options.native, seconds=seconds)
+    seen = look(view, options.rank or (), sweep=sweep.root, native=options.native, seconds=seconds)
     if options.json:
         print(sweep_tables.as_json({"run": view.run.num, **shown.data(seen)}))
     else:
@@ -49,7 +50,10 @@ def stacks(argv: Sequence[str]) -> int:
                 f"run {view.run.num} is {view.word}; its ranks were last asked while it ran, and this was their answer:"
             )
         say("\n".join(shown.text(seen, threads=options.threads)))
-        complain(f"all threads: hpc-hydra stacks --threads, and {seen.folder}")
+        if not options.threads:
+            again = shlex.join(["hpc-hydra", "stacks", str(view.run.num), str(sweep.root), "--threads"])
+            complain(f"all threads: {again}")
+        complain(f"the answers of the ranks: {seen.folder}")
     return int(bool(seen.silent))
 
 

@@ -76,8 +76,9 @@ def find(name: str) -> list[Key]:
         return [key for key in every if key.group == name]
     name = re.sub(r"^system\.queues\.[^.]+\.", f"{QUEUES}.", name)
     found = [key for key in every if key.name == name] or [key for key in every if key.name.rpartition(".")[2] == name]
-    if all(key.name.startswith(f"{QUEUES}.") for key in found) and "." not in name:
-        equivalent = re.findall(r"\w+\.\w+", OF_SUBMITIT.get(name.lstrip("-").replace("-", "_"), ""))
+    group, _, last = name.rpartition(".")
+    if all(key.name.startswith(f"{QUEUES}.") for key in found) and group in ("", *GROUPS):
+        equivalent = re.findall(r"\w+\.\w+", OF_SUBMITIT.get(last.lstrip("-").replace("-", "_"), ""))
         found = [*(key for key in every if key.name in equivalent), *found]
     if not found:
         valid = [key.name for key in every]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -111,7 +112,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             say(line)
         chosen, views = earlier.open, earlier.applied(views)
         if not chosen:
-            return _nothing(views, wanted)
+            return _nothing(views, root)
         if completed:
             runs, jobs = planned()
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
@@ -246,9 +247,10 @@ def _refuse_unstarted(sweep: SweepRecords) -> None:
             )
 
 
-def _nothing(views: Sequence[RunView], wanted: Wanted) -> int:
+def _nothing(views: Sequence[RunView], root: Path) -> int:
     active = [view for view in views if view.is_active]
-    say("nothing to resume" + (f": {_numbered(active)} in the queue (hpc-hydra wait)" if active else ""))
+    wait = f"hpc-hydra wait {shlex.quote(str(root))}"
+    say("nothing to resume" + (f": {_numbered(active)} in the queue ({wait})" if active else ""))
     return 0
 
 

@@ -91,7 +91,7 @@ def finish(code: str) -> int:
     elif outcome.exit_code:  # a console has seen the output already, and shows nothing but the user's own
         text = summary(replace(outcome, log=None), limit, attached=True)
         if attempt.temporary and outcome.status != "cancelled":
-            text += "\n  nothing of it is kept for `hpc-hydra logs`; launch.launch_dir=DIR keeps its output and records"
+            text += "\n  nothing is kept for `hpc-hydra logs`; launch.launch_dir=DIR (torchrun: -l DIR) keeps it"
         print(text, file=sys.stderr, flush=True)
     return 1 if outcome.exit_code == by_exit else outcome.exit_code  # or the scheduler would queue it again
 

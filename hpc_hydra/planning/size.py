@@ -95,7 +95,7 @@ def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
         )
     if node.gpus_per_node is not None and asked.gpus_per_proc > node.gpus_per_node:
         raise PlanError(
-            f"{asked.gpus_per_proc} GPUs for one rank, but a node of {node.system} has {node.gpus_per_node}",
+            f"{asked.gpus_per_proc} GPUs for one rank, but a node of system {node.system} has {node.gpus_per_node}",
             where="resources.gpus_per_proc",
             fix=f"resources.gpus_per_proc={node.gpus_per_node} or less",
         )
@@ -140,7 +140,7 @@ def _shared_gpus(asked: ResourcesConfig, node: NodeSize, procs: int, gpus_per_pr
     fits = node.gpus_per_node // gpus_per_proc
     raise PlanError(
         f"{procs} ranks with {gpus_per_proc} GPU{'s' * (gpus_per_proc > 1)} each need {need}, "
-        f"but a node of {node.system} has {node.gpus_per_node}",
+        f"but a node of system {node.system} has {node.gpus_per_node}",
         where="resources.procs_per_node",
         fix=f"resources.procs_per_node={fits}, or resources.gpus_per_proc=0 for ranks on CPUs, "
         "or resources.oversubscribe=true to share GPUs",
@@ -159,7 +159,7 @@ def _cpus(asked: ResourcesConfig, node: NodeSize, procs: int, helpers: int) -> t
         return cpus, (f"{procs} ranks share {cores} cores",)
     raise PlanError(
         f"{procs} ranks with {cpus} CPU{'s' * (cpus > 1)} each need {procs * cpus}, "
-        f"but a node of {node.system} has {cores}",
+        f"but a node of system {node.system} has {cores}",
         where="resources.cpus_per_proc" if asked.cpus_per_proc else "resources.procs_per_node",
         fix=f"resources.cpus_per_proc={cores // procs}" if procs <= cores else f"resources.procs_per_node={cores}",
     )

@@ -135,6 +135,11 @@ def clock(total: int) -> str:
     return "".join(parts) or "0s"
 
 
+def warning_within(limit: int | None) -> str:
+    """Return a value of `launch.signal_before_end` that fits a time limit in seconds, to advise it."""
+    return clock(min(120, limit // 2) if limit else 120)
+
+
 def size_text(mib: int) -> str:
     """Format MiB as `mebibytes` parses them: 2048 → 2G."""
     return f"{mib // 1024}G" if mib and mib % 1024 == 0 else f"{mib}M"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpc_hydra.config.schema import Settings
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.types import Rendezvous, Request
-from hpc_hydra.planning.units import clock, seconds
+from hpc_hydra.planning.units import clock, seconds, warning_within
 
 SIGNALS = ("USR1", "USR2")
 DEFAULT_SIGNAL, DEFAULT_BEFORE = "USR1", 60
@@ -59,7 +59,8 @@ def notes(request: Request) -> tuple[str, ...]:
     if not request.max_requeues or request.warn_signal is not None:
         return ()
     asked = f"launch.max_requeues={request.max_requeues}"
-    missing = "without a warning before it (launch.signal_before_end=2m)"
+    before = warning_within(request.time_limit)
+    missing = f"without a warning before it (launch.signal_before_end={before})"
     return (f"{asked}: a run that reaches its time limit is not requeued {missing}",)
 
 

@@ -9,7 +9,7 @@ import re
 import shlex
 import signal
 
-from hpc_hydra.planning.units import clock
+from hpc_hydra.planning.units import clock, warning_within
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.files import is_there
@@ -23,7 +23,6 @@ _REQUEUE_REASONS = {  # of `requeue_policy.why_again`
     "preempted": "preempted", "warned that its time is up": "warned", SAVED_AND_ENDED: "asked to save",
     BY_SCHEDULER: "requeued by the scheduler", HUNG: "hung",
 }  # fmt: skip
-_REQUEUED = "launch.signal_before_end=2m launch.max_requeues=3"
 _THREAD_AT_EXIT = "terminate called without an active exception"  # of C++: a thread was neither joined nor detached
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 
@@ -87,7 +86,8 @@ def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False
     if outcome.status == "timeout":
         more = f"resources.time_limit={-(-limit // 30)}m" if limit else "a longer resources.time_limit"
         again = f"Try: {more}" if attached else f"Try: hpc-hydra resume timeout{place} -- {more}"
-        return f"{again}; or save checkpoints, and be warned and requeued: {_REQUEUED}"
+        requeued = f"launch.signal_before_end={warning_within(limit)} launch.max_requeues=3"
+        return f"{again}; or save checkpoints, and be warned and requeued: {requeued}"
     if "preempted" in why:
         if attached:
             return "Try: launch.bg=true launch.max_requeues=3, which queues a preempted run again"

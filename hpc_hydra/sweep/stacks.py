@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,11 +63,12 @@ class Seen:
         return grouped(self.answers.values())
 
 
-def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seconds: float = 10.0) -> Seen:
+def look(view: RunView, ranks: Sequence[int] = (), *, sweep: Path, native: bool = False, seconds: float = 10.0) -> Seen:
     """Ask the ranks of a run for their stacks, and wait for the answers.
 
     Args:
         ranks: the ranks to ask; empty: all.
+        sweep: directory of the sweep, for commands in advice.
         native: ask for frames of C and C++ code, too.
         seconds: how long to wait.
 
@@ -82,7 +84,8 @@ def look(view: RunView, ranks: Sequence[int] = (), *, native: bool = False, seco
         why = f"the run is {view.word}{f' ({view.reason})' if view.reason else ''}; only running ranks have stacks"
         if view.word == "running":
             why = "its job is running, but no rank has started yet; only running ranks have stacks"
-        fix = "hpc-hydra logs, which shows how it ended" if view.word in ENDED else "hpc-hydra status"
+        command = ["logs", str(view.run.num)] if view.word in ENDED else ["status"]
+        fix = shlex.join(["hpc-hydra", *command, str(sweep)])
         raise SweepError(why, where=where, fix=fix)
     world = _world(view, attempt)
     wrong = next((rank for rank in ranks if rank not in world), None)

@@ -163,11 +163,11 @@ def _count(number: int, what: str) -> str:
 def _number(hours: float | None) -> str:
     """Return node-hours as text, with two significant digits if small."""
     if hours is None:
-        return "not known: no time limit"
+        return "not known: no resources.time_limit"
     return f"{hours:.2g}" if hours < 0.95 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
 
 
 def _hours(hours: float | None) -> str:
     if hours is None:
-        return "node-hours not known (a job has no time limit)"
+        return "node-hours not known (a job has no resources.time_limit)"
     return f"at most {_number(hours)} node-hours"

@@ -289,15 +289,16 @@ def submission(job: Job, plan: Plan) -> str:
     """
     jobs = len(set(map(queue_id, job.ids))) if job.packs else len(job.runs)
     packed = f" in {plural(jobs, 'allocation')}" if job.packs else ""
-    return f"{plural(len(job.runs), 'run')}{packed} ({size(plan)}{' each' * (jobs > 1)})"
+    return f"{plural(len(job.runs), 'run')}{packed} ({size(plan, ranks=not job.packs)}{' each' * (jobs > 1)})"
 
 
-def size(plan: Plan) -> str:
-    """Return the size of one run, or of one allocation: ``1 node × 4 ranks, 4 GPUs``."""
+def size(plan: Plan, *, ranks: bool = True) -> str:
+    """Return the size of one run, ``1 node × 4 ranks, 4 GPUs``, or without its ranks that of an allocation."""
     request = plan.request
     own = request.procs_per_node * request.gpus_per_proc
     gpus = request.nodes * (own if request.shared_gpus is None else request.shared_gpus)
-    text = f"{plural(request.nodes, 'node')} × {plural(request.procs_per_node, 'rank')}"
+    text = plural(request.nodes, "node")
+    text = f"{text} × {plural(request.procs_per_node, 'rank')}" if ranks else text
     text = f"{text}, {plural(gpus, 'GPU')}" if gpus else text
     return f"{text}, {plural(request.spare_nodes, 'spare node')}" if request.spare_nodes else text
 

@@ -202,6 +202,8 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "resources.nodes=${hydra:job.num}", "--", "x"], "${hydra:job.num} is not known before"),
         (["run", "resources.nodez=2", "--", "x"], "Try: resources.nodes"),
         (["run", "scheduler=local", "--", "nope.py"], "no such file"),
+        (["run", "-m", "scheduler=local", "--", "nope.py"], "no such file"),
+        (["run", "scheduler=local", "launch.bg=true", "--", "./nope"], "no such file"),
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "scheduler: there is no 'nope'"),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such directory"),
@@ -252,12 +254,13 @@ def test_an_override_that_cannot_be_read_is_advised_as_it_can(
 
 
 @pytest.mark.hydra
+@pytest.mark.parametrize("way", [[], ["-m"], ["launch.bg=true"]])
 def test_a_dry_run_says_that_the_script_is_missing(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    way: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(here)
     for script, said in (("trian.py", "note: trian.py: there is no such file"), ("train.py", "")):
-        assert main(["run", "scheduler=slurm", "launch.dry_run=true", "--", script]) == 0
+        assert main(["run", *way, "scheduler=slurm", "launch.dry_run=true", "--", script]) == 0
         told = capsys.readouterr().err
         assert said in told and ("no such file" in told) is bool(said)
 

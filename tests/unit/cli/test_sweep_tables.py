@@ -236,7 +236,7 @@ def test_a_single_run_has_its_overrides_above_its_values_which_are_rounded() -> 
         (Request("slurm", 1, 4, 1), 1, (), ("956",), "1 run (1 node × 4 ranks, 4 GPUs)"),
         (Request("slurm", 2, 1), 3, (), ("7_0", "7_1", "7_2"), "3 runs (2 nodes × 1 rank each)"),
         (Request("slurm", 1, 4, shared_gpus=1), 2, (2,), ("7+0", "7+1"),
-         "2 runs in 1 allocation (1 node × 4 ranks, 1 GPU)"),
+         "2 runs in 1 allocation (1 node, 1 GPU)"),
     ],
 )  # fmt: skip
 def test_a_submission_tells_its_size(

@@ -93,3 +93,8 @@ def test_keys_are_found_by_group_by_full_name_and_by_last_part(capsys: pytest.Ca
     assert "Try: resources.time_limit" in capsys.readouterr().err
     assert main(["keys", "resources.nodez"]) == 2
     assert "Try: resources.nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["partition", "--partition", "scheduler.partition"])
+def test_the_name_of_an_option_finds_the_key(name: str) -> None:
+    assert reference.find(name)[0].name == "scheduler.queue"

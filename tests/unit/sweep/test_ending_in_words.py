@@ -63,7 +63,7 @@ def test_an_end_in_words(outcome: Outcome, words: str) -> None:
             ("gloo", "destroy_process_group"),
         ),
         (end("failed", 135, "killed by SIGBUS", signal=7), ("/dev/shm",)),
-        (end("timeout", 143, "TIMEOUT"), ("resume timeout -- resources.time_limit=2m", "launch.max_requeues")),
+        (end("timeout", 143, "TIMEOUT"), ("resume timeout -- resources.time_limit=2m", "launch.signal_before_end=30s")),
         (end("failed", 143, "PREEMPTED"), ("hpc-hydra resume", "launch.max_requeues")),
         (end("cancelled", 143, "preempted; used up launch.max_requeues=1; `hpc-hydra resume /s` continues it"), ()),
         (end("failed", 1, "OUT_OF_MEMORY"), ("mem_per_node",)),
