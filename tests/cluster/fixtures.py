@@ -206,7 +206,9 @@ class Cluster:
         if down:  # slurmctld asks a silent node again only after a while
             run("scontrol", "update", f"nodename={','.join(down)}", "state=resume")
         wait_for(
-            lambda: answers() and not any("*" in state for state in states().values()), 200, "all nodes answer again"
+            lambda: answers() and not any("*" in state or state.startswith("comp") for state in states().values()),
+            200,
+            "all nodes answer again, and have ended their jobs",
         )
 
     @staticmethod
