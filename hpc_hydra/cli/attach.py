@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra import envvars
-from hpc_hydra.cli.command import check_exists, note_missing
+from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError, SchedulerError
@@ -83,11 +83,10 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             return None
         required = checks.check_required(prepared.missing, prepared.settings.launch)
         attached = replace(attached, notes=(*attached.notes, *required))
+        check_script(task, master)
         if prepared.settings.launch.dry_run:
-            note_missing(task)
             _show(attached, task, preparer, plain=prepared.settings.launch.dry_run == "script")
             return 0
-        check_exists(task)
         _check_places(attached, keep=keep)
         scripts.check_output(prepared.settings.launch.output_script, 1)
         if prepared.settings.launch.confirm_above is not None:
@@ -112,6 +111,27 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             return _execute(attached)
         finally:
             _keep_hostlist(attached, keep=keep)
+
+
+def check_script(task: Program, master: DictConfig) -> None:
+    """Check that the script exists; a dry run, which may be on another machine than the launch, only prints a note.
+
+    Not checked: scripts that may be in the image of a container, or still be written by another job.
+
+    Raises `ConfigError`.
+    """
+    from omegaconf import OmegaConf
+
+    if OmegaConf.select(master, "container.name", default="none") != "none":
+        return
+    if master.launch.after or master.scheduler.get("dependency"):
+        return
+    try:
+        check_exists(task)
+    except ConfigError as error:
+        if not master.launch.dry_run:
+            raise
+        complain(f"note: {error.where}: {error.what}: without it the launch is refused")
 
 
 def _detected(master: DictConfig, prepared: Prepared) -> str:

@@ -45,16 +45,6 @@ def check_exists(task: Program) -> None:
         raise ConfigError("there is no such file", where=name, fix="its path relative to the current directory")
 
 
-def note_missing(task: Program) -> None:
-    """Print a note if the script does not exist: a dry run may be on another machine than the launch."""
-    from hpc_hydra.ui.progress import complain
-
-    try:
-        check_exists(task)
-    except ConfigError as error:
-        complain(f"note: {error.where}: {error.what}: without it the launch is refused")
-
-
 def _only_here(name: str) -> bool:
     import shutil
 

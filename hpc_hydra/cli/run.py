@@ -383,11 +383,11 @@ def _sweep(hydra: Any, master: DictConfig, task: Any, call: Call) -> int:
     from hydra.types import HydraContext
     from omegaconf import OmegaConf, open_dict, read_write
 
-    from hpc_hydra.cli.command import check_exists, note_missing
+    from hpc_hydra.cli.attach import check_script
     from hpc_hydra.hydra_compat import composition
     from hpc_hydra.hydra_compat.command_line import declare
 
-    (note_missing if master.launch.dry_run else check_exists)(task)
+    check_script(task, master)
     if not call.multirun and master.launch.launch_dir is None:
         with read_write(master), open_dict(master):
             master.launch.launch_dir = "true"  # a new directory, named after command and time

@@ -42,13 +42,12 @@ def warning(settings: Settings, time_limit: int | None, meet: Rendezvous) -> War
         before = before or DEFAULT_BEFORE
         if before > _LONGEST or (time_limit is not None and before >= time_limit):
             limit = min(_LONGEST, time_limit or _LONGEST)
-            shorter = min(2 * DEFAULT_BEFORE, limit // 2)
             raise ConfigError(
                 f"{clock(before)} before the end is before the run begins, which may take {clock(limit)}"
                 if limit == time_limit
                 else f"{clock(before)} is more than the {clock(limit)} that schedulers take",
                 where="launch.signal_before_end",
-                fix=(f"launch.signal_before_end={clock(shorter)}, or " if shorter else "")
+                fix=(f"launch.signal_before_end={warning_within(limit)}, or " if limit > 1 else "")
                 + "a longer resources.time_limit",
             )
     return Warned(None if name is None else f"{name}@{before}", _requeues(settings, meet))

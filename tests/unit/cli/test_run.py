@@ -253,6 +253,19 @@ def test_an_override_that_cannot_be_read_is_advised_as_it_can(
     assert main(["run", "scheduler=slurm", "launch.dry_run=true", *shlex.split(advised), "--", "train.py"]) == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["container=apptainer", "container.image=docker://own"], ["scheduler.dependency=afterok:123"]],
+)
+@pytest.mark.parametrize("way", [["-m"], ["launch.bg=true"]])
+def test_a_script_that_only_the_job_can_see_is_not_missed(
+    way: list[str], words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    asked = ["system=frontier", "resources.nodes=1", "resources.time_limit=1h", "scheduler.account=a"]
+    assert main(["run", *way, *asked, *words, "launch.setup_only=true", "--", "/opt/app/train.py"]) == 0
+
+
 @pytest.mark.hydra
 @pytest.mark.parametrize("way", [[], ["-m"], ["launch.bg=true"]])
 def test_a_dry_run_says_that_the_script_is_missing(
