@@ -29,3 +29,11 @@ FOUND = (
         requeues=1, faults=(Fault("kill_rank", 5.65, True, 0.52, 7.5),),
     ),
 )  # fmt: skip
+
+DRAWN = (
+    9017,  # replica groups whose srun had ended with 0 after a preemption counted as completed
+    9069,  # a late record of an earlier attempt replaced that of the completed one
+    9125,  # a run that was cancelled before its ranks had started was failed
+    9262,  # of a step that SLURM refused after a restart of slurmctld, only the exit code was told
+)
+"""Seeds whose rounds have found a fault."""

@@ -296,10 +296,14 @@ def test_without_accounting_nothing_changes(slurm_probe: Probe, tmp_path: Path) 
 
 
 def test_without_accounting_a_queue_that_forgets_at_once_costs_a_warning(slurm_probe: Probe, tmp_path: Path) -> None:
-    """As with a small MinJobAge: accounting would know of jobs that have ended; without it, their own files do."""
+    """As with a small MinJobAge: accounting would know of jobs that have ended; without it, their own files do.
+
+    The queue has forgotten the jobs, and their files are not there yet, when accounting is asked.
+    """
     shim = without_sacct(tmp_path / "shim")
     (shim / "squeue").write_text(
-        '#!/bin/bash\nwords=()\nfor word; do [ "$word" = --states=all ] || words+=("$word"); done\n'
+        f'#!/bin/bash\n[ -e {shim}/asked ] || exit 0\nwords=()\n'
+        'for word; do [ "$word" = --states=all ] || words+=("$word"); done\n'
         f'exec {shutil.which("squeue")} "${{words[@]}}"\n'
     )
     (shim / "squeue").chmod(0o755)
