@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.launcher import temporary
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import read_runs
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import read_manifest
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import State, Submitter, queue_id
-from hpc_hydra.sweep import processes
+from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.store import command
 from hpc_hydra.ui.progress import complain
 
@@ -63,6 +64,8 @@ def release() -> None:
 def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submitter], key: str) -> Iterator[None]:
     """Prepare the directory for a new sweep. Raises `SweepError`, without changes, if an old one is active.
 
+    Unless the directory is temporary, `hpc-hydra list` shows the sweep once its records are written.
+
     Args:
         key: sets the directory; for errors.
     """
@@ -78,6 +81,8 @@ def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submit
             with suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
     yield
+    if not (root / temporary.OWNER).exists():
+        known.remember(root)
 
 
 def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:

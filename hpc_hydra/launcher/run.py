@@ -225,9 +225,7 @@ class Launch:
     def _started(self, prepared: Prepared, root: Path) -> Manifest:
         # imported here to keep a dry run fast
         from hpc_hydra.records.manifest import Manifest
-        from hpc_hydra.sweep import known
 
-        known.remember(root)
         manifest = Manifest(root)
         manifest.started(
             argv=masked_words(sys.orig_argv, prepared.settings.launch.secrets),

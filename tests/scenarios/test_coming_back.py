@@ -302,7 +302,7 @@ def test_without_accounting_a_queue_that_forgets_at_once_costs_a_warning(slurm_p
     """
     shim = without_sacct(tmp_path / "shim")
     (shim / "squeue").write_text(
-        f'#!/bin/bash\n[ -e {shim}/asked ] || exit 0\nwords=()\n'
+        f"#!/bin/bash\n[ -e {shim}/asked ] || exit 0\nwords=()\n"
         'for word; do [ "$word" = --states=all ] || words+=("$word"); done\n'
         f'exec {shutil.which("squeue")} "${{words[@]}}"\n'
     )

@@ -16,7 +16,7 @@ import dataclasses
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import ConfigError, HpcHydraError, RendezvousError
@@ -149,21 +149,23 @@ def processes_of(cfg: DictConfig | None) -> int:
 
 
 def _refuse_scheduler_without_bundle(cfg: DictConfig | None) -> None:
-    """Refuse ``+scheduler=slurm`` without the bundle: Hydra takes it for a new key, and the program would run here."""
-    name: Any = None if cfg is None else cfg.get("scheduler")
-    if not isinstance(name, str):
-        return
+    """Refuse ``+scheduler=slurm`` and ``+system=frontier`` without the bundle: nothing is launched by them.
+
+    Hydra takes them for new keys, or composes our group alone if another config of the application has the bundle.
+    """
     from hydra.core.hydra_config import HydraConfig
 
-    from hpc_hydra.schedulers import registry
+    from hpc_hydra.config.store import shipped
 
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    if name in registry.names() and f"+scheduler={name}" in typed:  # else it is a key of the user's own
-        raise ConfigError(
-            f"scheduler={name} has no effect: hpc_hydra's groups are not in the configuration",
-            where="scheduler",
-            fix="add `- hpc` to the defaults list of the primary config, and leave out the +",
-        )
+    typed = HydraConfig.get().overrides.task if cfg is not None and HydraConfig.initialized() else ()
+    for text in typed:  # what is not typed is a key of the user's own
+        group, _, name = str(text).lstrip("+").partition("=")
+        if str(text).startswith("+") and group in ("scheduler", "system") and name in shipped(group):
+            raise ConfigError(
+                f"{group}={name} has no effect: hpc_hydra's groups are not in the configuration",
+                where=group,
+                fix="add `- hpc` to the defaults list of the primary config, and leave out the +",
+            )
 
 
 def _has_groups(cfg: DictConfig | None) -> bool:

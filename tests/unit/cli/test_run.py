@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -470,7 +471,10 @@ def test_a_closed_terminal_ends_the_run_and_is_its_reason(here: Path) -> None:
     assert hpc_hydra("logs", "0", "kept", cwd=here).stdout.startswith("==> out.log <==\nup\nup\n==> err.log <==\n")
 
 
-def test_a_failed_run_says_how_to_keep_its_output(here: Path) -> None:
+def test_a_failed_run_says_how_to_keep_its_output_and_is_listed_if_it_is_kept(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
     failing = ("--", "sh", "-c", "echo shown; exit 3")
     done = hpc_hydra(*LOCAL, "launch.launch_dir=kept", *failing, cwd=here)
     assert done.returncode == 3
@@ -481,6 +485,9 @@ def test_a_failed_run_says_how_to_keep_its_output(here: Path) -> None:
     shown = hpc_hydra("logs", cwd=here)
     assert "shown\n" in shown.stdout
     assert shown.stderr.startswith(f"sweep: {here / 'kept'}\n")
+    assert main(["list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["sweep"], listed["states"]) == (str(here / "kept"), {"failed": 1})
 
 
 def test_a_killed_launcher_leaves_no_rank(here: Path) -> None:

@@ -196,9 +196,14 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
         "        print('trains')\n"
         "main()\n"
     )
+    for typed in ("+scheduler=slurm", "+system=frontier"):
+        done = app.start(*flags, typed)
+        assert done.returncode != 0 and "trains" not in done.stdout
+        assert "add `- hpc` to the defaults list" in done.stderr
+    app.write(other="defaults: [hpc, _self_]\n")  # by which Hydra finds the group, and composes it
     done = app.start(*flags, "+scheduler=slurm")
-    assert done.returncode != 0 and "trains" not in done.stdout
-    assert "add `- hpc` to the defaults list" in done.stderr
+    assert "add `- hpc` to the defaults list" in done.stderr and "trains" not in done.stdout
+    (app.folder / "other.yaml").unlink()
     app.write(config="scheduler: slurm\n")  # a key of the user's own
     done = app.start(*flags, "scheduler=local")
     assert done.returncode == 0 and "trains" in done.stdout, done.stderr
