@@ -13,7 +13,7 @@ import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,10 +33,12 @@ from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, registry
-from hpc_hydra.schedulers.base import JobSpec, Scheduler
-from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
+from hpc_hydra.schedulers.base import JobSpec, Scheduler, SubmitError
+from hpc_hydra.schedulers.batch_queue import advice
+from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue, SubmitAdvice
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.local_base import run_id
+from hpc_hydra.schedulers.watcher import environment
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run
 from hpc_hydra.ui.dry_run import told
@@ -304,6 +306,8 @@ def _execute(attached: Attached) -> int:
             where="scheduler",
             fix=f"scheduler={THIS_MACHINE}, or launch.dry_run=true to print what would be run",
         ) from error
+    if ended.exit_code and ended.signal is None and not RunPaths(attached.run.dir).outcome.exists():
+        check_refusal(attached.adapter, attached.command, SweepPaths(attached.spec.sweep).script(JOB), attached.spec)
     if ended.signal == signal.SIGHUP:
         with contextlib.suppress(OSError):  # the terminal may be gone
             complain("hpc_hydra: stopped by SIGHUP; launch.bg=true submits a job that outlives its terminal")
@@ -313,6 +317,24 @@ def _execute(attached: Attached) -> int:
         if not own_end:  # the exit code is the scheduler's
             return 128 + ended.signal
     return ended.exit_code
+
+
+def check_refusal(adapter: Scheduler, command: Sequence[str], script: Path, spec: JobSpec) -> None:
+    """Raise `SubmitError` if ``command`` has failed because the scheduler refuses the request.
+
+    The command's own message is on the console, where only the user reads it, so the scheduler is asked again.
+    """
+    if not isinstance(adapter, Attach) or command[0] == "bash":  # bash: no allocation is requested
+        return
+    argv = adapter.trial_command(script, spec)
+    if argv is None:
+        return
+    with contextlib.suppress(commands.NotHere):
+        answer = commands.run(argv, env=environment(adapter), timeout=QUERY)
+        if answer.ok or answer.code is None or adapter.classify(answer.err) == "transient":
+            return
+        what = adapter.refusal(answer.message) if isinstance(adapter, SubmitAdvice) else answer.message
+        raise SubmitError(what, where=command[0], fix=advice(adapter, answer.err, spec.plan.request))
 
 
 def _shown(attached: Attached) -> contextlib.AbstractContextManager[object]:

@@ -98,7 +98,10 @@ def main(argv: Sequence[str]) -> int:
             if is_in_job(os.environ)
             else cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
         )
-        return _interactive(command, env, adapter.name)
+        code = _interactive(command, env, adapter.name)
+        if code == 1:  # of the shell, or of a command that got no allocation
+            attach.check_refusal(adapter, command, script, spec)
+        return code
     finally:
         if not dry:
             shutil.rmtree(root, ignore_errors=True)

@@ -69,13 +69,13 @@ class BatchQueue:
                 return self._queued(spec, script, answer)
             kind = "transient" if answer.code is None else self.adapter.classify(output)
             advises = self.adapter if isinstance(self.adapter, SubmitAdvice) else None
-            if advises and (advice := advises.unreachable_advice(output)):
-                raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=advice)
+            if advises and (fix := advises.unreachable_advice(output)):
+                raise SubmitError(f"nothing is queued: {answer.message}", where=argv[0], fix=fix)
             if kind != "transient":
                 taken = self._taken(spec, script)
                 what = advises.refusal(answer.message) if advises else answer.message
                 raise SubmitError(
-                    what, where=argv[0], fix=self._advice(output, spec.plan.request), kind=kind, ids=taken
+                    what, where=argv[0], fix=advice(self.adapter, output, spec.plan.request), kind=kind, ids=taken
                 )
             if pause is None:
                 break
@@ -89,16 +89,6 @@ class BatchQueue:
             kind="transient",
             fix="the same command later",
         )
-
-    def _advice(self, message: str, request: Request) -> str | None:
-        if not isinstance(self.adapter, SubmitAdvice):
-            return None
-        if (argv := self.adapter.advice_command(message)) is None:
-            return _other_values(self.adapter.refused_fields(message), request)
-        with contextlib.suppress(SchedulerError):
-            answer = commands.run(argv, env=environment(self.adapter), timeout=ADVICE_TIMEOUT)
-            return self.adapter.parse_advice(answer.out) if answer.ok else None
-        return None
 
     def _queued(self, spec: JobSpec, script: Path, answer: commands.Answer) -> tuple[str, ...]:
         if answer.err.strip():
@@ -248,6 +238,18 @@ class BatchQueue:
         except commands.NotHere:
             return None
         return self.adapter.parse_array_limit(answer.out) if answer.ok else None
+
+
+def advice(adapter: Scheduler, message: str, request: Request) -> str | None:
+    """Return what to change in a request that the scheduler refused with this message; None if unknown."""
+    if not isinstance(adapter, SubmitAdvice):
+        return None
+    if (argv := adapter.advice_command(message)) is None:
+        return _other_values(adapter.refused_fields(message), request)
+    with contextlib.suppress(SchedulerError):
+        answer = commands.run(argv, env=environment(adapter), timeout=ADVICE_TIMEOUT)
+        return adapter.parse_advice(answer.out) if answer.ok else None
+    return None
 
 
 def _other_values(fields: Sequence[str], request: Request) -> str | None:

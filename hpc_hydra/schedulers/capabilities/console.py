@@ -20,6 +20,13 @@ class Attach(Scheduler):
         ``["bash", script]`` if no new allocation is needed.
         """
 
+    def trial_command(self, script: Path, spec: JobSpec) -> list[str] | None:
+        """Command that fails if the scheduler refuses the allocation of `attach_command`; None if there is none.
+
+        It allocates nothing.
+        """
+        return None
+
     def pending_command(self) -> list[str] | None:
         """Command that lists the user's pending jobs, for `parse_pending`; None if there is none."""
         return None

@@ -146,7 +146,7 @@ class Slurm(
         whole = allocated(request)
         nodes = len(spec.allocation.hosts) if spec.allocation else whole.nodes
         other_nodes = range(0 if spec.attached else 1, nodes)  # those that the script does not run on
-        options = override(self._for_this_job(spec), self.directives(whole), request, one_of=())
+        options = self._of_salloc(whole) if spec.attached else self._of_sbatch(whole, spec)
         own = SchedulerLines(
             self.name,
             _JOB_ID,
@@ -166,6 +166,12 @@ class Slurm(
             preflight=self._preflight(preflight_request(spec.plan)) if spec.plan.preflight else (),
             chosen=self.launch_on_chosen(request, spec.python, attached=spec.attached) if request.spare_nodes else None,
         )
+
+    def _of_sbatch(self, request: Request, spec: JobSpec) -> list[Option]:
+        return override(self._for_this_job(spec), self.directives(request), request, one_of=())
+
+    def _of_salloc(self, request: Request) -> list[Option]:
+        return [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
 
     def launch_on_chosen(self, request: Request, python: str, *, attached: bool = False) -> ChosenNodes:
         return ChosenNodes(self.launch_command(request, attached=attached), f'"--nodelist=${CHOSEN}"')
@@ -233,8 +239,12 @@ class Slurm(
             if nodes.isdigit():
                 check_surrounding(task_request(spec.plan), env["SLURM_JOB_ID"], int(nodes))
             return ["bash", str(script)]
-        options = [option for option in self.directives(request) if option[0] not in _NOT_FOR_SALLOC]
-        return ["salloc", *words(options), "bash", str(script)]
+        return ["salloc", *words(self._of_salloc(request)), "bash", str(script)]
+
+    def trial_command(self, script: Path, spec: JobSpec) -> list[str]:
+        """salloc has no --test-only; sbatch writes the same messages."""
+        request = allocated(task_request(spec.plan))
+        return ["sbatch", "--test-only", *words(self._of_salloc(request)), str(script)]
 
     def shell_command(self, script: Path, spec: JobSpec, env: Mapping[str, str]) -> list[str]:
         """A step with a terminal in an allocation; other steps can use its resources, too (--overlap)."""

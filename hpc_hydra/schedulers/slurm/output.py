@@ -55,7 +55,7 @@ _TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 _PERMANENT = re.compile(r"\b(QOS|Assoc)(Max|Min|Grp)(?!\w*Submit)\w+")
-_SBATCH_PREFIX = re.compile(r"^sbatch: (error: )?(Batch job submission failed: )?")
+_SBATCH_PREFIX = re.compile(r"^(sbatch: (error: )?)?((Batch job submission failed|allocation failure): )?")
 _NO_ARRAY = re.compile(r"Invalid job array specification", re.IGNORECASE)
 _NO_PARTITION = re.compile(r"invalid partition specified|Invalid partition name", re.IGNORECASE)
 _REFUSED: dict[str, tuple[str, ...]] = {  # slurm_strerror(3) → fields of the request
