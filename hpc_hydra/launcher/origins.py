@@ -18,7 +18,7 @@ from hpc_hydra.config.schema import GROUPS, Settings
 from hpc_hydra.config.store import conf_dir
 from hpc_hydra.planning import queues
 from hpc_hydra.planning.options import OptionTable
-from hpc_hydra.planning.types import EnvVar, Plan
+from hpc_hydra.planning.types import EnvVar, Plan, Request
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import capability_defaults, registry
 from hpc_hydra.schedulers.options import key_of
@@ -36,6 +36,8 @@ _FACTS = {  # key → fact from which planning derives its value
     "resources.cpus_per_proc": "system.cores_per_node",
 }
 _SIZES = ("resources.gpus_at_least", "resources.gpumem_at_least", "scheduler.hosts", "scheduler.hostfile")
+_OF_PACKS = ("resources.procs_per_node", "resources.cpus_per_proc", "resources.gpus_per_proc")
+_MAY_GROW = ("nodes", "mem_per_node")
 _OF_QUEUES = {
     "scheduler.account": "account",
     "scheduler.qos": "qos",
@@ -113,18 +115,30 @@ class Sources:
         return yaml_pitfalls.places([yaml_pitfalls.Source(str(file), file.read_text("utf-8", "replace"), "_global_")])
 
 
-def origins(sources: Sources, plan: Plan, script: str) -> Origins:
-    """Return the origins of a script's directives and of the plan's variables."""
+def origins(sources: Sources, plan: Plan, script: str, packed: Plan | None = None) -> Origins:
+    """Return the origins of a script's directives and of the plan's variables.
+
+    Args:
+        packed: plan of one of the runs, if ``plan`` is that of an allocation for several.
+    """
     keys = _Keys(sources.resolved, registry.adapter_for(plan.request.scheduler).options)
     directives = []
     for name, value in _directives(script):
         key, words = keys.directive(name, value)
+        if packed is not None and _is_of_pack(key, packed.request, plan.request):
+            key = "launch.pack"
         place = _from(sources, keys, key, words)
         if key != "scheduler.nodelist" and any(_names(value, host) for host in plan.request.bad_nodes):
             place = BAD_NODES if place == DEFAULT else f"{place}; {BAD_NODES}"
         directives.append(Origin(name, value, key, place))
     variables = [_variable(sources, keys, var) for var in plan.redacted.env]
     return Origins(tuple(directives), tuple(variables))
+
+
+def _is_of_pack(key: str, run: Request, allocation: Request) -> bool:
+    """Whether the option that a key stands for is, in the allocation of packed runs, not that of a run."""
+    field = key.removeprefix("resources.")
+    return key in _OF_PACKS or (field in _MAY_GROW and getattr(run, field) != getattr(allocation, field))
 
 
 def _names(value: str, host: str) -> bool:

@@ -285,14 +285,15 @@ class Preparer:
                 self._asked.setdefault(plan, partial(self._sources, configured, settings, overrides, base))
         return self._plans[key]
 
-    def origins(self, run: Plan, plan: Plan, script: str) -> Origins:
+    def origins(self, run: Plan, plan: Plan, script: str, *, packed: bool = False) -> Origins:
         """Return the origins of the directives and variables of a job, in a dry run.
 
         Args:
             run: plan of a run of the job.
-            plan: plan of the job, which for packed runs is that of their allocation.
+            plan: plan of the job.
+            packed: the job is an allocation for several runs.
         """
-        return origins.origins(self._asked[run](), plan, script)
+        return origins.origins(self._asked[run](), plan, script, run if packed else None)
 
     def _sources(self, asked: Settings, resolved: Settings, overrides: Sequence[str], base: Base) -> Sources:
         if "launch" not in base.cfg:

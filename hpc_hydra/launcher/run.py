@@ -117,7 +117,9 @@ class Launch:
                 argv=sys.argv[1:],
                 hydra=raw_list(self.master.hydra.overrides.hydra),
                 steps=partial(scripts.steps, plan_key=sweep.plan_key),
-                origins=lambda run, spec, script: preparer.origins(run.plan, spec.plan, script),
+                origins=lambda run, spec, script: preparer.origins(
+                    run.plan, spec.plan, script, packed=bool(spec.packs)
+                ),
                 filled=preparer.filled if sweep.program.fill else lambda run, words: words,
             )
             say(dry_run.show(used, jobs, notes, facts))

@@ -99,6 +99,17 @@ def test_packed_runs_show_the_variables_of_each(capsys: pytest.CaptureFixture[st
     assert text.count("#!/bin/bash") == 2  # of the allocation, and of a run
 
 
+def test_the_size_of_an_allocation_for_packed_runs_comes_from_packing(capsys: pytest.CaptureFixture[str]) -> None:
+    size = ("resources.procs_per_node=1", "resources.cpus_per_proc=2", "resources.gpus_per_proc=1", "lr=0,1")
+    assert main([*RUN, *size, "resources.nodes=1", "launch.pack=2", "launch.dry_run=true", "--", "true"]) == 0
+    found = places(capsys.readouterr().out)
+    packing = ("launch.pack", "command line")
+    assert [found[f"--{name}"] for name in ("ntasks-per-node", "cpus-per-task", "gpus-per-node")] == [packing] * 3
+    assert found["--nodes"] == ("resources.nodes", "command line")  # both fit on one node
+    assert main([*RUN, *size, "resources.nodes=1", "launch.pack=null", "launch.dry_run=true", "--", "true"]) == 0
+    assert places(capsys.readouterr().out)["--cpus-per-task"] == ("resources.cpus_per_proc", "command line")
+
+
 def test_a_site_requires_an_account(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("conf/config.yaml").write_text("defaults: [hpc, _self_]\n")
     assert main([*RUN, "launch.dry_run=true", "scheduler.queue=bach", "--", "true"]) == 0
