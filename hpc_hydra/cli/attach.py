@@ -33,9 +33,9 @@ from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, registry
-from hpc_hydra.schedulers.base import JobSpec, Scheduler, SubmitError
-from hpc_hydra.schedulers.batch_queue import advice
-from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue, SubmitAdvice
+from hpc_hydra.schedulers.base import JobSpec, Scheduler
+from hpc_hydra.schedulers.batch_queue import refused
+from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.local_base import run_id
 from hpc_hydra.schedulers.watcher import environment
@@ -333,8 +333,7 @@ def check_refusal(adapter: Scheduler, command: Sequence[str], script: Path, spec
         answer = commands.run(argv, env=environment(adapter), timeout=QUERY)
         if answer.ok or answer.code is None or adapter.classify(answer.err) == "transient":
             return
-        what = adapter.refusal(answer.message) if isinstance(adapter, SubmitAdvice) else answer.message
-        raise SubmitError(what, where=command[0], fix=advice(adapter, answer.err, spec.plan.request))
+        raise refused(adapter, command[0], answer.message, spec.plan.request)
 
 
 def _shown(attached: Attached) -> contextlib.AbstractContextManager[object]:

@@ -10,7 +10,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,11 @@ from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
-from hpc_hydra.planning.types import EnvVar
+from hpc_hydra.planning.types import EnvVar, Request
 from hpc_hydra.records.frozen_config import parse_override
 from hpc_hydra.schedulers import capability_checks, capability_defaults, registry
 from hpc_hydra.schedulers.base import JobSpec
+from hpc_hydra.schedulers.batch_queue import refused
 from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.environment import cleaned
 from hpc_hydra.schedulers.typed_options import typed_options, typed_request
@@ -100,14 +101,16 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     logging, here = plan.logging, Path.cwd()
     streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=adapter.has_queue)
     spec = JobSpec("batch", plan, (0,), here, here, "", here, (), ())
+
+    def parse_id(stdout: str) -> str:
+        return adapter.parse_job_ids(stdout, spec)[0]
+
     try:
         if settings.bg:
             with hushed(settings.quiet):
-                return _submit(command, env, here)
+                return _submit(adapter, command, parse_id, request, env=env, cwd=here)
         if adapter.output_command("") is not None:
-            return follow.run(
-                adapter, command, lambda text: adapter.parse_job_ids(text, spec)[0], env=env, streams=streams
-            )
+            return follow.run(adapter, command, parse_id, request, env=env, streams=streams)
         return run_attached(command, env=env, streams=streams).exit_code
     except FileNotFoundError as error:
         raise SchedulerError(
@@ -156,7 +159,15 @@ def _is_used(key: str) -> bool:
     return name not in used if used[:1] == ["all"] else name in used
 
 
-def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:
+def _submit(
+    adapter: BatchScripts,
+    command: Sequence[str],
+    parse_id: Callable[[str], str],
+    request: Request,
+    *,
+    env: dict[str, str],
+    cwd: Path,
+) -> int:
     done = subprocess.run(
         command,
         env=env,
@@ -168,8 +179,14 @@ def _submit(command: Sequence[str], env: dict[str, str], cwd: Path) -> int:
         check=False,
     )
     if done.returncode:
-        raise SchedulerError(done.stderr.strip() or f"exit code {done.returncode}", where=command[0])
-    say(f"in the background: {done.stdout.strip()}\nlaunched from {cwd}")
+        raise refused(adapter, command[0], done.stderr.strip() or f"exit code {done.returncode}", request)
+    id_ = parse_id(done.stdout)
+    ways = [adapter.state_command(id_), adapter.cancel_command([id_])]
+    say(
+        "\n".join(
+            [f"in the background: job {id_}", f"launched from {cwd}", *(f"  {shlex.join(way)}" for way in ways if way)]
+        )
+    )
     return 0
 
 

@@ -22,9 +22,11 @@ from typing import IO
 
 from hpc_hydra.cli.console import Streams, colored
 from hpc_hydra.errors import SchedulerError
+from hpc_hydra.planning.types import Request
 from hpc_hydra.processes import write_all
 from hpc_hydra.schedulers import commands
-from hpc_hydra.schedulers.capabilities import BatchScripts, SubmitAdvice
+from hpc_hydra.schedulers.batch_queue import refused
+from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.ui.progress import complain
 
 _TICK = 0.2  # interval of reading the output, seconds
@@ -38,13 +40,14 @@ def run(
     adapter: BatchScripts,
     argv: Sequence[str],
     parse_id: Callable[[str], str],
+    request: Request,
     *,
     env: Mapping[str, str],
     streams: Streams,
 ) -> int:
     """Submit with ``argv`` and wait. Returns the job's exit code, or 128+n if signal n ended the wait.
 
-    Raises `SchedulerError` if the job was refused.
+    Raises `SubmitError` if the job was refused; ``request`` is what was asked for beside the script's directives.
     """
     with contextlib.ExitStack() as files, _signals() as received:
         errors = files.enter_context(tempfile.TemporaryFile())
@@ -61,8 +64,7 @@ def run(
             process.wait()
             errors.seek(0)
             message = errors.read().decode("utf-8", "replace").strip()
-            message = adapter.refusal(message) if isinstance(adapter, SubmitAdvice) else message
-            raise SchedulerError(message or text.strip() or "no answer", where=argv[0]) from None
+            raise refused(adapter, argv[0], message or text.strip() or "no answer", request) from None
         complain(f"job {id_}")
         waiting = adapter.wait_command(id_)
         if waiting is not None:

@@ -75,7 +75,7 @@ class BatchQueue:
                 taken = self._taken(spec, script)
                 what = advises.refusal(answer.message) if advises else answer.message
                 raise SubmitError(
-                    what, where=argv[0], fix=advice(self.adapter, output, spec.plan.request), kind=kind, ids=taken
+                    what, where=argv[0], fix=_advice(self.adapter, output, spec.plan.request), kind=kind, ids=taken
                 )
             if pause is None:
                 break
@@ -240,7 +240,13 @@ class BatchQueue:
         return self.adapter.parse_array_limit(answer.out) if answer.ok else None
 
 
-def advice(adapter: Scheduler, message: str, request: Request) -> str | None:
+def refused(adapter: Scheduler, program: str, message: str, request: Request) -> SubmitError:
+    """Return the error for a request that the scheduler refused with this message, with what to change."""
+    what = adapter.refusal(message) if isinstance(adapter, SubmitAdvice) else message
+    return SubmitError(what, where=program, fix=_advice(adapter, message, request))
+
+
+def _advice(adapter: Scheduler, message: str, request: Request) -> str | None:
     """Return what to change in a request that the scheduler refused with this message; None if unknown."""
     if not isinstance(adapter, SubmitAdvice):
         return None

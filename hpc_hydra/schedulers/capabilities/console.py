@@ -59,6 +59,10 @@ class BatchScripts(Scheduler):
                 `output_command`.
         """
 
+    def state_command(self, id_: str) -> list[str] | None:
+        """Command that shows a user the state of a job in the background; None if there is none."""
+        return None
+
     def output_command(self, id_: str) -> list[str] | None:
         """Command that prints where a job writes, for `parse_output`; None if `batch_command` prints the output."""
         return None

@@ -178,6 +178,9 @@ class Flux(
         own = [*options, *([("job-name", one_line(name, "scheduler.job_name"))] if name else [])]
         return ["flux", "batch", *words(own), str(script), *args]
 
+    def state_command(self, id_: str) -> list[str]:
+        return ["flux", "jobs", id_]
+
     def wait_command(self, id_: str) -> list[str]:
         return ["flux", "job", "status", id_]
 

@@ -221,6 +221,9 @@ class Lsf(
         own: list[Option] = [*([("I", None)] if attached else []), *([("J", name)] if name else []), *options]
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "bsub", str(script), *words(own)]
 
+    def state_command(self, id_: str) -> list[str]:
+        return ["bjobs", "-l", id_]
+
     def inherited_variables(self, request: Request) -> frozenset[str]:
         return frozenset(name for name, field in _DEFAULTS.items() if getattr(request, field) is None)
 

@@ -413,6 +413,9 @@ class Pbs(
         own = [*([("N", one_line(name, "scheduler.job_name"))] if name else []), *options]
         return ["qsub", *waits, *options_of.words(own), str(script)]
 
+    def state_command(self, id_: str) -> list[str]:
+        return ["qstat", "-f", id_]
+
     def output_command(self, id_: str) -> list[str]:
         return ["sh", "-c", 'qstat -f -w "$1" 2>/dev/null || qstat -x -f -w "$1"', "qstat", id_]
 

@@ -262,6 +262,9 @@ class Slurm(
         own = [*waits, *([("job-name", name)] if name else []), *options]
         return ["sbatch", "--parsable", *words(own), str(script), *args]
 
+    def state_command(self, id_: str) -> list[str]:
+        return ["scontrol", "show", "job", id_]
+
     def output_command(self, id_: str) -> list[str]:
         return ["scontrol", "show", "job", "-o", id_]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpc_hydra.cli import run
+from hpc_hydra.cli.main import main
 from hpc_hydra.errors import PlanError
 
 SYSTEM = "system=frontier"  # a preset that says much: a queue, binding, memory, whole nodes
@@ -56,6 +59,50 @@ def test_a_batch_script_of_ones_own_gets_only_the_options_that_were_typed(
     shown = command(SYSTEM, f"scheduler={scheduler}", *words, "launch.bg=true")
     ours = {"sbatch": ["sbatch", "--parsable"], "flux": ["flux", "batch"], "sh": shown[:2]}[shown[0]]
     assert shown == [*ours, *shlex.split(options)]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Write a stand-in of a scheduler's command, in a directory with a batch script."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    Path("job.sh").write_text("#!/bin/bash\n")
+
+    def write(name: str, body: str) -> None:
+        Path(name).write_text(f"#!/bin/sh\n{body}\n")
+        Path(name).chmod(0o755)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "submit", "answer", "ways"),
+    [
+        ("slurm", "sbatch", "7", ["scontrol show job 7", "scancel 7"]),
+        ("flux", "flux", "f7", ["flux jobs f7", "flux cancel f7"]),
+        ("lsf", "bsub", "Job <7> is submitted to queue <q>.", ["bjobs -l 7", "bkill 7"]),
+        ("pbs", "qsub", "7.server", ["qstat -f 7.server", "qdel 7.server"]),
+    ],
+)
+def test_the_commands_for_a_script_in_the_background_are_shown(
+    scheduler: str, submit: str, answer: str, ways: list[str],
+    stand_in: Callable[[str, str], None], capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    stand_in(submit, f"echo '{answer}'")
+    assert main(["run", f"scheduler={scheduler}", "launch.batch_script=job.sh", "launch.bg=true"]) == 0
+    first, _, *shown = capsys.readouterr().out.splitlines()
+    assert first == f"in the background: job {ways[1].split()[-1]}"
+    assert [line.strip() for line in shown] == ways
+
+
+@pytest.mark.parametrize("bg", ["true", "false"])
+def test_a_refused_script_is_answered_with_the_key(
+    bg: str, stand_in: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in("sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1")
+    words = ["scheduler=slurm", "scheduler.qos=x", "launch.batch_script=job.sh", f"launch.bg={bg}"]
+    assert main(["run", *words]) == 2
+    assert "sbatch: Invalid qos specification\n  Try: another scheduler.qos (now x)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
