@@ -21,6 +21,8 @@ def program(words: Sequence[str], *, fill: bool = False) -> Program:
     """
     argv = list(words)
     for_python = bool(argv) and (argv[0] == "-m" or argv[0].endswith(".py"))
+    if argv and not argv[0]:
+        raise ConfigError("the first word is empty", where="command", fix="-- train.py")
     if for_python and argv[0] == "-m" and len(argv) < 2:
         raise ConfigError("-m needs the name of a module", where="command", fix="-- -m package.module")
     if argv and not for_python and "/" not in argv[0] and _only_here(argv[0]):

@@ -28,6 +28,7 @@ OPTIONS = (
 USAGE = "hpc-hydra doctor [overrides] [-cd DIR] [-cn NAME] [--json] [--max-size MB]"
 ABOUT = """Launch a small job (resources.nodes=2 system=frontier …) and check the identity of ranks, addresses, clocks,
 the shared file system, cores, GPUs, NCCL's network plugin, and an all-reduce. The exit code is 1 if a check fails."""
+EXAMPLE = "hpc-hydra doctor resources.nodes=2 resources.time_limit=10m"
 SKEW = 0.5  # allowed difference of two clocks, seconds
 Facts = dict[str, Any]
 Word = Literal["ok", "warn", "fail"]
@@ -48,9 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
     overrides, given = _parse(argv)
     if "help" in given:
-        sys.stdout.write(
-            format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra doctor resources.nodes=2 resources.time_limit=10m")
-        )
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, f"example: {EXAMPLE}"))
         return 0
     dry = bool({"launch.dry_run=true", "launch.dry_run=script"} & set(overrides))
     folder = Path("DIRECTORY") if dry else shared_directory("")
@@ -76,7 +75,7 @@ def _parse(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     overrides, given = scan_among(OPTIONS, argv)
     wrong = [word for word in overrides if "=" not in word and not word.startswith("~")]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is not an override", where="doctor", fix=USAGE)
+        raise UsageError(f"{wrong[0]!r} is not an override", where="doctor", fix=EXAMPLE)
     for key in ("launch.bg", "launch.setup_only", "launch.batch_script"):
         if any(text.split("=")[0].lstrip("+") == key for text in overrides):
             raise UsageError("doctor waits for its job and reads the reports", where=key, fix="omit it")

@@ -36,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
     folders = [Path(word).expanduser().absolute() for word in words]
     for word, folder in zip(words, folders, strict=True):
         if not folder.is_dir():
-            raise UsageError("there is no such directory", where=word, fix=USAGE)
+            what = "this is a file, not a directory" if folder.exists() else "there is no such directory"
+            raise UsageError(what, where=word, fix="hpc-hydra list, for all your sweeps")
     from hpc_hydra.sweep import listing
     from hpc_hydra.ui import sweep_tables
     from hpc_hydra.ui.progress import complain

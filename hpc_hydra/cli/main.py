@@ -38,6 +38,7 @@ COMMANDS = {
     "keys": ("hpc_hydra.cli.keys", "explain the configuration keys, and what they become on each scheduler"),
 }
 USAGE_EXIT = 2
+_TAKE_EMPTY = ("run", "torchrun", "completion")  # with arguments of the user's command, or a word that is begun
 
 
 def usage() -> str:
@@ -102,6 +103,11 @@ def _main(argv: Sequence[str] | None) -> int:
         fix = near or f"hpc-hydra COMMAND; commands are {', '.join(COMMANDS)}"
         _complain(f"hpc-hydra: unknown command {name!r}\n  Try: {fix}")
         return USAGE_EXIT
+    if "" in rest and name not in _TAKE_EMPTY:
+        _complain(
+            f"hpc-hydra {name}: an argument is empty\n  Try: leave it out, or set the variable that it comes from"
+        )
+        return USAGE_EXIT
     gc.set_threshold(100_000, 20, 20)  # most objects made at startup stay; scanning them takes a tenth of its time
     try:
         module, _, function = COMMANDS[name][0].partition(":")
@@ -110,14 +116,12 @@ def _main(argv: Sequence[str] | None) -> int:
         text = str(error)
         _complain(f"hpc-hydra {name}: {text.removeprefix(f'{name}: ')}")
         return error.exit_code
-    except FileNotFoundError:
+    except OSError as error:
         try:
             Path.cwd()
         except FileNotFoundError:
             _complain(f"hpc-hydra {name}: {NO_DIRECTORY}")
             return NO_DIRECTORY.exit_code
-        raise
-    except PermissionError as error:
         place = error.filename2 or error.filename
         if place is None:
             raise

@@ -38,6 +38,7 @@ OPTIONS = (
     *CONFIG,
 )
 USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
+EXAMPLE = "hpc-hydra run -m resources.nodes=1,2 -- train.py --lr 0.1"
 ABOUT = """Launch any command: train.py and `-m package.module` run in Python, anything else is executed directly.
 Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. A single run that is waited for is attached to
 the console and returns its exit code. With --fill each rank replaces {rank} {local_rank} {node_rank} {world_size}
@@ -62,9 +63,7 @@ def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra run``; returns the exit code. Raises `HpcHydraError`."""
     call = parse(argv)
     if call is None:
-        sys.stdout.write(
-            format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra run -m resources.nodes=1,2 -- train.py --lr 0.1")
-        )
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, f"example: {EXAMPLE}"))
         return 0
     return launch(call)
 
@@ -79,7 +78,7 @@ def parse(argv: Sequence[str]) -> Call | None:
     if "help" in given:
         return None
     if not command and not any(text.startswith("launch.batch_script=") for text in overrides):
-        raise UsageError("no command given", where="run", fix=USAGE)
+        raise UsageError("no command given", where="run", fix=EXAMPLE)
     return Call(tuple(overrides), tuple(command), **{name: given[name] for name in given if name != "help"})
 
 
@@ -263,6 +262,8 @@ def _check_overrides(call: Call) -> list[Any]:
 
     parsed = parse_overrides(call.overrides)
     for one in parsed:
+        if not one.key_or_group:
+            raise ConfigError(f"{str(one.input_line)!r} has no key", where="run", fix="KEY=VALUE, or leave it out")
         if one.is_sweep_override() and not call.multirun:
             line = str(one.input_line)
             key, _, value = line.partition("=")

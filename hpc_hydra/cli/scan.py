@@ -97,7 +97,7 @@ def scan(options: Sequence[Option], argv: Sequence[str]) -> Scanned:
             option = _long(options, spelling)
             attached = rest if equals else None
             if option.kind == "flag" and attached is not None:
-                raise UsageError(f"takes no value, got {attached!r}", where=spelling)
+                raise UsageError(f"takes no value, got {attached!r}", where=spelling, fix=spelling)
         else:
             option, attached = _short(options, word, found)
             spelling = word[:2] if attached is not None else word[0] + word[-1]
@@ -128,7 +128,9 @@ def scan_name(options: Sequence[Option], argv: Sequence[str], usage: str) -> tup
     """As `scan_among`, for a command with one optional argument, a name. ``usage``: its help text."""
     names, given = scan_among(options, argv)
     if len(names) > 1 and "help" not in given:
-        raise UsageError(f"expects at most one name, got {names[1]!r} too", fix=usage.partition("\n")[0])
+        raise UsageError(
+            f"expects at most one name, got {names[1]!r} too", fix=f"{usage[7:].partition(' [')[0]} {names[0]}"
+        )
     return (names[0] if names else None), given
 
 
@@ -203,8 +205,9 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
     """Return the most similar names, joined by "or"; None if there are none."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(names), n=3, cutoff=0.6)
-    return " or ".join(near) if near else None
+    plain = {name.lstrip("-"): name for name in names}
+    near = difflib.get_close_matches(word.lstrip("-"), plain, n=3, cutoff=0.6)
+    return " or ".join(plain[name] for name in near) or None
 
 
 def named(text: str) -> str:

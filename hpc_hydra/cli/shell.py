@@ -25,18 +25,18 @@ OPTIONS = (Option(("--help", "-h"), "flag", help="show this help"), *CONFIG)
 USAGE = "hpc-hydra shell [overrides] [-cd DIR] [-cn NAME]"
 ABOUT = """A shell on the first node of an allocation, with the directory, environment and container of the ranks.
 launch.dry_run=true prints the commands."""
-EPILOG = "example: hpc-hydra shell system=perlmutter resources.nodes=1 resources.time_limit=1h"
+EXAMPLE = "hpc-hydra shell resources.nodes=1 resources.time_limit=1h"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra shell``; returns the shell's exit code. Raises `HpcHydraError`."""
     words, given = scan_among(OPTIONS, argv)
     if "help" in given:
-        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, EPILOG))
+        sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, f"example: {EXAMPLE}"))
         return 0
     wrong = [word for word in words if not ("=" in word or word.startswith("~"))]
     if wrong:
-        raise UsageError(f"{wrong[0]!r} is not an override", where="shell", fix=USAGE)
+        raise UsageError(f"{wrong[0]!r} is not an override", where="shell", fix=EXAMPLE)
     from hpc_hydra.cli import attach
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts

@@ -86,8 +86,13 @@ def split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
     unknown = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
     if unknown is not None:
         from hpc_hydra.suggest import nearest
+        from hpc_hydra.sweep.known import is_sweep
         from hpc_hydra.sweep.status import WORDS
 
+        if (path := Path(unknown).expanduser()).exists():
+            of_sweep = any(map(is_sweep, path.absolute().parents))
+            fix = _plain(command, runs, str(path.parent)) if of_sweep else "hpc-hydra list, for all your sweeps"
+            raise UsageError("this is a file, not a directory", where=unknown, fix=fix)
         near = nearest(unknown, WORDS)
         raise UsageError(
             f"{unknown!r} is neither a directory nor a selection of runs"
@@ -99,9 +104,13 @@ def split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
         raise UsageError(
             f"{dirs[1]!r} is a second directory",
             where=command,
-            fix=f"hpc-hydra {command} [RUNS] [SWEEP_DIR]; RUNS as 3, 0-4, failed or lr=0.1",
+            fix=_plain(command, runs, dirs[0]),
         )
     return runs, dirs[0] if dirs else None
+
+
+def _plain(command: str, runs: Sequence[str], sweep: str) -> str:
+    return shlex.join(["hpc-hydra", command, *runs, sweep])
 
 
 def open_records(given: str | None) -> SweepRecords:

@@ -11,6 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli import sweep_args
@@ -121,13 +122,15 @@ def logs(argv: Sequence[str]) -> int:
     sweep = sweep_args.open_records(where)
     views = sweep_args.selected(sweep, runs)
     from hpc_hydra.sweep import logs as output
+    from hpc_hydra.sweep.store import command
 
     if len(views) > 1 and runs and not options.follow:
         return _ends_of_logs(sweep, views, options)
     if len(views) != 1:
         numbers = " ".join(str(view.run.num) for view in views[:20])
         what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
-        raise UsageError(what, where=str(sweep.root), fix="hpc-hydra logs RUN: a number, failed, lr=0.1")
+        fix = command(f"logs {views[0].run.num}" if views else "status", sweep.root)
+        raise UsageError(what, where=str(sweep.root), fix=fix)
     found = _await_logs(sweep, views[0], options)
     from hpc_hydra.ui.progress import complain
 
@@ -292,13 +295,17 @@ def resume(argv: Sequence[str]) -> int:
     from hpc_hydra.sweep.store import find_sweep
 
     overrides = tuple(words[at + 1 :])
-    misplaced = [word for word in overrides if word.startswith("-")]
+    misplaced = [word for word in overrides if word == "--" or _is_of_resume(parser, word)]
+    others = [word for word in overrides if word not in misplaced]
+    for word in others:
+        if word.startswith("-") or not ("=" in word or word.startswith("~")):
+            raise UsageError(f"{word!r} is not an override", where="resume", fix="resources.time_limit=2h")
     if misplaced:
-        others = [word for word in overrides if word not in misplaced]
+        usable = [word for word in misplaced if word != "--"]
         raise UsageError(
             f"{misplaced[0]} is after --, where only overrides are allowed",
             where="resume",
-            fix=shlex.join(["hpc-hydra", "resume", *words[:at], *misplaced, *(["--", *others] if others else [])]),
+            fix=shlex.join(["hpc-hydra", "resume", *words[:at], *usable, *(["--", *others] if others else [])]),
         )
     wanted = Wanted(tuple(runs), options.failed, overrides, options.bg, options.launcher_gone, options.yes)
     try:
@@ -310,6 +317,15 @@ def resume(argv: Sequence[str]) -> int:
         others = [word for word in options.words if word not in keys]
         meant = f"hpc-hydra resume {shlex.join([*others, '--', *keys])} to change it"
         raise SweepError(error.what, where=error.where, fix=f"{meant}; {error.fix}") from None
+
+
+def _is_of_resume(parser: argparse.ArgumentParser, word: str) -> bool:
+    """Whether a word after ``--`` belongs before it: an option, RUNS or a directory."""
+    from hpc_hydra.sweep.selection import is_selection
+
+    if word.startswith("-"):
+        return word in parser.format_help().replace(",", " ").split()
+    return "=" not in word and (is_selection(word) or Path(word).is_dir())
 
 
 def _is_of_our_groups(word: str) -> bool:
@@ -332,11 +348,15 @@ def results(argv: Sequence[str]) -> int:
     form.add_argument("--json", action="store_true", help="machine-readable output, with complete values")
     options = parser.parse_intermixed_args(argv)
     runs, where = sweep_args.split(options.words, "results")
-    views = sweep_args.selected(sweep_args.open_records(where), runs)
+    sweep = sweep_args.open_records(where)
+    views = sweep_args.selected(sweep, runs)
     from hpc_hydra.ui import sweep_tables
 
     if options.json:
         print(sweep_tables.as_json(sweep_tables.results_data(views)))
+        return 0
+    if not views and not options.csv:
+        sweep_tables.draw(sweep_tables.none_of(sweep_args.selected(sweep), runs, head=_head(sweep)))
         return 0
     logged = [view.final_metrics() for view in views]
     if options.csv:

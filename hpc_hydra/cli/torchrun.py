@@ -40,9 +40,10 @@ ABOUT = (
     "Launch a distributed PyTorch script with torchrun-hpc's options."
     " Brackets contain the configuration key that an option sets."
 )
-EPILOG = """Options end at the first word that is not one, or at `--`.
+EXAMPLE = "hpc-hydra torchrun -N 2 -n 4 train.py --epochs 10"
+EPILOG = f"""Options end at the first word that is not one, or at `--`.
 
-example: hpc-hydra torchrun -N 2 -n 4 train.py --epochs 10"""
+example: {EXAMPLE}"""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         raise UsageError(
             "no command given"
             + (f" ({last[1]!r} was read as the value of {last[0].flags[0]})" if last and swallowed else ""),
-            fix=f"{last[0].flags[0]} -- {last[1]}" if last and swallowed else USAGE,
+            fix=f"{last[0].flags[0]} -- {last[1]}" if last and swallowed else EXAMPLE,
         )
     return args
 

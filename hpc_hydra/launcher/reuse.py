@@ -105,6 +105,8 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
 
 
 def _check_writable(root: Path, key: str) -> None:
+    if root.is_file():
+        raise SweepError("this is a file, not a directory", where=str(root), fix=f"{key}=PATH of a directory")
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / ".hpc_hydra.probe"

@@ -145,7 +145,7 @@ def read_program(sweep: Path) -> Program:
             raise SweepError(GONE, where=str(sweep), fix=f"{into_new_place(sweep)}; else launch again") from None
         raise SweepError("this is not a sweep directory", where=str(sweep), fix=A_SWEEP) from None
     except (ValueError, RecursionError) as error:
-        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+        raise SweepError(f"cannot be read: {error}", where=str(path), fix="restore the file from a copy") from error
     if not isinstance(data, dict):
         raise _damaged("it is not a JSON object", path)
     if data.get("format") != FORMAT:
@@ -213,7 +213,8 @@ def read_plans(sweep: Path) -> dict[str, Plan]:
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise SweepError(f"cannot be read: {error}", where=str(path)) from error
+        why = getattr(error, "strerror", None) or error
+        raise SweepError(f"cannot be read: {why}", where=str(path), fix="restore the file from a copy") from error
     if not isinstance(data, dict):
         raise _damaged("it is not a JSON object", path)
     plans = {}

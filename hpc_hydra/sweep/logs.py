@@ -50,7 +50,7 @@ def log_files(
         raise SweepError(
             f"there is no rank {rank}",
             where=f"run {view.run.num}",
-            fix=f"--rank 0 to --rank {view.run.plan.world_size - 1}",
+            fix="--rank 0" + (f" to --rank {view.run.plan.world_size - 1}" if view.run.plan.world_size > 1 else ""),
         )
     ranks = rank_logs(view.run, attempt)
     if all_ranks and ranks:

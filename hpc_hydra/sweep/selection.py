@@ -52,12 +52,12 @@ def _matching(views: Sequence[RunView], word: str) -> set[int]:
         for part in word.split(","):
             first, _, last = part.partition("-")
             wanted = range(int(first), int(last or first) + 1)
-            missing = [num for num in (wanted.start, wanted.stop - 1) if num not in known]
-            if missing or not wanted:
-                shown = (
-                    f"runs are {min(known)}-{max(known)}" if len(known) > 1 else "".join(map("run {}".format, known))
-                )
-                raise SweepError(f"there is no run {part}", where=word, fix=shown or None)
+            if not wanted:
+                raise SweepError(f"{part} counts backwards", where=word, fix=f"{last}-{first}")
+            if not {wanted.start, wanted.stop - 1} <= known:
+                every = f"{min(known)}-{max(known)}" if len(known) > 1 else "".join(map(str, known))
+                are = f": the runs are {every}" if len(known) > 1 else ""
+                raise SweepError(f"there is no run {part}{are}", where=word, fix=every or None)
             found.update(wanted)
         return found & known
     if word in WORDS:

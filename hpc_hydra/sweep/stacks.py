@@ -90,7 +90,11 @@ def look(view: RunView, ranks: Sequence[int] = (), *, sweep: Path, native: bool 
     world = _world(view, attempt)
     wrong = next((rank for rank in ranks if rank not in world), None)
     if wrong is not None:
-        raise SweepError(f"there is no rank {wrong}", where=where, fix=f"--rank 0 to --rank {world[-1]}")
+        raise SweepError(
+            f"there is no rank {wrong}",
+            where=where,
+            fix="--rank 0" + (f" to --rank {world[-1]}" if len(world) > 1 else ""),
+        )
     wanted = list(ranks) or world
     with on_disk(paths.root, "ask as the owner of the run"):
         request = stacks.ask(paths, attempt, tuple(ranks), native=native, seconds=seconds)

@@ -164,7 +164,9 @@ def _find(given: str | None, here: Path) -> Path:
         if below is None and _left_behind(path):
             raise SweepError(GONE, where=given, fix=into_new_place(path))
         if below is None:
-            raise SweepError("this is not a sweep directory", where=given, fix=A_SWEEP)
+            raise SweepError(
+                "this is not a sweep directory", where=given, fix=f"{A_SWEEP}; hpc-hydra list shows your sweeps"
+            )
         return below
     newest = here if SweepPaths(here).program.exists() else _newest(here)
     if newest is None:

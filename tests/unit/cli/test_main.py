@@ -44,3 +44,15 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_is_one_message_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["torchrun", "-N", "x", "t.py"]) == 2
     assert capsys.readouterr().err == "hpc-hydra torchrun: -N: expects a whole number, 1 or more, got 'x'\n"
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"run", "torchrun", "completion"}))
+def test_an_empty_word_is_not_taken_for_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hpc-hydra cancel "$SWEEP"` must not cancel the newest sweep because SWEEP is not set."""
+    assert main([name, ""]) == 2
+    assert "an argument is empty\n  Try: " in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "a" * 300]) == 2
+    assert capsys.readouterr().err == f"hpc-hydra status: {'a' * 300}: File name too long\n"

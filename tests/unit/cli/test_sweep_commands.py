@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpc_hydra.cli import sweep_commands
+from hpc_hydra.cli.main import main
 from tests import awaiting, forking
 
 ROOT = Path(__file__).parents[3]
@@ -268,6 +270,44 @@ def test_wrong_usage_is_one_message_and_exit_code_2(ended: Sweeps, argv: list[st
     assert not list(ended.sweep.glob(".hpc_hydra/*.lock"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["logs"],
+        ["logs", "lost"],
+        ["logs", "0", "SWEEP/0/outcome.json"],
+        ["status", "9"],
+        ["wait", "SWEEP", "SWEEP"],
+        ["status", "1", "SWEEP", "."],
+        ["status", "train.py"],
+        ["list", "train.py"],
+        ["list", "nowhere"],
+        ["resume", "0", "--", "SWEEP"],
+        ["resume", "SWEEP", "--", "0", "--"],
+        ["resume", "0", "SWEEP", "--", "launch.seed=3", "--", "--yes"],
+        ["systems", "frontier", "lumi"],
+        ["keys", "resources", "nodes"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_advised_can_be_typed(
+    ended: Sweeps, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ended.folder)
+    where = str(ended.sweep.relative_to(ended.folder))
+    assert main([word.replace("SWEEP", where) for word in words]) == 2
+    told = capsys.readouterr().err
+    advised = told.rstrip("\n").rpartition("Try: ")[2].partition(", for")[0]
+    if not advised.startswith("hpc-hydra "):  # in the place of the first argument
+        advised = f"hpc-hydra {words[0]} {advised}"
+    assert main(shlex.split(advised)[1:]) in (0, 1), told + capsys.readouterr().err
+
+
+def test_results_of_a_state_that_no_run_is_in(ended: Sweeps, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["results", "lost", str(ended.sweep)]) == 0
+    assert "no run is lost\n4 runs: 2 completed, 2 failed" in capsys.readouterr().out
+
+
 def test_status_of_a_state_that_no_run_is_in(ended: Sweeps) -> None:
     assert "no run is pending or lost\n4 runs: 2 completed, 2 failed" in ended.hpc("status", "pending", "lost")
 
@@ -312,6 +352,8 @@ def test_resume_submits_only_what_failed_and_keeps_the_old_attempts(sweeps: Swee
         (["optim.lr=3"], "a new sweep for other values"),
         (["resources.nodes=1,2"], "resources.nodes"),
         (["--bg"], "Try: hpc-hydra resume 0 SWEEP --bg"),
+        (["launch.seed=3", "--", "foo"], "'foo' is not an override\n  Try: resources.time_limit=2h"),
+        (["--nope"], "'--nope' is not an override"),
         (["resources.time_limit=2h", "--yes"], "Try: hpc-hydra resume 0 SWEEP --yes -- resources.time_limit=2h"),
     ],
 )
