@@ -5,6 +5,7 @@ Must not know: files, schedulers.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         if not folder.is_dir():
             what = "this is a file, not a directory" if folder.exists() else "there is no such directory"
             raise UsageError(what, where=word, fix="hpc-hydra list, for all your sweeps")
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise UsageError("cannot be read: Permission denied", where=word, fix="hpc-hydra list, for all your sweeps")
     from hpc_hydra.sweep import listing
     from hpc_hydra.ui import sweep_tables
     from hpc_hydra.ui.progress import complain
@@ -68,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
 def _data(summary: Summary) -> dict[str, object]:
     return {
         "sweep": str(summary.root),
-        "launched": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(summary.launched)),
+        "launched": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(summary.launched))
+        if summary.launched
+        else None,
         "program": summary.program or None,
         "runs": sum(summary.states.values()),
         "states": dict(summary.states),

@@ -105,13 +105,15 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
 
 
 def _check_writable(root: Path, key: str) -> None:
-    if root.is_file():
-        raise SweepError("this is a file, not a directory", where=str(root), fix=f"{key}=PATH of a directory")
     try:
         root.mkdir(parents=True, exist_ok=True)
         probe = root / ".hpc_hydra.probe"
         probe.touch()
         probe.unlink()
+    except FileExistsError as error:
+        raise SweepError(
+            "this is a file, not a directory", where=str(root), fix=f"{key}=PATH of a directory"
+        ) from error
     except OSError as error:
         raise SweepError(
             f"the sweep directory cannot be written: {error.strerror}",

@@ -5,6 +5,7 @@ Must not know: how scripts are submitted.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -190,7 +191,8 @@ def next_key(root: Path) -> int:
 
 
 def check_output(pattern: str | None, count: int) -> None:
-    """Refuse to write ``count`` scripts to one file, or to replace a file that is no job script of ours.
+    """Refuse to write ``count`` scripts to one file, to replace a file that is no job script of ours, or where no file
+    can be written.
 
     Raises `ConfigError`.
     """
@@ -208,6 +210,14 @@ def check_output(pattern: str | None, count: int) -> None:
                 f"{path} exists and is not a job script of hpc_hydra",
                 where="launch.output_script",
                 fix="the name of a new file, or - for standard output",
+            )
+        there = next(folder for folder in path.parents if os.path.lexists(folder))
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            why = os.strerror(errno.EACCES if there.is_dir() else errno.ENOTDIR)
+            raise ConfigError(
+                f"{path} cannot be written: {there}: {why}",
+                where="launch.output_script",
+                fix="launch.output_script=PATH in a writable directory, or - for standard output",
             )
 
 

@@ -324,7 +324,7 @@ def listing(summaries: Sequence[Summary], width: int | None = None) -> Any:
     rows = [("launched", "program", Text("runs"), "directory")]
     for each in summaries:
         states = run_table.counts(each.states.elements()) if each.states else Text(each.problem, style="red")
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.launched))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.launched)) if each.launched else "-"
         rows.append((when, printable(each.program) or "-", states, _shortest(each.root)))
     widths = [
         max(map(run_table.length, cells)) for cells in zip(*[(a, b, c.plain) for a, b, c, _ in rows], strict=True)

@@ -184,6 +184,7 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "=3", "--", "x"], "'=3' has no key"),
         (["run", "--", ""], "the first word is empty"),
         (["run", "scheduler=local", "launch.launch_dir=train.py", "--", "x"], "train.py: this is a file"),
+        (["run", "scheduler=local", "launch.output_script=train.py/x.sh", "--", "x"], "train.py: Not a directory"),
         (
             ["run", "scheduler=local", "train.py", "--epochs", "3"],
             "Try: hpc-hydra run scheduler=local -- train.py --epochs 3",

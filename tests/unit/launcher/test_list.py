@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
@@ -29,8 +30,6 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(root: Path, *events: str, age: float = 0.0) -> Path:
     """The records of a sweep that say when it was launched and what became of it."""
-    import os
-
     paths = SweepPaths(root)
     paths.meta.mkdir(parents=True)
     paths.plans.write_text("{}")
@@ -91,6 +90,14 @@ def test_sweeps_are_listed_from_anywhere(
     told = capsys.readouterr()
     assert "deep/1" not in told.out and "1 sweep not listed: its directory is gone" in told.err
     assert main(["list", "nowhere"]) == 2
+
+
+def test_a_directory_that_cannot_be_read_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root reads everything
+    assert main(["list", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"hpc-hydra list: {tmp_path}: cannot be read: Permission denied\n  Try: ")
 
 
 @pytest.mark.parametrize("answers", [True, False])
