@@ -245,7 +245,8 @@ def interactive_script(spec: JobSpec) -> str:
 
 def _prologue(spec: JobSpec, own: SchedulerLines, about: Iterable[str], traps: Sequence[str] = ()) -> Iterator[str]:
     """The beginning of each script, up to its working directory."""
-    yield from ("#!/bin/bash", *own.directives, *(comment(text) for text in about if text))
+    directives = own.directives if spec.allocation is None else ()  # nothing is requested for a step
+    yield from ("#!/bin/bash", *directives, *(comment(text) for text in about if text))
     if spec.plan.logging.trace:
         yield from ("", "PS4='+ line $LINENO: '", "set -x")
     yield from ("", _UNSET, *own.head, *traps)

@@ -77,6 +77,18 @@ def test_a_run_that_has_started_is_not_asked_about(bin_: Path, capfd: pytest.Cap
     assert [*Path.cwd().iterdir()] == []
 
 
+def test_a_dry_run_within_an_allocation_shows_no_options(
+    bin_: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(bin_, scontrol="echo JobState=RUNNING NodeList=n1 NumCPUs=4", sinfo="")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    size = ["resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0"]
+    assert main(["run", "scheduler=slurm", *size, "launch.dry_run=true", "--", "true"]) == 0
+    out = capsys.readouterr().out
+    assert "run by:\n  bash " in out and "srun " in out
+    assert "#SBATCH" not in out and "directive" not in out
+
+
 def test_a_dry_run_shows_what_salloc_gets(bin_: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["scheduler=slurm", "resources.cpus_per_proc=1", "scheduler.queue=q", "launch.dry_run=true"]
     assert main(["run", *words, "--", "true"]) == 0
