@@ -16,6 +16,7 @@ from typing import Any, Literal
 from hpc_hydra.cli import run
 from hpc_hydra.cli.run import CONFIG
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
+from hpc_hydra.cli.torchrun_options import whole
 from hpc_hydra.planning.addresses import endpoint, not_for_others
 from hpc_hydra.ui import streams
 
@@ -23,7 +24,9 @@ OPTIONS = (
     Option(("--help", "-h"), "flag", help="show this help"),
     Option(("--json",), "flag", help="print the checks and the report of each rank as JSON"),
     *CONFIG,
-    Option(("--max-size",), metavar="MB", help="largest all-reduce in MB (default: 16; with GPUs 1000)", parse=int),
+    Option(
+        ("--max-size",), metavar="MB", help="largest all-reduce in MB (default: 16; with GPUs 1000)", parse=whole(1)
+    ),
 )
 USAGE = "hpc-hydra doctor [overrides] [-cd DIR] [-cn NAME] [--json] [--max-size MB]"
 ABOUT = """Launch a small job (resources.nodes=2 system=frontier …) and check the identity of ranks, addresses, clocks,

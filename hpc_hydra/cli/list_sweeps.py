@@ -9,10 +9,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli.scan import Option, UsageError, format_help, scan_among
+from hpc_hydra.config.store import expanded
 
 if TYPE_CHECKING:
     from hpc_hydra.sweep.listing import Summary
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     if "help" in given:
         sys.stdout.write(format_help(USAGE, ABOUT, OPTIONS, "example: hpc-hydra list multirun"))
         return 0
-    folders = [Path(word).expanduser().absolute() for word in words]
+    folders = [expanded(word).absolute() for word in words]
     for word, folder in zip(words, folders, strict=True):
         if not folder.is_dir():
             what = "this is a file, not a directory" if folder.exists() else "there is no such directory"

@@ -73,6 +73,8 @@ def parse(argv: Sequence[str]) -> Call | None:
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     before, command = words[:at], words[at + 1 :]
+    if before[:1] in (["-h"], ["--help"]):
+        return None
     _check_separator(before, command)
     overrides, given = scan_among(OPTIONS, before)
     if "help" in given:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.cli import sweep_args
@@ -64,4 +65,8 @@ def _one(views: Sequence[RunView], sweep: str) -> RunView:
         return running[0] if running else views[0]
     numbers = " ".join(str(view.run.num) for view in (running or views)[:20])
     what = f"choose one of the running runs {numbers}" if running else "no run is running"
-    raise UsageError(what, where=sweep, fix="hpc-hydra stacks RUN; hpc-hydra status shows the runs")
+    from hpc_hydra.sweep.store import command
+
+    raise UsageError(
+        what, where=sweep, fix=command(f"stacks {running[0].run.num}" if running else "status", Path(sweep))
+    )

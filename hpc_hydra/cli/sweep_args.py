@@ -9,10 +9,10 @@ import argparse
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpc_hydra.cli.scan import UsageError
+from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records.layout import A_SWEEP
 
@@ -83,13 +83,13 @@ def split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
 
     runs = [word for word in words if is_selection(word)]
     dirs = [word for word in words if not is_selection(word)]
-    unknown = next((word for word in dirs if not Path(word).expanduser().is_dir()), None)
+    unknown = next((word for word in dirs if not expanded(word).is_dir()), None)
     if unknown is not None:
         from hpc_hydra.suggest import nearest
         from hpc_hydra.sweep.known import is_sweep
         from hpc_hydra.sweep.status import WORDS
 
-        if (path := Path(unknown).expanduser()).exists():
+        if (path := expanded(unknown)).exists():
             of_sweep = any(map(is_sweep, path.absolute().parents))
             fix = _plain(command, runs, str(path.parent)) if of_sweep else "hpc-hydra list, for all your sweeps"
             raise UsageError("this is a file, not a directory", where=unknown, fix=fix)

@@ -226,7 +226,9 @@ def wait(argv: Sequence[str]) -> int:
     runs, where = sweep_args.split(options.words, "wait")
     if runs:
         raise UsageError(
-            f"waits for all runs, cannot wait for {' '.join(runs)}", where="wait", fix="hpc-hydra wait SWEEP_DIR"
+            f"waits for all runs, cannot wait for {' '.join(runs)}",
+            where="wait",
+            fix=shlex.join(["hpc-hydra", "wait", *([where] if where else [])]),
         )
     from hpc_hydra.launcher import wait as waiting
 

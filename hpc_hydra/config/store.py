@@ -7,6 +7,7 @@ Light: imported during Hydra's plugin scan, at every start of every application.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields as fields_of
 from dataclasses import make_dataclass
@@ -88,10 +89,15 @@ def conf_dir() -> Path:
     )
 
 
+def expanded(path: str) -> Path:
+    """Return a path with ``~`` or ``~user`` expanded; unchanged if there is no such user, or no home directory."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  (`Path.expanduser` raises RuntimeError)
+
+
 def own_dir(env: Mapping[str, str]) -> Path:
     """Return the directory of the user's own files, ``~/.config/hpc_hydra``, which may not exist."""
     home = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or "~", ".config"))
-    return Path(home, "hpc_hydra").expanduser()
+    return expanded(home) / "hpc_hydra"
 
 
 def plugged() -> dict[str, Any]:

@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra.config.store import expanded
 from hpc_hydra.records.files import append_line, read_lines
 
 
 def state_directory(env: Mapping[str, str] = os.environ) -> Path:
     """Return the directory of our state, following the XDG Base Directory Specification."""
     home = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~", ".local", "state"))
-    return Path(home).expanduser() / "hpc_hydra"
+    return expanded(home) / "hpc_hydra"
 
 
 def add_line(name: str, line: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import SweepError
 from hpc_hydra.planning.types import Plan
 from hpc_hydra.records.batching import Run
@@ -154,7 +155,7 @@ def find_sweep(given: str | None = None, here: Path | None = None) -> Path:
 
 def _find(given: str | None, here: Path) -> Path:
     if given is not None:
-        path = Path(os.path.normpath(here / Path(given).expanduser()))
+        path = Path(os.path.normpath(here / expanded(given)))
         if not path.is_dir():
             raise SweepError("there is no such directory", where=given, fix="hpc-hydra status without a directory")
         for folder in (path, *path.parents):

@@ -22,7 +22,7 @@ from typing import Any
 from hpc_hydra import envvars
 from hpc_hydra.config.load import from_mapping
 from hpc_hydra.config.schema import GROUPS, THIS_MACHINE, QueueConfig, Settings
-from hpc_hydra.config.store import own_dir
+from hpc_hydra.config.store import expanded, own_dir
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.planning import options
 from hpc_hydra.schedulers.registry import adapter_for
@@ -39,7 +39,7 @@ Section = Mapping[str, Mapping[str, Any]]
 def path(env: Mapping[str, str]) -> Path:
     """Return the path of the file."""
     if env.get(envvars.DEFAULTS):
-        return Path(env[envvars.DEFAULTS]).expanduser()
+        return expanded(env[envvars.DEFAULTS])
     return own_dir(env) / "defaults.yaml"
 
 

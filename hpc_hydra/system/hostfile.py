@@ -6,9 +6,9 @@ Must not know: what a host is (planning does).
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from hpc_hydra.config.schema import SchedulerConfig
+from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning import hosts
 from hpc_hydra.system.probe import Probe
@@ -22,7 +22,7 @@ def read(scheduler: SchedulerConfig, probe: Probe) -> SchedulerConfig:
         raise ConfigError(
             "hosts and hostfile say the same in two ways", where="scheduler.hostfile", fix="leave out one of them"
         )
-    path = str(Path(scheduler.hostfile).expanduser())
+    path = str(expanded(scheduler.hostfile))
     text = probe.read(path)
     if text is None:
         raise ConfigError(

@@ -41,7 +41,12 @@ def attached(argv: Sequence[str]) -> int:
     signals = Signals()
     for path in (options.log, _exit_file(options.log)):
         path.unlink(missing_ok=True)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+    except FileNotFoundError:
+        fix = "scheduler=local, or launch.dry_run=true to print what would be run"
+        print(f"hpc_hydra: {command[0]} is not installed; does this machine have pbs?\n  Try: {fix}", file=sys.stderr)
+        return 2
     if done.returncode:
         return done.returncode
     return _follow(output.submitted(done.stdout), options.log, signals)

@@ -53,6 +53,22 @@ def test_an_empty_word_is_not_taken_for_none(name: str, capsys: pytest.CaptureFi
     assert "an argument is empty\n  Try: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["status", "list"])
+def test_the_home_directory_of_no_user(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "~nobody-of-this-name"]) == 2
+    assert "~nobody-of-this-name" in capsys.readouterr().err
+
+
+def test_without_a_home_directory_nothing_is_remembered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}["a user without an entry, as in a container"])
+    assert main(["list"]) == 0 and "no sweeps" in capsys.readouterr().out
+    assert main(["nodes"]) == 0 and main(["systems"]) == 0
+
+
 def test_what_the_system_refuses_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "a" * 300]) == 2
     assert capsys.readouterr().err == f"hpc-hydra status: {'a' * 300}: File name too long\n"

@@ -211,6 +211,14 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "scheduler=local", "launch.bg=true", "--", "./nope"], "no such file"),
         (["run", "scheduler=local", "rendezvous.init=launcher", "--", "echo"], "only a Python program"),
         (["run", "scheduler=nope", "--", "x"], "scheduler: there is no 'nope'"),
+        (
+            ["run", "scheduler=pbs", "--", "x"],
+            "qsub is not installed; does this machine have pbs?\n  Try: scheduler=local",
+        ),
+        (
+            ["run", "scheduler=lsf", "--", "x"],
+            "bsub is not installed; does this machine have lsf?\n  Try: scheduler=local",
+        ),
         (["run", "--config-dir", "nowhere", "--", "x"], "no such directory"),
         (["run", "-N", "2", "--", "x"], "-N: unknown option"),
         (["run", "--config-dir", ".", "--config-name", "nope", "--", "x"], "--config-dir .: has no nope.yaml"),

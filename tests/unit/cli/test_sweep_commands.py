@@ -275,6 +275,8 @@ def test_wrong_usage_is_one_message_and_exit_code_2(ended: Sweeps, argv: list[st
     [
         ["logs"],
         ["logs", "lost"],
+        ["stacks"],
+        ["wait", "failed", "SWEEP"],
         ["logs", "0", "SWEEP/0/outcome.json"],
         ["status", "9"],
         ["wait", "SWEEP", "SWEEP"],
