@@ -294,10 +294,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
 
 
 def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
-    """Replace the task overrides in ``cfg.hydra`` by those of a run."""
+    """Replace the task overrides in ``cfg.hydra``, which a run without ``-m`` has read-only, by those of a run."""
+    from omegaconf import read_write
+
     task = [p for p in map(parse_override, overrides) if not p.is_hydra_override()]
-    cfg.hydra.overrides.task = [p.input_line for p in task]
-    composition.record_dirname(cfg, task)
+    with read_write(cfg.hydra):
+        cfg.hydra.overrides.task = [p.input_line for p in task]
+        composition.record_dirname(cfg, task)
 
 
 def fix_run(cfg: DictConfig, sweep: Path, num: int, dir: Path, *, job_id: str | None = None) -> None:

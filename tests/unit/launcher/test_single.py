@@ -43,9 +43,9 @@ def main(cfg):
         time.sleep(600)
     if cfg.x == "exit" and rank == "0":
         sys.exit(7)
-    if cfg.x == "raise" and rank == "0":
+    if cfg.x == "raise" and rank == "0" and not os.path.exists("mended"):
         raise ValueError("boom")
-    return {"dir": HydraConfig.get().runtime.output_dir}
+    return {"dir": HydraConfig.get().runtime.output_dir, "task": HydraConfig.get().overrides.task[-2:]}
 
 main()
 """
@@ -146,6 +146,20 @@ def test_the_launcher_exits_with_the_programs_exit_code(program: App, words: lis
         assert done.stdout.splitlines()[:2] == lines(program, 0, *words)
 
 
+@pytest.mark.parametrize("more", [[], ["resources.time_limit=7m"]])
+def test_a_run_that_failed_is_resumed_as_it_was_or_with_other_resources(
+    program: App, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    assert program.start(*TWO, "x=raise", "resources.time_limit=6m").returncode == 1
+    (program.folder / "mended").touch()
+    out = str(program.folder / "out")
+    assert main(["resume", out, "--", *more]) == 0, capsys.readouterr()
+    capsys.readouterr()
+    assert main(["results", "--json", out]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert run["result"]["task"] == ["x=raise", *(more or ["resources.time_limit=6m"])]
+
+
 def test_output_of_all_ranks_is_prefixed(program: App) -> None:
     done = program.start(*TWO, "logging.console=all")
     for rank in (0, 1):
@@ -240,7 +254,7 @@ def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App, de
     done = program.start(*TWO)
     assert done.returncode == 0, done.stderr
     noted = (program.folder / "noted").read_text().splitlines()
-    assert noted == ["a run_start", "a job_start changed", "a run_end COMPLETED ['dir']"]
+    assert noted == ["a run_start", "a job_start changed", "a run_end COMPLETED ['dir', 'task']"]
 
 
 def test_a_failure_inside_the_launcher_does_not_train_in_this_process(program: App) -> None:
