@@ -15,7 +15,7 @@ from typing import Any
 
 from hpc_hydra.config import yaml_pitfalls
 from hpc_hydra.config.schema import GROUPS, Settings
-from hpc_hydra.config.store import conf_dir
+from hpc_hydra.config.store import conf_dir, expanded
 from hpc_hydra.planning import queues
 from hpc_hydra.planning.options import OptionTable
 from hpc_hydra.planning.types import EnvVar, Plan, Request
@@ -277,7 +277,7 @@ def _place(places: Mapping[str, tuple[str, int]], key: str) -> str | None:
 
 def _near(path: str) -> str:
     """Return a path, or a text that begins with one, as it is read best from here."""
-    for folder, start in ((Path.cwd(), ""), (Path.home(), "~/")):
+    for folder, start in ((Path.cwd(), ""), (expanded("~"), "~/")):
         if path.startswith(f"{folder}/") and str(folder) != "/":
             return start + path[len(str(folder)) + 1 :]
     return path

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import hpc_hydra
 from hpc_hydra import envvars
-from hpc_hydra.config.store import conf_dir
+from hpc_hydra.config.store import conf_dir, expanded
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.types import Plan, to_json
@@ -51,7 +51,7 @@ def spec(group: Group, key: str, plan_key: str, root: Path, program: Program) ->
         environ={envvars.PLAN: plan_key, **({envvars.LAUNCH: program.launch} if program.launch else {})},
         pythonpath=program.pythonpath,
         needs=_needs(group, root, program),
-        home=str(Path.home()),
+        home=str(expanded("~")),
     )
 
 

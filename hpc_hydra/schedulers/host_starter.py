@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpc_hydra import envvars
+from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import RendezvousError
 from hpc_hydra.processes import GRACE, STOP, Children, Signals, exit_code, no_input, signal_process, start_program
 from hpc_hydra.records.attempt import failures
@@ -162,7 +163,7 @@ class HostStarter(ABC):
         name = f".hpc_hydra-{re.sub('[^0-9A-Za-z.]+', '_', part.job_id).rstrip('_')}-{secrets.token_hex(4)}.sh"
         tried = []
         sweep = os.environ.get(envvars.SWEEP)
-        for folder in (*([Path(sweep, ".hpc_hydra", "jobs")] if sweep else []), Path.cwd(), Path.home()):
+        for folder in (*([Path(sweep, ".hpc_hydra", "jobs")] if sweep else []), Path.cwd(), expanded("~")):
             path = folder / name
             if not _PLAIN.fullmatch(str(path)):
                 continue

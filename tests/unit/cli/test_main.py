@@ -67,6 +67,7 @@ def test_without_a_home_directory_nothing_is_remembered(
     monkeypatch.setattr("pwd.getpwuid", lambda _: {}["a user without an entry, as in a container"])
     assert main(["list"]) == 0 and "no sweeps" in capsys.readouterr().out
     assert main(["nodes"]) == 0 and main(["systems"]) == 0
+    assert main(["run", "scheduler=slurm", "launch.dry_run=true", "--", "true"]) == 0
 
 
 def test_what_the_system_refuses_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
