@@ -31,6 +31,7 @@ from hpc_hydra.planning.types import Logging, Plan
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
+from hpc_hydra.records.job_log import why_not_started
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
@@ -308,6 +309,8 @@ def _execute(attached: Attached) -> int:
         ) from error
     if ended.exit_code and ended.signal is None and not RunPaths(attached.run.dir).outcome.exists():
         check_refusal(attached.adapter, attached.command, SweepPaths(attached.spec.sweep).script(JOB), attached.spec)
+        if why := _no_python(attached.spec):
+            complain(f"hpc_hydra: {why}")
     if ended.signal == signal.SIGHUP:
         with contextlib.suppress(OSError):  # the terminal may be gone
             complain("hpc_hydra: stopped by SIGHUP; launch.bg=true submits a job that outlives its terminal")
@@ -334,6 +337,17 @@ def check_refusal(adapter: Scheduler, command: Sequence[str], script: Path, spec
         if answer.ok or answer.code is None or adapter.classify(answer.err) == "transient":
             return
         raise refused(adapter, command[0], answer.message, spec.plan.request)
+
+
+def _no_python(spec: JobSpec) -> str | None:
+    """Return why the script's Python could not record how the run ended, if it cannot on this host either."""
+    python, *words, _ = spec.finish_command
+    path = os.pathsep.join(filter(None, (*spec.pythonpath, os.environ.get("PYTHONPATH"))))
+    try:
+        answer = commands.run([python, *words], env={**os.environ, "PYTHONPATH": path}, timeout=QUERY)
+    except commands.NotHere:
+        return why_not_started([f"{python}: No such file or directory"])
+    return why_not_started(answer.err.splitlines()) if answer.code == 1 else None  # 2: it shows its usage
 
 
 def _shown(attached: Attached) -> contextlib.AbstractContextManager[object]:

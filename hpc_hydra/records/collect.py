@@ -22,7 +22,7 @@ from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replic
 from hpc_hydra.records.user_line import user_line
 
 _TRACEBACK = 500  # lines of a log in which a traceback is looked for
-_NOT_STARTED = "no rank has started"
+NOT_STARTED = "no rank has started"
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 # Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
@@ -127,7 +127,7 @@ def collect(
         reason = _join(gone, _lingered(ends), well)
         return Outcome(**common, status="completed", exit_code=0, reason=reason, **result(paths, attempt))
     stopped = [end for end in ends if end.told_to_stop]
-    absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else _NOT_STARTED
+    absent = _absent(missing) if started is not None or ends or _has_logs(paths, attempt) else NOT_STARTED
     word, why = _word(state, status, exit_code, stopped, absent)
     if not attempt and word != "completed" and (status is None or state != "unknown"):
         why = f"never started: {_native_text(status) or state or 'the reason is unknown'}"
@@ -137,7 +137,7 @@ def collect(
     word = "failed" if note and word == "lost" else word
     witness = _witness(paths, attempt, stopped, missing)
     lines = last_lines(witness) if witness else ()
-    if word == "failed" and absent == _NOT_STARTED:
+    if word == "failed" and absent == NOT_STARTED:
         why = _join(why, next((line.strip() for line in reversed(lines) if "error: " in line), None))
     reason = _join(reason or note or why, gone)
     if word == "completed":
@@ -339,7 +339,7 @@ def _word(
         if exit_code == 128 + signal.SIGKILL:  # of an agent, with which its ranks are stopped
             reason = f"{reason}; the launch command ended with {_code_in_words(exit_code)}"
         return "cancelled", reason
-    if exit_code and exit_code in _TOLD_TO_STOP and absent == _NOT_STARTED:
+    if exit_code and exit_code in _TOLD_TO_STOP and absent == NOT_STARTED:
         return "cancelled", f"stopped by {_signal_name(exit_code - 128)} before its ranks had started"
     if exit_code:
         return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", absent)

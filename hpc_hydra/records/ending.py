@@ -11,8 +11,9 @@ import signal
 
 from hpc_hydra.planning.units import clock, warning_within
 from hpc_hydra.records.codec import readable
-from hpc_hydra.records.collect import attempts
+from hpc_hydra.records.collect import NOT_STARTED, attempts
 from hpc_hydra.records.files import is_there
+from hpc_hydra.records.job_log import INSTALL
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.requeue_policy import BY_SCHEDULER, HUNG, SAVED_AND_ENDED, is_of_nodes
 from hpc_hydra.records.types import Outcome
@@ -94,6 +95,8 @@ def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False
         return f"Try: hpc-hydra resume{place}; launch.max_requeues=3 queues preempted runs again"
     if outcome.status != "failed":
         return None
+    if attached and NOT_STARTED in why:
+        return f"Look at: the messages above. If a node has no hpc_hydra: {INSTALL}"
     if outcome.dumps:
         return f"`torchfrtrace {shlex.quote(outcome.dumps)}` compares the last collectives of all ranks"
     if "out of memory" in re.sub(r"(cuda|hip) out of memory", "", why.replace("_", " ")):  # of the node, not a GPU

@@ -21,7 +21,7 @@ from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, latest_attempt
-from hpc_hydra.records.files import last_lines, write_json
+from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import SweepState
 from hpc_hydra.records.metrics import Metric
@@ -32,7 +32,7 @@ from hpc_hydra.schedulers.base import JobStatus, State, is_packed, queue_id
 from hpc_hydra.sweep.packing_journal import Journals, never_began
 from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import left_open, settled, with_why
-from hpc_hydra.sweep.watch import AT_A_TIME, Watched, log_of, why_hung
+from hpc_hydra.sweep.watch import AT_A_TIME, Watched, why_hung, with_log
 
 FAILED = ("failed", "timeout", "lost")  # what `failed` selects
 ENDED = ("completed", "failed", "cancelled", "timeout", "lost")
@@ -395,14 +395,10 @@ def _by_status(sweep: SweepRecords, view: RunView, status: JobStatus, unanswered
         world_size=view.run.plan.world_size,
         job_id=queue_id(view.id),
     )
-    if outcome.log is None and outcome.status != "completed":
-        log = log_of(sweep.paths.jobs, view.watched())
-        if log is not None:
-            outcome = replace(outcome, log=str(log), last_lines=last_lines(log))
     reason = "; ".join(filter(None, (outcome.reason, view.reason)))  # view.reason: outcome.json is damaged
     if is_packed(view.id) and not outcome.attempt and status.state.is_finished:
         reason = never_began(view.paths, status)
     if status.state is State.UNKNOWN and status.reason and status.reason not in reason:
         reason = f"{reason}; {status.reason}" if reason else status.reason
     outcome = with_why(sweep.root, view.job, view.id, view.run, replace(outcome, reason=reason or None))
-    return concluded(view, outcome)
+    return concluded(view, with_log(sweep.paths.jobs, view.watched(), outcome))

@@ -20,6 +20,7 @@ from hpc_hydra.records.batching import Run
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import collect, corrected, is_doubtful, latest_attempt
 from hpc_hydra.records.files import last_lines, write_json
+from hpc_hydra.records.job_log import why_not_started
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.manifest import current, was_cancelled
 from hpc_hydra.records.outcome_index import Index
@@ -341,11 +342,16 @@ def why_hung(run: Run) -> str:
 
 
 def with_log(sweep_jobs: Path, watched: Watched, outcome: Outcome) -> Outcome:
-    """Add the log of the batch shell to the outcome of a failed run without a rank's log."""
+    """Add the log of the batch shell to the outcome of a failed run without a rank's log, and why it never started."""
     if outcome.log is not None or outcome.status == "completed":
         return outcome
     log = log_of(sweep_jobs, watched)
-    return outcome if log is None else replace(outcome, log=str(log), last_lines=last_lines(log))
+    if log is None:
+        return outcome
+    lines = last_lines(log)
+    why = why_not_started(lines) if outcome.status in ("failed", "lost") and not outcome.attempt else None
+    reason = "; ".join(filter(None, (outcome.reason, why))) or None
+    return replace(outcome, log=str(log), last_lines=lines, reason=reason)
 
 
 def log_of(sweep_jobs: Path, watched: Watched) -> Path | None:

@@ -99,3 +99,22 @@ def test_a_dry_run_shows_what_salloc_gets(bin_: Path, capsys: pytest.CaptureFixt
     assert [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")] == given
     rows = [line.split()[0] for line in lines if line.startswith("--")]
     assert rows == [word.partition("=")[0] for word in given]
+
+
+@pytest.mark.parametrize(
+    ("python", "body", "why"),
+    [
+        ("bin/python3", 'exec /bin/sh -c \'echo "$0: No module named hpc_hydra" >&2; exit 1\' "$0"', "imported by"),
+        ("bin/none/python", "", "none/python on its node: No such file"),
+    ],
+)
+def test_a_python_without_hpc_hydra_is_named(
+    python: str, body: str, why: str, bin_: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if body:
+        stand_in(bin_, python3=body)
+    stand_in(bin_, salloc="exit 127", sbatch="exit 0", sinfo="")
+    typed = ["scheduler=slurm", "resources.cpus_per_proc=1", f"launch.python={bin_.parent / python}"]
+    assert main(["run", *typed, "--", "true"]) == 127
+    err = capfd.readouterr().err
+    assert f"{bin_.parent / python}" in err and why in err and "Try: " in err and "launch.python=" in err

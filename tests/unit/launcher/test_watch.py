@@ -103,6 +103,7 @@ def test_a_log_of_the_scheduler_is_named_where_no_rank_has_one(bench: Bench, tmp
     outcome = bench.watched[0].outcome
     assert outcome is not None and outcome.log == str(tmp_path / "job0.7_0.log")
     assert outcome.last_lines == ("slurmstepd: error: oom",)
+    assert (outcome.reason or "").endswith("; slurmstepd: error: oom")
 
 
 def test_unknown_is_not_finished(bench: Bench) -> None:
