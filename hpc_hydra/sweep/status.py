@@ -317,7 +317,7 @@ def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
         return replace(view, reason=f"process {launcher.get('pid')} on {launcher.get('host')} may be submitting it")
     if sweep.is_set_up_only:
         return replace(view, reason=f"only set up (launch.setup_only): submit the scripts in {sweep.paths.jobs}")
-    if not launcher and not (sweep.root / "multirun.yaml").exists():
+    if sweep.is_attached:
         return replace(view, reason="attached to its console, without an outcome yet")
     return replace(view, reason="the launcher ended before it was submitted" if launcher else "")
 

@@ -88,14 +88,19 @@ class SweepRecords:
     @property
     def is_set_up_only(self) -> bool:
         """Whether its scripts were written for the user to submit (`launch.setup_only`)."""
-        return not self.launcher and self._asks_for_scripts
+        return not self.launcher and re.search(r"^  setup_only: true$", self._multirun or "", re.MULTILINE) is not None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is a run attached to a console: it has no launcher, and no configuration of a sweep."""
+        return not self.launcher and self._multirun is None
 
     @cached_property
-    def _asks_for_scripts(self) -> bool:
+    def _multirun(self) -> str | None:
+        """The text of ``multirun.yaml``; None without this file."""
         with suppress(OSError):
-            text = (self.root / "multirun.yaml").read_text(encoding="utf-8", errors="replace")
-            return re.search(r"^  setup_only: true$", text, re.MULTILINE) is not None
-        return False
+            return (self.root / "multirun.yaml").read_text(encoding="utf-8", errors="replace")
+        return None
 
     @property
     def moved_from(self) -> Path | None:
