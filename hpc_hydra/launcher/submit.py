@@ -25,7 +25,7 @@ from hpc_hydra.records.manifest import Manifest, read_manifest
 from hpc_hydra.records.types import Job, Outcome
 from hpc_hydra.schedulers.base import JobSpec, State, SubmitError, Submitter, queue_id
 from hpc_hydra.sweep.logs import RecentOutput
-from hpc_hydra.sweep.status import canceller
+from hpc_hydra.sweep.status import why_cancelled
 from hpc_hydra.sweep.store import command
 from hpc_hydra.sweep.succession import late
 from hpc_hydra.sweep.watch import Watched, Watcher
@@ -294,9 +294,8 @@ class Session:
         if cancelled:
             state = read_manifest(self.root)
             for watched in cancelled:
-                if watched.outcome is not None and (whom := canceller(state, watched.id)):
-                    reason = whom if watched.outcome.attempt else f"{whom}; never started"
-                    watched.outcome = replace(watched.outcome, reason=reason)
+                if watched.outcome is not None and (whom := why_cancelled(state, watched.id, watched.outcome)):
+                    watched.outcome = replace(watched.outcome, reason=whom)
         self.reporter.changed(changed)
         return changed
 
@@ -393,6 +392,10 @@ class Session:
             if not (ids := [w.id for w in watcher.active]):
                 continue
             try:
+                if not watcher.submitter.outlives_launcher:
+                    self.manifest.cancelled(ids, why)  # before the call, which waits for the end of the runs
+                    watcher.submitter.cancel(ids)
+                    continue
                 watcher.submitter.cancel(ids)
                 if more := late(watcher.submitter, self.root, [(w.job, w.id) for w in watcher.active]):
                     watcher.submitter.cancel(more)

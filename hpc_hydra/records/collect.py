@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpc_hydra.processes import GRACE
 from hpc_hydra.records.codec import hint, readable
 from hpc_hydra.records.files import LAST_LINES, is_there, last_lines
 from hpc_hydra.records.last_words import IO_ERROR, read_note
@@ -334,6 +335,8 @@ def _word(
         if any(end.requested for end in stopped) and not absent:
             return "cancelled", "stopped on request, after saving a checkpoint"
         reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
+        if any(end.signal == signal.SIGKILL for end in stopped):
+            reason = f"killed, as it had not ended {GRACE:.0f} s after SIGTERM"
         if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of the missing rank
             return "failed", f"{absent}; the others were {reason}"
         if exit_code == 128 + signal.SIGKILL:  # of an agent, with which its ranks are stopped

@@ -82,6 +82,7 @@ class SchedulerLines:
         directives: lines for the scheduler, verbatim.
         head: run before everything else.
         before: run before the setup lines; in the script of a step, before the variables are set.
+        launching: run just before the ranks are started.
         restarted: bash word for how often the scheduler has started this job again; empty if it never does.
         other_nodes: argv that starts one process on each node that the script does not run on, for the setup lines;
             empty if there is no such node.
@@ -92,6 +93,7 @@ class SchedulerLines:
     directives: Sequence[str] = ()
     head: Sequence[str] = ()
     before: Sequence[str] = ()
+    launching: Sequence[str] = ()
     restarted: str = ""
     other_nodes: Sequence[str] = ()
 
@@ -133,10 +135,10 @@ def job_script(
         lines += _preflight(spec, [*preflight, *options, *enter])
     rank = command(spec.rank_command)
     if chosen is None:
-        lines += ["", *_wrapped(_starter(spec, launch, replica, [*options, *enter]), rank)]
+        lines += ["", *own.launching, *_wrapped(_starter(spec, launch, replica, [*options, *enter]), rank)]
     else:
         words = " ".join(filter(None, (chosen.last, command(enter), rank)))
-        lines += ["", *chosen.lines, *_wrapped([*chosen.launch, *options], words)]
+        lines += ["", *own.launching, *chosen.lines, *_wrapped([*chosen.launch, *options], words)]
     lines += ["code=$?", *_finish(spec, "$code"), "exit $?", ""]
     return "\n".join(lines)
 

@@ -15,6 +15,9 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, JobStatus
 from hpc_hydra.schedulers.capabilities import Attach
 
+WAIT = ("trap : TERM  # the ranks are signalled too: wait for them, then report how they ended",)
+"""For `SchedulerLines.launching`: a cancelled run has its job script until its ranks have ended."""
+
 
 class Unqueued(Attach):
     """Runs are child processes of the launcher."""

@@ -49,11 +49,13 @@ def command_lines() -> Iterator[tuple[int, list[str]]]:
 
 def local_runs(jobs: Path) -> dict[str, int]:
     """Return the runs whose job scripts are running here: ``<job>.<run>`` → pid, the leader of its process group."""
-    found = {}
-    for pid, words in command_lines():
-        if len(words) >= 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}"):
-            found[f"{Path(words[1]).stem}.{words[2]}"] = pid
-    return found
+    found = {
+        pid: f"{Path(words[1]).stem}.{words[2]}"
+        for pid, words in command_lines()
+        if len(words) >= 3 and Path(words[0]).name == "bash" and words[1].startswith(f"{jobs}{os.sep}")
+    }
+    forked = [pid for pid in found if (fields := _stat(pid)) and int(fields[1]) in found]  # a command not yet executed
+    return {run: pid for pid, run in found.items() if pid not in forked}
 
 
 def submitting(script: Path, program: str) -> bool:

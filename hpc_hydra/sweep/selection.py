@@ -16,7 +16,7 @@ from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import is_packed, queue_id
-from hpc_hydra.sweep.status import FAILED, WORDS, RunView, look
+from hpc_hydra.sweep.status import FAILED, WORDS, RunView, canceller, look
 from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import late
 
@@ -92,7 +92,10 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
     errors: list[HpcHydraError] = []
     by_scheduler: dict[str, list[RunView]] = {}
     for view in views:
-        if view.is_active and view.id:
+        if view.is_active and view.id in sweep.state.cancelled and not registry.has_queue(view.scheduler):
+            whom = canceller(sweep.state, view.id)  # a second signal would kill it
+            done.append(f"run {view.run.num} is being cancelled already ({whom})")
+        elif view.is_active and view.id:
             by_scheduler.setdefault(view.scheduler, []).append(view)
     if all_runs and (launcher := _launcher_to_signal(sweep, by_scheduler)):
         os.kill(launcher, signal.SIGTERM)
@@ -103,6 +106,8 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
         ids = [view.id for view in active]
         try:
             whole = _cancellable_in_queue(sweep, active, views if all_runs else None)
+            if not registry.has_queue(scheduler):  # the call below waits for the end of the runs
+                Manifest(sweep.root).cancelled([view.id for view in active if view.word == "running"])
             if whole:
                 submitter = sweep.job_control(scheduler)
                 submitter.cancel(whole)
@@ -110,7 +115,8 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
                 if more := late(submitter, sweep.root, [(jobs[id_], id_) for id_ in whole]):
                     submitter.cancel(more)
                     ids += more
-            Manifest(sweep.root).cancelled(ids)
+            if registry.has_queue(scheduler):
+                Manifest(sweep.root).cancelled(ids)
         except HpcHydraError as error:
             errors.append(error)
         else:

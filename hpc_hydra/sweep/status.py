@@ -157,18 +157,29 @@ def canceller(state: SweepState, id_: str) -> str | None:
     return f"{state.cancelled[id_] or 'by hpc-hydra'}, {when}"
 
 
+def why_cancelled(state: SweepState, id_: str, outcome: Outcome | None) -> str | None:
+    """Return who cancelled a run, when, and whether it never started or was killed; None as `canceller`."""
+    whom = canceller(state, id_)
+    if whom is None or outcome is None:
+        return whom
+    if not outcome.attempt:
+        return f"{whom}; never started"
+    return f"{whom}; {outcome.reason}" if (outcome.reason or "").startswith("killed") else whom
+
+
 def _with_canceller(state: SweepState, views: list[RunView]) -> list[RunView]:
     """Add who cancelled a run, and when, to the runs that were cancelled by one of our commands."""
     if not state.cancelled:
         return views
     result = []
     for view in views:
-        if view.id in state.cancelled and (view.word == "cancelled" or (view.word == "pending" and is_packed(view.id))):
-            whom = canceller(state, view.id)
-            more = "never started" if view.outcome is not None and not view.outcome.attempt else ""
-            if view.word == "pending":
-                whom, more = f"cancelled {whom}", "its allocation will skip it"
-            view = replace(view, reason="; ".join(filter(None, (whom, more))))
+        whom = why_cancelled(state, view.id, view.outcome)
+        if whom and view.word == "cancelled":
+            view = replace(view, reason=whom)
+        elif whom and view.word == "pending" and is_packed(view.id):
+            view = replace(view, reason=f"cancelled {whom}; its allocation will skip it")
+        elif whom and view.word in ("pending", "running"):
+            view = replace(view, reason=f"being cancelled ({whom})")
         result.append(view)
     return result
 

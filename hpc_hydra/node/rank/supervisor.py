@@ -184,7 +184,7 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         code, signum = _wait(
             child,
             signals,
-            lambda: _another_failed(context),
+            lambda: envvars.SPAWN_RANK in os.environ or _another_failed(context),
             guardian,
             relay,
             stamps_of(context),
@@ -300,7 +300,7 @@ def _relay_to(child: int, context: RankContext) -> Callable[[int, int], None] | 
 def _wait(
     child: int,
     signals: Signals,
-    another_failed: Callable[[], bool],
+    may_kill: Callable[[], bool],
     guardian: int | None,
     relay: Callable[[int, int], None] | None,
     stamps: Stamps | None,
@@ -308,10 +308,11 @@ def _wait(
 ) -> tuple[int, int | None]:
     """Wait for the program's end; returns its exit code and signal.
 
-    After a stop signal it waits on: the scheduler limits the time of a graceful exit. If another rank has failed, a
-    program that ignores the signal is killed.
+    After a stop signal it waits on: the scheduler limits the time of a graceful exit. Without a scheduler, or if
+    another rank has failed, a program that has not ended after `GRACE` is killed.
 
     Args:
+        may_kill: whether a program may be killed that has not ended `GRACE` after the signal.
         guardian: the parent; if it dies, the rank is killed.
         relay: forwards a signal, given its sender. None: the scheduler signals program and supervisor alike.
         stamps: writes time stamps into the log.
@@ -341,7 +342,7 @@ def _wait(
         if signum in STOP and kill_at is None:
             kill_at = time.monotonic() + GRACE
         if kill_at is not None and time.monotonic() >= kill_at:
-            if another_failed():
+            if may_kill():
                 os.kill(child, signal.SIGKILL)
             kill_at = time.monotonic() + GRACE
 

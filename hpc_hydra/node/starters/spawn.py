@@ -38,6 +38,8 @@ from hpc_hydra.processes import (
 from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.resource_slice import confine
 
+_KILL = GRACE + 2  # seconds; the supervisors kill their programs before, and record it
+
 
 def spawn(argv: Sequence[str]) -> int:
     """Return the exit code of the first rank that failed, 0 if none did, or 128+n after stop signal n."""
@@ -132,12 +134,12 @@ def _wait(ranks: Mapping[int, int], signals: Signals, first_rank: int) -> int:
         ended = children.wait()
         if children.received in STOP:
             code = code or 128 + children.received
-            children.kill_in(0 if children.are_stopping and signals.told_again else GRACE)
+            children.kill_in(0 if children.are_stopping and signals.told_again else _KILL)
         for pid, status in ended:
             failed, killed = exit_code(status)
             if failed and code == 0:
                 code = failed
                 how = name_of(killed) if killed else f"exit code {failed}"
                 print(f"hpc_hydra: rank {first_rank + ranks[pid]} ended with {how}", file=sys.stderr, flush=True)
-                children.stop()
+                children.stop(_KILL)
     return code

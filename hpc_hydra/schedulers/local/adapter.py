@@ -18,7 +18,7 @@ from hpc_hydra.schedulers.base import JobSpec, Submitter
 from hpc_hydra.schedulers.capabilities import BatchScripts, InteractiveShell, ReplicaLaunch
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run
 from hpc_hydra.schedulers.local import ranks
-from hpc_hydra.schedulers.local_base import Unqueued, lacking
+from hpc_hydra.schedulers.local_base import WAIT, Unqueued, lacking
 from hpc_hydra.schedulers.options import Option
 
 
@@ -68,7 +68,7 @@ class Local(Unqueued, ReplicaLaunch, InteractiveShell, BatchScripts):
         request = task_request(spec.plan)
         return job_script(
             spec,
-            SchedulerLines(self.name, "$$"),
+            SchedulerLines(self.name, "$$", launching=WAIT),
             launch=self.launch_command(request, spec.python),
             replica=self.replica_command(step_request(spec.plan), spec.python),
             select=named_run(spec),

@@ -24,7 +24,7 @@ from hpc_hydra.schedulers.capabilities import HostList, LostHosts, PerNodeComman
 from hpc_hydra.schedulers.exclusion import usable
 from hpc_hydra.schedulers.job import CHOSEN, ChosenNodes
 from hpc_hydra.schedulers.job_script import SchedulerLines, job_script, named_run, pack_script, quote, step_script
-from hpc_hydra.schedulers.local_base import Unqueued, lacking
+from hpc_hydra.schedulers.local_base import WAIT, Unqueued, lacking
 from hpc_hydra.schedulers.ssh import ranks
 from hpc_hydra.schedulers.ssh.ranks import HOSTS
 
@@ -98,7 +98,7 @@ class Ssh(Unqueued, HostList, LostHosts, SpareNodes, PerNodeCommands):
             return pack_script(replace(spec, plan=bare), own, index=f"run {run}", wait=True)
         return job_script(
             spec,
-            SchedulerLines(self.name, "$$", before=before),
+            SchedulerLines(self.name, "$$", before=before, launching=WAIT),
             launch=self.launch_command(request, spec.python),
             select=named_run(spec),
             setup=False,  # on the hosts, not here

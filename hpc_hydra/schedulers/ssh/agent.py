@@ -108,7 +108,7 @@ def _carry_out(order: Order, rest: bytes, signals: Signals) -> tuple[int, str | 
     children = Children([child], signals, signal_group)
     while not (ended := children.wait()):
         if children.received in STOP and not children.are_stopping:
-            children.kill_in(GRACE + 2)  # spawn kills its ranks before
+            children.kill_in(GRACE + 4)  # spawn kills its ranks before
     status = ended[0][1]
     signal_group(child, signal.SIGKILL)
     kill_children()  # what ranks left behind, too

@@ -22,7 +22,7 @@ from tests import awaiting, forking
 
 ROOT = Path(__file__).parents[3]
 APP = """
-import os, time
+import os, signal, sys, time
 from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -32,6 +32,13 @@ def main(cfg):
     here = Path(cfg.marks)
     with (here / f"executed.{HydraConfig.get().job.num}").open("a") as f:
         f.write(f"{cfg.resources.time_limit}\\n")
+    def save(*_):
+        (here / "saving").touch()
+        while not (here / "saved").exists():
+            time.sleep(0.05)
+        sys.exit(0)
+    if cfg.saves:
+        signal.signal(signal.SIGTERM, save)
     print(f"lr is {cfg.optim.lr}, rank {os.environ['RANK']}", flush=True)
     if cfg.bad and not (here / "mended").exists():
         raise ValueError(f"bad {cfg.optim.lr}")
@@ -47,6 +54,7 @@ defaults: [hpc, _self_]
 marks: ???
 bad: false
 wait: false
+saves: false
 optim: {lr: 0.1}
 """
 
@@ -430,9 +438,16 @@ def test_a_sweep_that_is_moved_while_it_runs_is_told_in_both_places_and_loses_no
 
 
 def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
-    launcher = sweeps.start("optim.lr=1", "wait=true")
+    launcher = sweeps.start("optim.lr=1", "wait=true", "saves=true")
     await_true(lambda: sweeps.executed(0))
-    assert "cancelled on local: run 0" in sweeps.hpc("cancel", "0")
+    argv = [sys.executable, "-m", "hpc_hydra.cli", "cancel", "0"]
+    with subprocess.Popen(argv, cwd=sweeps.folder, env=sweeps.env, stdout=subprocess.PIPE, text=True) as first:
+        await_true((sweeps.folder / "saving").exists)
+        assert "run 0 is being cancelled already (by hpc-hydra, " in sweeps.hpc("cancel", "0")
+        assert sweeps.states() == {0: "running"}
+        assert "being cancelled (by hpc-hydra, " in sweeps.hpc("status")
+        (sweeps.folder / "saved").touch()
+        assert "cancelled on local: run 0" in first.communicate(timeout=120)[0]
     assert sweeps.states() == {0: "cancelled"}
     assert "by hpc-hydra, " in sweeps.hpc("status")
     assert launcher.wait(200) == 1
@@ -441,7 +456,7 @@ def test_cancel_reaches_a_running_local_run(sweeps: Sweeps) -> None:
 def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     sweeps: Sweeps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    launcher = sweeps.start("optim.lr=1,2", "wait=true", "resources.exclusive=true")
+    launcher = sweeps.start("optim.lr=1,2", "wait=true", "saves=true", "resources.exclusive=true")
     await_true(lambda: sweeps.executed(0))
     text = sweeps.hpc("cancel", "1", code=2)
     assert "known to their launcher alone" in text and str(launcher.pid) in text
@@ -458,6 +473,10 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     assert f"hpc-hydra cancel {sweeps.sweep}, or --yes" in text and sweeps.states()[0] == "running"
     text = sweeps.hpc("cancel", "--yes")
     assert "to cancel all runs" in text and str(sweeps.sweep) in text
+    await_true((sweeps.folder / "saving").exists)
+    assert sweeps.states()[0] == "running"
+    assert "run 0 is being cancelled already (SIGTERM to the launcher, " in sweeps.hpc("cancel", "--yes")
+    (sweeps.folder / "saved").touch()
     assert launcher.wait(200) == 130
     assert sweeps.executed(1) == []
     assert sweeps.states()[0] == "cancelled"

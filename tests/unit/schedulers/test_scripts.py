@@ -194,6 +194,7 @@ case " ${{runs[*]}} " in
 esac
 export HPC_HYDRA_ATTEMPT="$(date -u +%Y%m%d-%H%M%S)-$$"
 
+trap : TERM  # the ranks are signalled too: wait for them, then report how they ended
 /venv/bin/python -m hpc_hydra.node spawn --procs 2 --gpus-per-proc 1 --cpus-per-proc 3 -- \\
   /venv/bin/python -m hpc_hydra.node rank
 code=$?
