@@ -51,7 +51,7 @@ def status(argv: Sequence[str]) -> int:
         if runs and not views:
             sweep_tables.draw(sweep_tables.none_of(sweep_args.selected(sweep), runs, head=head))
             return 0
-        sweep_tables.draw(sweep_tables.status(views, head=head, every=every))
+        sweep_tables.draw(sweep_tables.status(views, head=head, every=every, total=len(sweep.records)))
     return 0
 
 
@@ -87,9 +87,9 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
         while True:
             now = [(view.word, view.reason) for view in views]
             if live is not None:
-                live.update(sweep_tables.live_status(views, head, console.size), refresh=True)
+                live.update(sweep_tables.live_status(views, head, console.size, len(sweep.records)), refresh=True)
             elif now != shown:
-                sweep_tables.draw(sweep_tables.status(views, head=head))
+                sweep_tables.draw(sweep_tables.status(views, head=head, total=len(sweep.records)))
             shown = now
             waiting = any(view.word == "unsubmitted" for view in views) and sweep.launcher_alive
             if not waiting and not any(view.is_active for view in views):
@@ -102,7 +102,7 @@ def _watch(sweep: SweepRecords, runs: Sequence[str], views: list[RunView]) -> No
     finally:
         if live is not None:
             live.stop()
-            sweep_tables.draw(sweep_tables.status(views, head=head))
+            sweep_tables.draw(sweep_tables.status(views, head=head, total=len(sweep.records)))
 
 
 def logs(argv: Sequence[str]) -> int:

@@ -153,7 +153,8 @@ class SchedulerConfig:
     user_group: Optional[str] = key(None, "Group whose share is used.", example="guests")
     flavour: Optional[str] = key(None, "Variant of the scheduler. Null: `system.flavour`.")
     setup_lines: List[str] = key(
-        list, "Shell lines, run once per node before its ranks. A line that fails ends the job.",
+        list, "Shell lines, run once per node before its ranks. A line that fails ends the job. An attached "
+        "`hpc-hydra run` whose script runs on the submit host runs them there, too, before.",
         example=["module load cuda"],
     )  # fmt: skip
     hosts: List[str] = key(

@@ -161,10 +161,14 @@ def _note_in_place(config: DictConfig) -> None:
         if is_ours and not text.startswith("~") and value.lower() not in ("", "null", "false", "none"):
             unused.append(key)
     name = _with_queue(config)
+    if any(key.startswith("scheduler.") for key in unused) and OmegaConf.select(config, "scheduler.kind") == "auto":
+        from hpc_hydra.system import detect
+
+        name = detect.answering().name
     if unused:
         has = "has" if len(unused) == 1 else "have"
-        typed = f"scheduler={name}" if name else "-m"
-        complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job (add {typed})")
+        typed = f"scheduler={name} makes it a job, -m a sweep" if name else "-m makes it a sweep"
+        complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job; {typed}")
     elif name is not None:
         resources = config.resources
         sized = resources.nodes or resources.procs_per_node or resources.gpus_at_least

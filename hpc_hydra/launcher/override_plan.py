@@ -111,7 +111,7 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
         group = key.split(".")[0].split("@")[0].split("/")[0]
         if group not in GROUPS:
             raise ConfigError(
-                "the configuration of a run is frozen; only keys of these groups can change: " + ", ".join(GROUPS),
+                "the configuration of a run is frozen; only single keys can change, of the groups " + ", ".join(GROUPS),
                 where=text,
                 fix="keys such as resources.time_limit=2h; a new sweep for other values of your own keys",
             )

@@ -86,6 +86,7 @@ class SchedulerLines:
         restarted: bash word for how often the scheduler has started this job again; empty if it never does.
         other_nodes: argv that starts one process on each node that the script does not run on, for the setup lines;
             empty if there is no such node.
+        on_submit_host: the script runs on the submit host, and so do the setup lines before they run on the nodes.
     """
 
     scheduler: str
@@ -96,6 +97,7 @@ class SchedulerLines:
     launching: Sequence[str] = ()
     restarted: str = ""
     other_nodes: Sequence[str] = ()
+    on_submit_host: bool = False
 
 
 def job_script(
@@ -125,7 +127,7 @@ def job_script(
     lines = [*_prologue(spec, own, about, _ATTACHED if spec.attached else ())]
     lines += ["", *_run(spec, own, select), *own.before]
     if setup:
-        lines += _setup(spec, own.other_nodes)
+        lines += _setup(spec, own)
     lines += [*_exports(spec), *container.exports(spec)]
     if own.restarted:
         done = command([*spec.finish_command[:-1], "superseded"])
@@ -202,7 +204,7 @@ def pack_script(spec: JobSpec, own: SchedulerLines, *, index: str, wait: bool = 
     about = (f"{spec.key} of the sweep {spec.sweep}", f"{len(spec.runs)} runs in {len(spec.packs)} allocations")
     lines = [*_prologue(spec, own, (*about, spec.comment)), "", *_variables(spec, own)]
     lines += [f'export {envvars.PACK}="{index}"', f'export {envvars.PACK_JOB}="{own.job_id}"', *own.before]
-    lines += [*_setup(spec, own.other_nodes), *_exports(spec), ""]
+    lines += [*_setup(spec, own), *_exports(spec), ""]
     if wait:
         lines += [
             "trap : INT TERM  # the packed runs are signalled too: wait for them",
@@ -335,15 +337,19 @@ _ELSEWHERE = (
     """bash -c 'HOSTNAME=$(uname -n); hpc_hydra_setup=("$@"); '"$hpc_hydra_each"'; exit $hpc_hydra_code' setup """
     """"${hpc_hydra_setup[@]}" || { hpc_hydra_code=$?; hpc_hydra_line="on another node"; }"""
 )
+_ON_SUBMIT_HOST = """\
+hpc_hydra: this is the submit host of an attached run, where its setup lines run before they run on the nodes
+  Try: `|| true` after the line, or launch.bg=true, which runs them on the nodes only"""
 
 
-def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
+def _setup(spec: JobSpec, own: SchedulerLines) -> Iterator[str]:
     """Run setup lines in the batch shell, whose exports reach all ranks; then once on each other node."""
     lines = spec.plan.request.setup_lines
     if not lines:
         return
     yield ""
-    yield "# once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)"
+    where = "on the submit host, then " if own.on_submit_host else ""
+    yield f"# {where}once on each node, in order; a line that fails stops the job (`|| true` makes a line optional)"
     yield "hpc_hydra_setup=("
     yield from (f"  {quote(line)}" for line in lines)
     yield ")"
@@ -353,9 +359,11 @@ def _setup(spec: JobSpec, other_nodes: Sequence[str]) -> Iterator[str]:
     yield f"hpc_hydra_each='set --; hpc_hydra_num=0\n{login}{_EACH_LINE}'"
     yield 'eval "$hpc_hydra_each"'
     yield "set +eu"
-    if other_nodes:
+    if own.on_submit_host:
+        yield f'[ "$hpc_hydra_code" = 0 ] || echo {quote(_ON_SUBMIT_HOST)} >&2'
+    if own.other_nodes:
         yield 'if [ "$hpc_hydra_code" = 0 ]; then'
-        yield from (f"  {line}" for line in _wrapped(other_nodes, _ELSEWHERE))
+        yield from (f"  {line}" for line in _wrapped(own.other_nodes, _ELSEWHERE))
         yield "fi"
     yield 'if [ "$hpc_hydra_code" != 0 ]; then'
     yield '  echo "hpc_hydra: the run is not started" >&2'

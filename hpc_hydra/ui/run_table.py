@@ -158,28 +158,34 @@ def not_repeated(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(runs[0].told) if [run.num for run in runs] == [0] else common_overrides(runs)
 
 
-def heading(runs: Sequence[Run]) -> tuple[tuple[str, ...], str]:
+def heading(runs: Sequence[Run], total: int = 0) -> tuple[tuple[str, ...], str]:
     """Return the overrides that need not be repeated for each run, and the line above the table that has them.
 
     These are the overrides that all runs share, and all overrides of a lone run.
+
+    Args:
+        total: number of runs of the sweep, if ``runs`` may be a selection.
     """
     common = tuple(runs[0].told) if len(runs) == 1 else common_overrides(runs)
     own = own_overrides(common, ())
-    return common, f"{'all runs' if len(runs) > 1 else 'overrides'}: {' '.join(own)}" if own else ""
+    which = "overrides" if len(runs) == 1 else "these runs" if total > len(runs) else "all runs"
+    return common, f"{which}: {' '.join(own)}" if own else ""
 
 
-def counts(words: Iterable[str], more: str = "", width: int = UNLIMITED) -> Text:
-    """Return the number of runs in each state: ``8 runs, 1:02: 2 running, 6 pending``.
+def counts(words: Iterable[str], more: str = "", width: int = UNLIMITED, total: int = 0) -> Text:
+    """Return the number of runs in each state: ``8 runs, 1:02: 2 running, 6 pending``, ``2 of 6 runs: 2 failed``.
 
     Args:
         more: text after the number of runs.
+        total: number of runs of the sweep, if these may be a selection.
         width: columns; a longer text is wrapped between two states.
     """
     from rich.text import Text
 
     found = Counter(words)
     order = [*COLOURS, *found]
-    text = Text(f"{plural(sum(found.values()), 'run')}{more}: ")
+    count = sum(found.values())
+    text = Text(f"{f'{count} of ' if total > count else ''}{plural(max(count, total), 'run')}{more}: ")
     for number, word in enumerate(sorted(found, key=order.index)):
         text.append(", " if number else "")
         text.append(f"{found[word]} {word}", style=COLOURS.get(word, ""))

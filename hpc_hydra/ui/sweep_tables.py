@@ -43,17 +43,20 @@ def of_interest(views: Sequence[RunView]) -> list[RunView]:
     return sorted(sorted(chosen, key=lambda v: order.get(v.word, 9))[:_OF_INTEREST], key=lambda v: v.run.num)
 
 
-def status(views: Sequence[RunView], *, head: str = "", every: bool = False, width: int | None = None) -> Any:
+def status(
+    views: Sequence[RunView], *, head: str = "", every: bool = False, width: int | None = None, total: int = 0
+) -> Any:
     """Return the table of `hpc-hydra status` for rich; for many runs only those of interest, unless ``every``.
 
     Args:
         width: columns; by default those of the terminal, or unlimited.
+        total: number of runs of the sweep, if ``views`` may be a selection.
     """
     width = streams.width() if width is None else width
     rows = [row_of(view) for view in views]
     shown = [_with_note(view) for view in (views if every else of_interest(views))]
-    common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
-    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
+    common, line = run_table.heading([row.run for row in rows], total) if rows else ((), "")
+    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width, total=total)]
     top += run_table.wrapped(line, width) if line else []
     table = run_table.lines(shown, width, common=common) if shown else []
     hint = "; --all, or RUNS (failed, 0-99, lr=0.1)"
@@ -66,7 +69,7 @@ def none_of(views: Sequence[RunView], words: Sequence[str], *, head: str = "") -
     return run_table.show([*told, run_table.counts(view.word for view in views)], [], [])
 
 
-def live_status(views: Sequence[RunView], head: str, size: tuple[int, int]) -> Any:
+def live_status(views: Sequence[RunView], head: str, size: tuple[int, int], total: int = 0) -> Any:
     """Return the table of `hpc-hydra status --watch` for rich, with as many runs as have room.
 
     Args:
@@ -74,8 +77,8 @@ def live_status(views: Sequence[RunView], head: str, size: tuple[int, int]) -> A
     """
     width, height = size
     rows = [row_of(view) for view in views]
-    common, line = run_table.heading([row.run for row in rows]) if rows else ((), "")
-    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width)]
+    common, line = run_table.heading([row.run for row in rows], total) if rows else ((), "")
+    top: list[Any] = [*head.splitlines(), run_table.counts((row.word for row in rows), width=width, total=total)]
     above = len(top) + (run_table.length(top[-1].plain) > width) + bool(line)  # the counts may take two lines
     top += [run_table.cut(line, width)] if line else []
     by_num = {view.run.num: view for view in views}

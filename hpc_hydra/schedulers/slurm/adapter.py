@@ -154,6 +154,7 @@ class Slurm(
             before=[*_outlive_ranks(spec)],
             restarted='"${SLURM_RESTART_COUNT:-0}"' if spec.plan.request.max_requeues and not spec.attached else "",
             other_nodes=_on_nodes(other_nodes) if other_nodes else (),
+            on_submit_host=spec.attached,
         )
         if spec.packs:
             return pack_script(spec, own, index="${SLURM_ARRAY_TASK_ID:-0}")

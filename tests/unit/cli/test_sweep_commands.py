@@ -254,7 +254,7 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["logs", "0", "--rank", "2"], "--rank 0 to --rank 1"),
         (["wait", "3"], "waits for all runs"),
         (["resume", "1", "launch.seed=3"], "Try: hpc-hydra resume 1 -- launch.seed=3 to change it"),
-        (["resume", "--", "optim.lr=3"], "only keys of these groups"),
+        (["resume", "--", "optim.lr=3"], "only single keys can change, of the groups"),
         (["resume", "--", "system=lumi"], "another group choice is not possible"),
         (["resume", "--", "resources.nodez=2"], "resources.nodes"),
         (["resume", "--", "resources.nodes=1,2"], "one value for each key"),

@@ -244,3 +244,16 @@ def test_a_submission_tells_its_size(
 ) -> None:
     job = Job(key="job0", plan="p", runs=tuple(range(runs)), ids=ids, packs=packs)
     assert submission(job, Plan("test", request_)) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "head"), [(2, 6, "2 of 6 runs: 2 failed"), (2, 2, "2 runs: 2 failed"), (1, 6, "1 of 6 runs: ")]
+)
+@pytest.mark.parametrize("live", [True, False])
+def test_a_selection_is_not_shown_as_the_whole_sweep(count: int, total: int, head: str, live: bool) -> None:
+    seen = [replace(v, run=replace(v.run, overrides=(*v.run.overrides, "lr=9"))) for v in views(count, "failed")]
+    table = sweep_tables.live_status(seen, "", (80, 24), total) if live else sweep_tables.status(seen, total=total)
+    lines = [line.plain for line in table.renderables]
+    assert lines[0].startswith(head)
+    label = "overrides: " if count == 1 else "these runs: lr=9" if count < total else "all runs: lr=9"
+    assert lines[1].startswith(label)

@@ -235,7 +235,7 @@ def test_wrong_values_of_a_sweep_are_told_with_what_to_type(app: App, swept: str
     [
         (["launch.env.TOKEN=secret", "monitor=gpu", "launch.pack=null"], "launch.env.TOKEN, monitor have no effect"),
         (["++launch.pack=auto"], "launch.pack has no effect"),
-        (["+machine=slurm", "scheduler.queue=x"], "in a job (add scheduler=slurm)"),
+        (["+machine=slurm", "scheduler.queue=x"], "in a job; scheduler=slurm makes it a job, -m a sweep\n"),
         (["resources.time_limit=5m", "launch.seed=3"], "resources.time_limit has no effect"),
         (["launch.seed=3", "launch.bg=false", "container=none", "resources.procs_per_node=1"], None),
         (["+monitor_metric=loss", "+containers.size=3"], None),  # the user's own
@@ -246,6 +246,16 @@ def test_keys_without_effect_on_one_process_are_noted(app: App, words: list[str]
     done = app.start(*words)
     assert done.returncode == 0 and "x is 0" in done.stdout and "secret" not in done.stderr
     assert done.stderr.count("note:") == (unused is not None) and (unused or "") in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(True, "scheduler=slurm makes it a job, -m a sweep"), (False, "-m makes it a sweep")]
+)
+def test_a_key_of_the_scheduler_without_effect_names_the_detected_scheduler(app: App, found: bool, told: str) -> None:
+    (app.folder / "scontrol").write_text(f"#!/bin/sh\n{'echo Slurmctld at n is UP' if found else 'exit 1'}\n")
+    (app.folder / "scontrol").chmod(0o755)
+    done = app.start("scheduler.queue=x", PATH=f"{app.folder}:/usr/bin:/bin", SLURM_CONF="x")
+    assert f"scheduler.queue has no effect: one process runs here, not in a job; {told}\n" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,16 @@ def test_a_setup_line_that_fails_stops_the_job_visibly(line: str, code: int, tmp
     assert f"finish {done.returncode} a setup line failed" in done.stdout
 
 
+@pytest.mark.parametrize(("attached", "told"), [(True, True), (False, False)])
+def test_a_setup_line_that_fails_on_the_submit_host_of_an_attached_run_says_so(
+    attached: bool, told: bool, tmp_path: Path
+) -> None:
+    asked = spec(request(setup_lines=("false",)), attached=attached, workdir=tmp_path, finish_command=("exit",))
+    done = run(Slurm().script(asked), cwd=tmp_path)
+    assert done.returncode == 1 and "setup line 1 failed with exit code 1" in done.stderr
+    assert ("submit host" in done.stderr and "`|| true`" in done.stderr and "launch.bg=true" in done.stderr) is told
+
+
 def test_an_exit_in_a_setup_line_stops_the_job_with_its_code(tmp_path: Path) -> None:
     done = run(here(tmp_path, "echo started", setup=("exit 9",)), "4", cwd=tmp_path)
     assert done.returncode == 9
