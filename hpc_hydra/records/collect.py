@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,11 +29,16 @@ _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SI
 # Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
 _CONSEQUENCE = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|Connection refused|DistBackendError|DistNetworkError"
-    r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)",
+    r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)"
+    r"|Timed out waiting \d+ ?ms|caused pair closure|connectFullMesh failed|Watchdog caught collective|ncclRemoteError",
     re.IGNORECASE,
 )
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
+_TRACEBACK_BEGINS = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LOGS = 64  # logs of other ranks in which the cause is looked for
 _ENDED_BY_SCHEDULER = ("out_of_memory", "node_lost", "preempted")
+_BY_SIGNAL = re.compile(r"KeyboardInterrupt|SystemExit")
 _SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
 
 
@@ -106,7 +111,8 @@ def collect(
             return Outcome(**common, status="completed", exit_code=0, reason=gone, **result(paths, attempt))
     cause, missing = first_cause(ends), _missing(ends, world_size)
     if cause is not None and not _lost_a_stopped_one(cause, ends, missing):
-        log = cause.log or str(paths.rank_log(attempt, cause.rank) if cause.rank >= 0 else paths.attempt(attempt))
+        cause = _not_a_victim(cause, ends, lambda end: last_lines(_log(paths, attempt, end), _TRACEBACK))
+        log = str(_log(paths, attempt, cause))
         lines = last_lines(Path(log), _TRACEBACK)
         silent = _absent(missing) if is_consequence(cause) else None
         return Outcome(
@@ -117,7 +123,7 @@ def collect(
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
             signal=cause.signal,
-            reason=_join(_rank_failure(cause, lines[-LAST_LINES:], status), silent, gone),
+            reason=_join(_rank_failure(cause, lines, status), silent, gone),
             log=log,
             last_lines=lines[-LAST_LINES:],
         )
@@ -276,6 +282,46 @@ def _lost_a_stopped_one(cause: RankEnd, ends: Sequence[RankEnd], missing: Sequen
     return is_consequence(cause) and not missing and any(e.told_to_stop and e.ended <= cause.ended for e in ends)
 
 
+def _log(paths: RunPaths, attempt: str, end: RankEnd) -> Path:
+    return Path(end.log or (paths.rank_log(attempt, end.rank) if end.rank >= 0 else paths.attempt(attempt)))
+
+
+def _not_a_victim(cause: RankEnd, ends: Sequence[RankEnd], lines_of: Callable[[RankEnd], Sequence[str]]) -> RankEnd:
+    """Return the rank that made the run fail, if ``cause`` only lost its connection to it; else ``cause``.
+
+    Programs that are no Hydra programs record no exception: the logs tell. The rank that raised may have ended later,
+    or have been stopped before its exception ended it.
+    """
+    if cause.rank < 0 or cause.hung or not _is_victim(cause, lines_of(cause)):
+        return cause
+    others = [end for end in ends if end.rank >= 0 and end.exit_code and end is not cause][:_LOGS]
+    for end in sorted(others, key=lambda end: end.told_to_stop):
+        lines = lines_of(end)
+        if _exception_of_its_own(end, lines):
+            return replace(end, exit_code=cause.exit_code, signal=None) if end.told_to_stop else end
+        if not end.told_to_stop and end.exit_code not in (1, 128 + signal.SIGABRT) and not _is_victim(end, lines):
+            return end
+    return cause
+
+
+def _is_victim(end: RankEnd, lines: Sequence[str]) -> bool:
+    """Whether a rank, given its log, failed only because it lost its connection to another one."""
+    if end.error:
+        return is_consequence(end)
+    if end.signal == signal.SIGABRT:  # of the watchdog of NCCL, a thread
+        return any(_CONSEQUENCE.search(line) for line in lines[-LAST_LINES:])
+    found = _exceptions(lines)
+    return bool(found) and all(_CONSEQUENCE.search(text) for text in found)
+
+
+def _exception_of_its_own(end: RankEnd, lines: Sequence[str]) -> bool:
+    if end.error:
+        return not end.told_to_stop and not is_consequence(end)
+    if not any(_TRACEBACK_BEGINS in line for line in lines):
+        return False
+    return any(not _CONSEQUENCE.search(text) and not _BY_SIGNAL.match(text) for text in _exceptions(lines))
+
+
 def is_consequence(end: RankEnd) -> bool:
     """Whether a rank failed because it lost its connection to another one."""
     return bool(end.error and _CONSEQUENCE.search(end.error))
@@ -296,12 +342,30 @@ def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
 
 
 def _exception(lines: Sequence[str]) -> str | None:
-    return next((match[1] for line in reversed(lines) if (match := _EXCEPTION.match(line))), None)
+    """Return the exception with which a log ends; one that is no consequence of another rank's end, if there is any."""
+    found = _exceptions(lines)
+    return next((text for text in found if not _CONSEQUENCE.search(text)), found[0] if found else None)
+
+
+def _exceptions(lines: Sequence[str]) -> list[str]:
+    """Return the exception with which a log ends, and those during whose handling it was raised, last first."""
+    found: list[str] = []
+    chained = True
+    for left, line in zip(range(len(lines)), reversed(lines), strict=True):
+        if match := _EXCEPTION.match(line):
+            if not chained:
+                break
+            found.append(match[1])
+            chained = False
+        elif not found and left >= LAST_LINES:
+            break
+        chained = chained or any(mark in line for mark in _CHAINED)
+    return found
 
 
 def _where(end: RankEnd, lines: Sequence[str]) -> str | None:
     """Return the line of the user's code that failed: from its traceback, else from a log that ends with one."""
-    return user_line(end.traceback or ("\n".join(lines) if _exception(lines[-LAST_LINES:]) else ""))
+    return user_line(end.traceback or ("\n".join(lines) if _exception(lines) else ""))
 
 
 def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:

@@ -104,6 +104,59 @@ def test_a_consequence_alone_is_the_cause(tmp_path: Path) -> None:
     assert found.reason == "rank 0 on n01: Connection closed by peer; rank 1 left no record of its end"
 
 
+LOST_PEER = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:9"
+BOOM = "ValueError: boom"
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def log_of(root: Path, rank: int, *errors: str, after: str = "") -> str:
+    """The log of a program whose exceptions only its log tells: each was raised while the one before was handled."""
+    tracebacks = (
+        f'Traceback (most recent call last):\n  File "/me/train.py", line {n}, in main\n    step()\n{error}\n'
+        for n, error in enumerate(errors, 1)
+    )
+    path = root / f"log.{rank}"
+    path.write_text("epoch 1\n" + CHAINED.join(tracebacks) + after)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("end", "errors"),
+    [
+        (RankEnd(1, "n02", 1, ended=101), [BOOM]),
+        (RankEnd(1, "n02", 143, 15, True, 101), [BOOM]),  # stopped before its exception had ended it
+        (RankEnd(1, "n02", 1, ended=101), [BOOM, LOST_PEER]),  # as of `finally: destroy_process_group()`
+        (RankEnd(1, "n02", 143, None, True, 101), [BOOM, LOST_PEER]),
+    ],
+)
+def test_the_exception_of_a_plain_script_is_the_cause_although_another_rank_lost_its_peer_first(
+    tmp_path: Path, end: RankEnd, errors: list[str]
+) -> None:
+    first = RankEnd(0, "n01", 1, ended=100, log=log_of(tmp_path, 0, LOST_PEER))
+    found = outcome(tmp_path, first, replace(end, log=log_of(tmp_path, 1, *errors)), exit_code=1)
+    assert (found.rank, found.reason) == (1, "rank 1 on n02: exit code 1 (ValueError: boom)")
+    assert (found.log, found.exit_code, found.signal) == (str(tmp_path / "log.1"), 1, None)
+
+
+def test_a_rank_that_ended_without_an_exception_of_its_own_is_no_cause_for_one_that_lost_its_peer(
+    tmp_path: Path,
+) -> None:
+    first = RankEnd(0, "n01", 1, ended=100, log=log_of(tmp_path, 0, LOST_PEER))
+    logs = [
+        log_of(tmp_path, 1, LOST_PEER),
+        log_of(tmp_path, 2, "KeyboardInterrupt"),
+        log_of(tmp_path, 3, BOOM, after="caught\n" * 30),
+    ]
+    others = [victim(rank, log=log) for rank, log in enumerate(logs, 1)]
+    assert outcome(tmp_path, first, *others, exit_code=1).rank == 0
+
+
+@pytest.mark.parametrize("end", [RankEnd(1, "n02", 137, 9, ended=101), RankEnd(1, "n02", 7, ended=101)])
+def test_a_rank_that_was_killed_is_the_cause_of_its_peers_errors(tmp_path: Path, end: RankEnd) -> None:
+    first = RankEnd(0, "n01", 134, 6, ended=100, log=log_of(tmp_path, 0, after=f"  what():  {LOST_PEER}\n"))
+    assert outcome(tmp_path, first, end, exit_code=1).rank == 1
+
+
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
