@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,19 +12,19 @@ import pytest
 
 from tests import forking
 from tests.awaiting import PATIENCE, await_true
+from tests.chaos.app.answers import answer
 from tests.fakes.chosen import stand_in
 
 from .conftest import DIGITS, Probe, train_digits
 from .test_coming_back import hpc, runs, states
 
-pytestmark = pytest.mark.torch
-
+CHAOS = Path(__file__).parents[1] / "chaos"
 SIZE = (
     "resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0", "epochs=4", "width=4",
     "batch_size=128", "launch.seed=7",
 )  # fmt: skip
 
-# Appended to the example's checkpoint.py: rank 0 lets the others wait until the request has come.
+# Appended to the example's checkpoint.py, or to PLAIN: rank 0 lets the others wait until the request has come.
 HELD = """
 save_now = save
 
@@ -43,53 +44,88 @@ print(one["epoch"] == other["epoch"] == 4 and all(torch.equal(one["model"][k], v
 """
 
 
-class Training(Probe):
-    """The digits example, which waits for requests after its first and its third epoch."""
+# A training without torch, of the same shape.
+PLAIN = """
+import json, os, sys
+import hydra
+import torch.distributed
+import hpc_hydra
+from answers import gradient, updated
 
+def save(folder, epoch, weights):
+    folder.mkdir(exist_ok=True)
+    path = folder / f"checkpoint_epoch_{epoch}.pt"
+    path.with_suffix(".new").write_text(json.dumps(weights))
+    path.with_suffix(".new").rename(path)
+
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(cfg):
+    with hpc_hydra.distributed(cfg) as dist:
+        folder, epoch, weights = dist.output_dir / "checkpoints", 0, [0] * 4
+        while (path := folder / f"checkpoint_epoch_{epoch + 1}.pt").exists():
+            epoch, weights = epoch + 1, json.loads(path.read_text())
+        dist.barrier()  # nobody looks while another one saves
+        for epoch in range(epoch, 4):
+            total = gradient(7, epoch, dist.rank)
+            torch.distributed.all_reduce(total)
+            weights = updated(weights, total)
+            if dist.is_main:
+                save(folder, epoch + 1, weights)
+            if (warned := dist.any_warned()) and warned.stop:
+                sys.exit(75)
+        return weights
+"""
+RUN = "\nif __name__ == '__main__':\n    main()\n"
+
+
+class Training(Probe):
+    """The digits example, or one without torch, which waits for requests after its first and its third epoch."""
+
+    app = "digits/train.py"
     more: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        words = self.argv(*SIZE, *self.more, app=self.tmp / "digits" / "train.py")
+        size = SIZE if self.app.startswith("digits") else SIZE[:3]
+        words = self.argv(*size, *self.more, app=self.tmp / self.app)
         return [word for word in words if word != f"out={self.out}"]
 
     def saved(self, epoch: int) -> Path:
         return self.sweep / "0" / "checkpoints" / f"checkpoint_epoch_{epoch}.pt"
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The last checkpoint of a run that nobody asks for one."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    train_digits(folder, "scheduler=local", *SIZE)
-    return folder / "sweep" / "0" / "checkpoints" / "checkpoint_epoch_4.pt"
+TRAININGS = [
+    pytest.param(("local", "rendezvous.fork_server=true"), id="local, fork server", marks=pytest.mark.torch),
+    pytest.param(("slurm", "launch.pack=2", "launch.allocations=1"), id="slurm, packed", marks=pytest.mark.cluster),
+    pytest.param(("flux", "launch.max_requeues=1"), id="flux"),
+    pytest.param(("lsf", "launch.max_requeues=1"), id="lsf"),
+    pytest.param(("pbs",), id="pbs"),
+]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(("local", "rendezvous.fork_server=true"), id="local, fork server"),
-        pytest.param(("slurm", "launch.pack=2", "launch.allocations=1"), id="slurm, packed", marks=pytest.mark.cluster),
-        pytest.param(("flux", "launch.max_requeues=1"), id="flux"),
-        pytest.param(("lsf", "launch.max_requeues=1"), id="lsf"),
-        pytest.param(("pbs", "rendezvous=torchrun"), id="pbs, torchrun"),
-    ]
-)
+@pytest.fixture(params=TRAININGS)
 def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Training]:
+    """On this machine the digits example, elsewhere the training without torch."""
     scheduler, *more = request.param
     if scheduler == "slurm":
         request.getfixturevalue("slurm_cluster")
     elif scheduler != "local":
         stand_in(request, scheduler)
-    shutil.copytree(DIGITS.parent, tmp_path / "digits")
-    with (tmp_path / "digits" / "checkpoint.py").open("a") as file:
-        file.write(HELD)
     made = Training(tmp_path, scheduler)
     made.more = tuple(more)
+    if scheduler == "local":
+        shutil.copytree(DIGITS.parent, tmp_path / "digits")
+        with (tmp_path / "digits" / "checkpoint.py").open("a") as file:
+            file.write(HELD)
+    else:
+        made.app = "plain.py"
+        (tmp_path / made.app).write_text(PLAIN + HELD + RUN)
+        (tmp_path / "config.yaml").write_text("defaults: [hpc, _self_]\n")
+        shutil.copy(CHAOS / "app" / "answers.py", tmp_path)
+        shutil.copytree(CHAOS / "light" / "torch", tmp_path / "torch")
     yield made
 
 
-def test_training_saves_and_goes_on_then_saves_and_ends_and_is_resumed_to_the_same_weights(
-    training: Training, undisturbed: Path
-) -> None:
+def test_training_saves_and_goes_on_then_saves_and_ends_and_is_resumed_to_the_same_weights(training: Training) -> None:
     with training.started(argv=training.command()) as launcher:
         assert await_true(training.saved(1).exists), training.saved(1)
         said = hpc(training, "checkpoint", "--wait", "2m")
@@ -106,7 +142,14 @@ def test_training_saves_and_goes_on_then_saves_and_ends_and_is_resumed_to_the_sa
     hpc(training, "resume")
     assert states(training) == ["completed"]
     assert len([path for path in (training.sweep / "0" / "logs").iterdir() if path.is_dir()]) == 2
-    compare = [sys.executable, "-c", SAME, str(undisturbed), str(training.saved(4))]
+    if training.app == "plain.py":
+        assert json.loads(training.saved(4).read_text()) == answer(7, steps=4, ranks=2)
+        return
+    undisturbed = training.tmp / "undisturbed"
+    undisturbed.mkdir()
+    train_digits(undisturbed, "scheduler=local", *SIZE)
+    other = undisturbed / "sweep" / "0" / "checkpoints" / "checkpoint_epoch_4.pt"
+    compare = [sys.executable, "-c", SAME, str(other), str(training.saved(4))]
     same = forking.run(compare, env=training.env(), torch=True, timeout=PATIENCE)
     assert same.stdout.strip() == "True", same.stdout + same.stderr
 

@@ -5,12 +5,23 @@ Importing torch is nearly all that a short training costs. Rounds of start modes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __version__ = "0.light"
+float32 = float
 
 
 @dataclass(frozen=True)
 class device:
     type: str
     index: int | None = None
+
+
+class tensor(list[Any]):
+    def __init__(self, values: Sequence[Any], *, dtype: type, device: str | device) -> None:
+        super().__init__(map(dtype, values))
+
+    def tolist(self) -> list[Any]:
+        return list(self)

@@ -1,4 +1,4 @@
-"""Stores and an all-reduce of lists of integers, as `torch.distributed` has them: rank 0 serves the store and adds."""
+"""Stores and an all-reduce of lists of numbers, as in `torch.distributed`: rank 0 serves the store and reduces."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+
+
+class ReduceOp:
+    SUM, MAX = sum, max
 
 
 class Backend:
@@ -174,10 +178,10 @@ class _Group:
             host, _, port = store.get("reduce").decode().rpartition(":")
             self.files.append(_connect(host, int(port), store.seconds).makefile("rwb"))
 
-    def all_reduce(self, values: list[int]) -> None:
+    def all_reduce(self, values: list[Any], op: Callable[[tuple[Any, ...]], Any]) -> None:
         if self.rank == 0:
             parts = [values, *(self._receive(file) for file in self.files)]
-            values[:] = [sum(column) for column in zip(*parts, strict=True)]
+            values[:] = [op(column) for column in zip(*parts, strict=True)]
         for file in self.files:
             file.write(json.dumps(values).encode() + b"\n")
             file.flush()
@@ -185,10 +189,10 @@ class _Group:
             values[:] = self._receive(self.files[0])
 
     @staticmethod
-    def _receive(file: Any) -> list[int]:
+    def _receive(file: Any) -> list[Any]:
         if not (line := file.readline()):
             raise ConnectionError("Connection closed by peer")
-        found: list[int] = json.loads(line)
+        found: list[Any] = json.loads(line)
         return found
 
 
@@ -226,8 +230,8 @@ def get_world_size() -> int:
     return _the_group().world_size
 
 
-def all_reduce(values: list[int]) -> None:
-    _the_group().all_reduce(values)
+def all_reduce(values: list[Any], op: Callable[[tuple[Any, ...]], Any] = ReduceOp.SUM) -> None:
+    _the_group().all_reduce(values, op)
 
 
 def barrier(device_ids: Any = None) -> None:
