@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ..cluster.fixtures import Cluster, wait_for
-from .conftest import APP, DIGITS, ROOT, Probe, train_digits
+from .conftest import APP, ROOT, Probe, train_digits
 
 TWO_BY_TWO = (
     "resources.nodes=2",
@@ -113,16 +113,13 @@ def test_a_worker_that_dies_ends_the_job_with_its_own_code(slurm_probe: Probe, m
 SMALL = ("epochs=2", "width=4")
 
 
+@needs_mpi
 @pytest.mark.torch
-@pytest.mark.parametrize("scheduler", ["local", pytest.param("slurm", marks=[pytest.mark.cluster, needs_mpi])])
-def test_the_digits_example_trains_in_each_mode(request: pytest.FixtureRequest, tmp_path: Path, scheduler: str) -> None:
-    """One sweep over the modes: two ranks, on one machine or two nodes, train alike to the same accuracy."""
-    modes, own = ("tcp", "torchrun"), ["resources.procs_per_node=2"]  # static: agents; mpi: plain mpiexec
-    if scheduler == "slurm":
-        request.getfixturevalue("slurm_cluster")
-        modes, own = (*modes, "static", "mpi"), [*TWO_BY_TWO, "resources.procs_per_node=1", "scheduler.mpi=pmi2"]
+def test_the_digits_example_trains_in_each_mode(slurm_cluster: object, tmp_path: Path) -> None:
+    """One sweep over the modes: two ranks on two nodes train alike to the same accuracy."""
+    modes, own = ("tcp", "torchrun", "static", "mpi"), ("resources.procs_per_node=1", "scheduler.mpi=pmi2")
     swept = f"rendezvous={','.join(modes)}"
-    outcomes = train_digits(tmp_path, f"scheduler={scheduler}", swept, *own, *SMALL, runs=len(modes))
+    outcomes = train_digits(tmp_path, "scheduler=slurm", swept, *TWO_BY_TWO, *own, *SMALL, runs=len(modes))
     assert {(each["status"], each["world_size"]) for each in outcomes} == {("completed", 2)}
     assert len({each["result"] for each in outcomes}) == 1 and outcomes[0]["result"] > 0.3
 
@@ -138,28 +135,28 @@ def test_the_digits_example_trains_in_replica_groups(slurm_cluster: object, tmp_
 
 
 @needs_mpi
-@pytest.mark.torch
-def test_the_digits_example_trains_under_plain_mpiexec(tmp_path: Path) -> None:
+def test_ranks_start_under_plain_mpiexec(local_probe: Probe) -> None:
     """By MPI's own launcher, on a sweep that was only set up."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    sizes = ("rendezvous=mpi", "resources.procs_per_node=2", "epochs=1", "width=4", f"hydra.sweep.dir={tmp_path}/sweep")
-    argv = [sys.executable, str(DIGITS), "-m", "launch.setup_only=true", "scheduler=local", *sizes]
-    subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, timeout=120, check=True)
+    keys = ("launch.setup_only=true", "rendezvous=mpi", "resources.procs_per_node=2", "ret=number")
+    assert local_probe.run(*keys).code == 0
     told = {
-        "SWEEP": f"{tmp_path}/sweep",
+        "SWEEP": str(local_probe.sweep),
         "JOB": "job0",
         "SCHEDULER": "local",
         "RUN": "0",
         "ATTEMPT": "20260101-000000-7",
     }
-    env |= {f"HPC_HYDRA_{name}": value for name, value in told.items()}
+    env = local_probe.env({f"HPC_HYDRA_{name}": value for name, value in told.items()})
     node = [sys.executable, "-m", "hpc_hydra.node"]
     mpiexec = [str(Path(sys.executable).parent / "mpiexec"), "-n", "2"]
-    done = subprocess.run([*mpiexec, *node, "rank"], env=env, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(
+        [*mpiexec, *node, "rank"], cwd=local_probe.tmp, env=env, capture_output=True, text=True, timeout=150
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    subprocess.run([*node, "finish", "0"], env=env, capture_output=True, timeout=200, check=True)
-    outcome = json.loads((tmp_path / "sweep" / "0" / "outcome.json").read_text())
-    assert (outcome["status"], outcome["world_size"]) == ("completed", 2) and outcome["result"] > 0.1
+    subprocess.run([*node, "finish", "0"], cwd=local_probe.tmp, env=env, capture_output=True, timeout=200, check=True)
+    outcome = json.loads((local_probe.sweep / "0" / "outcome.json").read_text())
+    assert (outcome["status"], outcome["world_size"], outcome["result"]) == ("completed", 2, 41.5)
+    assert len(local_probe.saw()) == 2
 
 
 PLAIN = """

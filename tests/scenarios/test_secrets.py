@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hpc_hydra.schedulers.functions import FluxExecutor, LsfExecutor
+from tests import forking
 
 from .conftest import ROOT
 
@@ -75,10 +76,17 @@ class Place:
         """Run a command line; what it says is added up."""
         env = {**os.environ, "PYTHONPATH": str(ROOT), "SAW": str(self.top / "saw"), "TOP": str(self.top)}
         env |= {"TMPDIR": str(self.top / "tmp"), "HOME": str(self.top / "tmp")}
-        done = subprocess.run(
-            [sys.executable, *command, *words], cwd=self.top, env=env, capture_output=True, text=True, timeout=180,
-            input=self.stdin, umask=0,
-        )  # fmt: skip
+        argv = [sys.executable, *command, *words]
+        umask = os.umask(0)
+        try:
+            if self.stdin:
+                done = subprocess.run(
+                    argv, cwd=self.top, env=env, capture_output=True, text=True, timeout=180, input=self.stdin
+                )
+            else:
+                done = forking.run(argv, cwd=self.top, env=env, timeout=180)
+        finally:
+            os.umask(umask)
         self.said += done.stdout + done.stderr
         assert done.returncode == code, self.said
 
