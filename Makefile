@@ -7,7 +7,7 @@ HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 # pytest workers: one more than cores, because most tests wait
 WORKERS := $(shell echo $$((1 + $$(nproc))))
 ARGS ?=
-GENERATED = $$(grep -rl --include='test_*.py' hypothesis tests)
+LONG = $$(grep -rlE --include='test_*.py' 'hypothesis|mark\.long' tests)
 # tests start thousands of processes, which must not recompile our modules
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv venv14 test test-unit test-cluster test-long test-hydra14 demo lint format docs site bench clean chaos cluster-up cluster-down
@@ -35,8 +35,8 @@ test-unit: .venv/.ready ## without the real SLURM
 test-cluster: .venv/.ready ## only what needs the real SLURM (root on Debian: brought up and taken down)
 	$(PY) -m pytest -m cluster $(ARGS)
 
-test-long: .venv/.ready ## the tests on generated input, with many more examples
-	$(PY) -m pytest --hypothesis-profile=long $(GENERATED) -q -n $(WORKERS) $(ARGS)
+test-long: .venv/.ready ## the tests on generated input, with many more examples; the pinned versions on each Python
+	$(PY) -m pytest --hypothesis-profile=long $(LONG) -q -n $(WORKERS) $(ARGS)
 
 test-hydra14: .venv14/.ready ## what Hydra can change (marked hydra), on Hydra 1.4 in its own .venv14
 	$(PY14) -m pytest -m "hydra and not cluster" -q -n $(WORKERS) --dist worksteal $(ARGS)

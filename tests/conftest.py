@@ -92,6 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=these)
         items[:] = [item for item in items if item not in set(these)]
 
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long and config.getoption("--hypothesis-profile") != "long":
+        leave_out(long, "tests of `make test-long`")
     if half := config.getoption("half"):
         theirs = [item for item in items if bool(item.get_closest_marker("cluster")) != (half == "slurm")]
         config.hook.pytest_deselected(items=theirs)  # the other process runs them

@@ -55,6 +55,7 @@ def test_pip_installs_it_beside_a_sweeper(wheel: Path, tmp_path: Path) -> None:
     assert installed.startswith("1.3.")
 
 
+@pytest.mark.long  # it reads the index page of each package, which can change with constraints/test.txt only
 @pytest.mark.needs("index")
 @pytest.mark.parametrize("python", ["3.10", "3.13"])
 def test_each_python_can_have_the_versions_that_the_tests_run_with(

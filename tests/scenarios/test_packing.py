@@ -31,17 +31,17 @@ def test_many_runs_in_four_allocations(slurm_probe: Probe, tmp_path: Path) -> No
         [
             sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=slurm", "launch.pack=auto",
             "launch.allocations=4", "resources.nodes=1", "resources.time_limit=10m", *SMALL, "system.cores_per_node=8",
-            f"hydra.sweep.dir={slurm_probe.sweep}", "+x=range(72)", "--", "sh", "-c", step, "sh", str(tmp_path),
+            f"hydra.sweep.dir={slurm_probe.sweep}", "+x=range(40)", "--", "sh", "-c", step, "sh", str(tmp_path),
         ],
         cwd=tmp_path, env=slurm_probe.env(), capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "72 runs in 4 allocations of 1 node, 8 at a time" in done.stdout
-    assert Counter(states(slurm_probe)) == {"completed": 71, "failed": 1}
+    assert "40 runs in 4 allocations of 1 node, 8 at a time" in done.stdout
+    assert Counter(states(slurm_probe)) == {"completed": 39, "failed": 1}
     assert set(executions(slurm_probe)) == {1}
     assert len(allocations(slurm_probe)) == 4
     lines = [line.split() for file in tmp_path.glob("node*") for line in file.read_text().splitlines()]
-    assert sorted(int(line[0]) for line in lines) == [x for x in range(72) if x != 7]
+    assert sorted(int(line[0]) for line in lines) == [x for x in range(40) if x != 7]
     outcome = json.loads((slurm_probe.sweep / "7" / "outcome.json").read_text())
     assert outcome["status"] == "failed" and outcome["exit_code"] == 1
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")
