@@ -180,12 +180,14 @@ def translated_errors() -> Iterator[None]:
     except HpcHydraError:
         raise
     except Exception as error:
-        from hydra.errors import HydraException
+        from hydra.errors import HydraException, OverrideParseException
         from omegaconf.errors import OmegaConfBaseException
 
-        from hpc_hydra.config.hydra_errors import explain
+        from hpc_hydra.config.hydra_errors import explain, unparsed
 
         explained = explain(error)
+        if explained is None and isinstance(error, OverrideParseException):
+            explained = unparsed(str(error.override), str(error))
         if explained is None and isinstance(error, (HydraException, OmegaConfBaseException)):
             explained = ConfigError(_message(error), where="configuration")
         if explained is None:

@@ -56,7 +56,7 @@ def explain(error: BaseException) -> ConfigError | None:
     if isinstance(error, MissingConfigException):
         return _missing(error)
     if isinstance(error, OverrideParseException):
-        return _unparsed(str(error.override), str(error))
+        return unparsed(str(error.override), str(error)) if _is_ours(str(error.override)) else None
     if isinstance(error, HydraException):
         return _composition(str(error), error.__cause__ or error.__context__)
     if isinstance(error, ValueError) and str(error).startswith(_NUMBER):
@@ -177,19 +177,30 @@ def _collection(key: str, value: str) -> ConfigError | None:
     return load.not_a_collection(value, key, kind) if kind in (list, dict) else None
 
 
-def _unparsed(override: str, text: str) -> ConfigError | None:
-    """Return the error for a value with characters of Hydra's override grammar, such as braces."""
+def _is_ours(override: str) -> bool:
+    return re.split(r"[.@=]", override.lstrip("+~"))[0] in GROUPS
+
+
+def unparsed(override: str, text: str) -> ConfigError:
+    """Return the error for a value with characters of Hydra's override grammar, such as braces.
+
+    Args:
+        text: Hydra's message.
+    """
     key, equals, value = override.partition("=")
-    if re.split(r"[.@]", key.lstrip("+~"))[0] not in GROUPS:
-        return None
     if (error := _collection(key.lstrip("+"), value)) and re.fullmatch(r"\w+=[^{}]*", value):
         return error
     why = (text.splitlines() or [""])[0].rstrip(".")
+    why = "" if why.startswith(("Error parsing override", "no viable alternative")) else f": {why}"
+    if not _is_ours(override) and re.search(r"(^|,)(,|$)", value) and not re.search(r"[\[\](){}]", value):
+        items = ",".join(item or "''" for item in value.split(","))
+        fix = f"an empty value is '': {suggest.quoted(f'{key}={items}')}"
+        return ConfigError("cannot be parsed as a value: it has an empty item", where=masked(override), fix=fix)
     shown = (_in_quotes(key, value) if equals and value else None) or "key='value'"
     fix = f"Hydra's quotes around the value, inside the shell's quotes: {suggest.quoted(shown)}"
     if (hidden := masked(override)) != override:
         return ConfigError("cannot be parsed as a value", where=hidden, fix=f"Hydra's quotes around it: {key}='...'")
-    return ConfigError(f"cannot be parsed as a value: {why}", where=override, fix=fix)
+    return ConfigError(f"cannot be parsed as a value{why}", where=override, fix=fix)
 
 
 def _in_quotes(key: str, value: str) -> str | None:

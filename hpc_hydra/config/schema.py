@@ -142,7 +142,10 @@ class SchedulerConfig:
     mail_user: Optional[str] = key(None, "Address of that mail.", example="me@example.org")
     comment: Optional[str] = key(None, "Comment of the job.", example="baseline")
     array_parallelism: Optional[int] = key(
-        None, "Maximum number of runs of a sweep at once; with `launch.pack`, of allocations. Null: no limit.", "runs"
+        None,
+        "Maximum number of runs of a sweep at once; with `launch.pack`, of allocations. Null: as many as the scheduler "
+        "starts; on scheduler=local, as many as the cores, GPUs and memory of the machine have room for.",
+        "runs",
     )
     poll_interval: Any = key(
         None, "Time between two queries for all runs, at least 1 s. Null: 0.2 to 10 s, by the rate of changes.", "time",

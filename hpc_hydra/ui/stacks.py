@@ -43,6 +43,8 @@ def text(seen: Seen, *, threads: bool = False) -> list[str]:
         one = len(ranks) == 1
         starting = "has not started its program yet" if one else "have not started their programs yet"
         lines.append(f"{named(ranks)}{where} {starting if waits else 'does not answer' if one else 'do not answer'}")
+    if any("py-spy is not installed" in (group.note or "") for group in seen.groups):
+        lines.append("  Try: pip install py-spy")
     return lines
 
 

@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ class Stacks:
 
     def _spy(self, dump: _Dump) -> None:
         """Start py-spy, or answer without it."""
-        spy = shutil.which(_SPY)
+        spy = shutil.which(_SPY) or shutil.which(_SPY, path=str(Path(sys.executable).parent))
         dump.target = _python(self._child)
         if spy is None or not dump.target:
             missing = f"{_SPY} is not installed on {self._context.host}" if spy is None else "it is no Python program"

@@ -267,6 +267,20 @@ def test_an_override_that_cannot_be_read_is_advised_as_it_can(
 
 
 @pytest.mark.parametrize(
+    ("word", "advised"), [("+how=,kill", "\"+how='',kill\""), ("+how=kill (1", "\"+how='kill (1'\"")]
+)
+def test_an_override_of_an_own_key_that_cannot_be_read_is_advised_as_it_can(
+    here: Path, word: str, advised: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    call = ["--fill", "--", "echo", "{how}"]
+    assert main(["run", "-m", "scheduler=local", word, *call]) == 2
+    told = capsys.readouterr().err
+    assert told.rstrip().endswith(advised) and "hydra.cc" not in told, told
+    assert main(["run", "-m", "scheduler=local", "launch.dry_run=true", *shlex.split(advised), *call]) == 0
+
+
+@pytest.mark.parametrize(
     "words",
     [["container=apptainer", "container.image=docker://own"], ["scheduler.dependency=afterok:123"]],
 )

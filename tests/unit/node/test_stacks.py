@@ -142,6 +142,7 @@ def test_of_a_command_py_spy_tells_the_stack_or_the_kernel_what_it_waits_for(
         assert " in wait_here (job.py:7)" in text
     else:
         assert "without a stack: python3 (pid " in text and "py-spy is not installed on " in text
+        assert "\n  Try: pip install py-spy\n" in text
 
 
 def test_py_spy_has_the_time_that_the_command_waits_and_holds_up_no_later_request(
