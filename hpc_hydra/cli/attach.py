@@ -12,6 +12,8 @@ import os
 import shlex
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,8 @@ from hpc_hydra import envvars
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
-from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.config.secrets import masked_words
+from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
 from hpc_hydra.launcher.prepare import Prepared, Preparer
@@ -33,12 +36,13 @@ from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
 from hpc_hydra.records.job_log import why_not_started
 from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import capability_checks, capability_defaults, commands, registry
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.batch_queue import refused
 from hpc_hydra.schedulers.capabilities import Attach, JobSteps, NestedQueue
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.local_base import run_id
+from hpc_hydra.schedulers.local_base import ids_of, run_id
 from hpc_hydra.schedulers.watcher import environment
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import dry_run
@@ -111,7 +115,8 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
         if attached.run.plan.logging.verbose:
             complain(told([job]))
         try:
-            return _execute(attached)
+            with _recorded(attached):
+                return _execute(attached)
         finally:
             _keep_hostlist(attached, keep=keep)
 
@@ -231,6 +236,8 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         command = adapter.attach_command(script, spec, around)
         if command[:1] == ["bash"] and isinstance(adapter, NestedQueue):
             env = dict(os.environ)
+    if command[0] == "bash":
+        command = ["bash", str(script), str(run.num)]  # how `processes.local_runs` finds it
     notes = (*prepared.notes, *adapter.notes(plan.request), *allocation.notes(prepared.settings, held))
     if plan.request.time_limit is not None and (held is not None or not adapter.has_queue):
         notes += ("resources.time_limit has no effect on a run at this console (with -m the launcher enforces it)",)
@@ -293,6 +300,31 @@ def _write(attached: Attached, prepared: Prepared, task: Program) -> None:
         freezer.flush()
         freezer.close()
     SweepPaths(sweep).jobs.mkdir(parents=True, exist_ok=True)
+
+
+@contextlib.contextmanager
+def _recorded(attached: Attached) -> Iterator[None]:
+    """Record the launcher and the job in the manifest, so that other processes can wait for the run and cancel it."""
+    from hpc_hydra.records.manifest import Manifest  # not needed for a dry run
+
+    spec, run, name = attached.spec, attached.run, attached.adapter.name
+    if attached.command[0] == "bash" and attached.adapter.has_queue:
+        name += registry.STEP
+    manifest, job = Manifest(spec.sweep), Job(JOB, PLAN, (run.num,), spec.tag)
+    argv = masked_words(sys.orig_argv, run.plan.secrets)
+    manifest.started(argv=argv, host=socket.gethostname(), pid=os.getpid(), runs=1, attached=True)
+    manifest.submitting(job, name)
+    if not registry.has_queue(name):
+        manifest.submitted(replace(job, ids=ids_of(spec)))
+    try:
+        yield
+    except SchedulerError as error:
+        manifest.refused(job, error.what)
+        raise
+    finally:
+        with contextlib.suppress(HpcHydraError):  # the directory may be gone
+            outcome = read_json(RunPaths(run.dir).outcome)
+            manifest.finished(failed=int(outcome is None or outcome["status"] != "completed"))
 
 
 def _execute(attached: Attached) -> int:

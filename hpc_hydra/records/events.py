@@ -77,6 +77,10 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**63
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -119,6 +123,7 @@ _FIELDS: Mapping[str, _Fields] = {
         "python": (_is_text, False),
         "sweep": (_is_text, False),
         "format": (_is_count, False),
+        "attached": (_is_flag, False),
     },
     "submitting": {
         "job": (_is_word, True),

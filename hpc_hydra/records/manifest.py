@@ -51,9 +51,10 @@ class Manifest:
     def __init__(self, sweep: Path) -> None:
         self.sweep, self.path = sweep, SweepPaths(sweep).manifest
 
-    def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int) -> None:
-        """A launcher begins to submit ``runs`` runs."""
+    def started(self, *, argv: Sequence[str], host: str, pid: int, runs: int, attached: bool = False) -> None:
+        """A launcher begins to submit ``runs`` runs; ``attached``: to start one at its console."""
         about = {"argv": list(argv), "host": host, "pid": pid, "runs": runs, "python": sys.executable}
+        about |= {"attached": True} if attached else {}
         self._write("started", format=FORMAT, **about, sweep=str(self.sweep))
 
     def submitting(self, job: Job, scheduler: str) -> None:

@@ -1,4 +1,5 @@
-"""Recover job ids that are missing from the manifest: the launcher ended between a submission and its record.
+"""Recover job ids that are missing from the manifest: the launcher ended between a submission and its record, or the
+run is attached to a console, where the scheduler tells the id to nobody else.
 
 Must not know: Hydra, states of runs.
 """
@@ -10,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from hpc_hydra.errors import HpcHydraError, SweepError
+from hpc_hydra.records.collect import latest_attempt
+from hpc_hydra.records.layout import RunPaths, attempt_name
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.types import Job
 from hpc_hydra.schedulers import capability_defaults, registry
@@ -31,6 +34,10 @@ def recover(sweep: SweepRecords, *, patient: bool = False) -> None:
     for key, job in list(sweep.state.pending.items()):
         owner = sweep.owners.get(key, {})
         alive = processes.launcher_alive(owner) if owner else False
+        if owner.get("attached"):
+            if id_ := _id_of_attempt(sweep, job):
+                _record(sweep, job, (id_,))
+            continue
         if alive:
             sweep.unresolved[key] = f"being submitted by process {owner.get('pid')}"
             continue
@@ -38,7 +45,7 @@ def recover(sweep: SweepRecords, *, patient: bool = False) -> None:
         if not registry.has_queue(scheduler):  # its ids are known in advance
             _record(sweep, job, ids_of(replace(sweep.spec(job), key=job.key)))
             continue
-        when = next(e["time"] for e in reversed(sweep.state.events) if e["event"] == "submitting" and e["job"] == key)
+        when = _submitted_at(sweep, key)
         incomplete = _await_command(sweep, key, scheduler, when, patient=patient)
         try:
             ids = _in_queue(sweep, job, scheduler)
@@ -59,6 +66,21 @@ def _record(sweep: SweepRecords, job: Job, ids: tuple[str, ...]) -> None:
         Manifest(sweep.root).submitted(submitted)
     sweep.state.pending.pop(job.key, None)
     sweep.state.jobs[job.key] = submitted
+
+
+def _id_of_attempt(sweep: SweepRecords, job: Job) -> str | None:
+    """Return the id of the job that has started a run attached to a console; None before that."""
+    name = latest_attempt(RunPaths(sweep.records[job.runs[0]].dir))
+    if name is None or attempt_name("", _submitted_at(sweep, job.key)) > name:  # of an earlier launch in this directory
+        return None
+    return name.split("-", 2)[-1]
+
+
+def _submitted_at(sweep: SweepRecords, key: str) -> float:
+    found: float = next(
+        e["time"] for e in reversed(sweep.state.events) if e["event"] == "submitting" and e["job"] == key
+    )
+    return found
 
 
 def _await_command(sweep: SweepRecords, key: str, scheduler: str, when: float, *, patient: bool) -> bool:

@@ -97,11 +97,19 @@ def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> 
             done.append(f"run {view.run.num} is being cancelled already ({whom})")
         elif view.is_active and view.id:
             by_scheduler.setdefault(view.scheduler, []).append(view)
+    all_runs = all_runs or sweep.is_attached  # it has one run
     if all_runs and (launcher := _launcher_to_signal(sweep, by_scheduler)):
         os.kill(launcher, signal.SIGTERM)
         done.append(f"signalled the launcher (process {launcher}) to cancel all runs and exit")
         for name in [name for name in by_scheduler if not registry.has_queue(name)]:
             del by_scheduler[name]
+    elif sweep.is_attached and any(view.is_active and not view.id for view in views):
+        host, pid = sweep.launcher["host"], sweep.launcher["pid"]
+        raise SchedulerError(
+            "the run waits for its allocation, and only its console knows the job",
+            where=str(sweep.root),
+            fix=f"Ctrl-C at its console, or on {host}: kill {pid}",
+        )
     for scheduler, active in by_scheduler.items():
         ids = [view.id for view in active]
         try:
@@ -155,10 +163,10 @@ def _cancellable_in_queue(sweep: SweepRecords, views: Sequence[RunView], every: 
 
 
 def _launcher_to_signal(sweep: SweepRecords, active: Mapping[str, Sequence[RunView]]) -> int | None:
-    """Return the launcher's pid if only it can cancel some runs: local runs in its queue, jobs not submitted yet."""
+    """Return the launcher's pid if only it can cancel some runs: local runs in its queue, jobs without an id yet."""
     launcher = sweep.launcher
     if launcher.get("host") != socket.gethostname() or not sweep.launcher_alive:
         return None
-    unsubmitted = any(view.word == "unsubmitted" for view in look(sweep))
-    local = any(not registry.has_queue(name) for name in active)
+    unsubmitted = any(view.word in ("unsubmitted", "pending") and not view.id for view in look(sweep))
+    local = any(not registry.has_queue(name) for name in active) and not sweep.is_attached
     return int(launcher["pid"]) if local or unsubmitted else None

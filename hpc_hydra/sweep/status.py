@@ -314,12 +314,15 @@ def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
     """Return the view of a run without an id and without an outcome."""
     if view.job in sweep.unresolved:
         return replace(view, word="unknown", reason=sweep.unresolved[view.job])
-    if view.job in sweep.state.pending and latest_attempt(view.paths):
+    alive, launcher = sweep.launcher_alive, sweep.launcher
+    console = sweep.is_attached and view.job in sweep.state.pending
+    if console and alive is not False:
+        waits = f"process {launcher['pid']} on {launcher['host']} {'waits' if alive else 'may wait'} for its allocation"
+        return replace(view, word="pending" if alive else "unknown", reason=waits)
+    if view.job in sweep.state.pending and not console and latest_attempt(view.paths):
         outcome = collect(view.paths, view.run.num, None, status=JobStatus(State.UNKNOWN))
         if outcome.attempt:  # it has started, so it was submitted
             return concluded(view, outcome)
-    alive = sweep.launcher_alive
-    launcher = sweep.launcher
     if alive:
         return replace(view, reason=f"process {launcher.get('pid')} is still submitting")
     if view.job in sweep.state.refused:
@@ -328,7 +331,7 @@ def _not_queued(sweep: SweepRecords, view: RunView) -> RunView:
         return replace(view, reason=f"process {launcher.get('pid')} on {launcher.get('host')} may be submitting it")
     if sweep.is_set_up_only:
         return replace(view, reason=f"only set up (launch.setup_only): submit the scripts in {sweep.paths.jobs}")
-    if sweep.is_attached:
+    if not launcher and sweep.is_attached:
         return replace(view, reason="attached to its console, without an outcome yet")
     return replace(view, reason="the launcher ended before it was submitted" if launcher else "")
 

@@ -92,8 +92,8 @@ class SweepRecords:
 
     @property
     def is_attached(self) -> bool:
-        """Whether it is a run attached to a console: it has no launcher, and no configuration of a sweep."""
-        return not self.launcher and self._multirun is None
+        """Whether it is a run attached to a console. Older ones have no launcher, and no configuration of a sweep."""
+        return "attached" in self.launcher or (not self.launcher and self._multirun is None)
 
     @cached_property
     def _multirun(self) -> str | None:
