@@ -56,17 +56,20 @@ def _resolver(*, retry: int) -> Iterator[bool]:
 
 
 def nobody_answers(address: str) -> bool:
-    """Whether a reverse query of an address gets no answer within a second. ``address`` may be a name."""
+    """Whether a reverse query of an address gets no answer within a second. ``address`` may be a name.
+
+    Asks as torch does, whose sockets are of IPv6 and so have mapped IPv4 addresses: /etc/hosts has no names for those.
+    """
     try:
-        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4]
-        if is_loopback(str(found[0])):
+        found = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        if is_loopback(found):
             return False
     except (OSError, ValueError):
         return False
     with _resolver(retry=1) as known:
         if known:
             try:
-                socket.getnameinfo((str(found[0]), 0), socket.NI_NAMEREQD)
+                socket.getnameinfo((found if ":" in found else f"::ffff:{found}", 0), socket.NI_NAMEREQD)
             except socket.gaierror as error:
                 return error.errno == socket.EAI_AGAIN
     return False

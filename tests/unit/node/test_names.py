@@ -33,10 +33,15 @@ needs_networks = pytest.mark.needs("networks")
 
 
 def silenced(tmp_path: Path, argv: list[str]) -> list[str]:
-    """The command, in a network whose name server answers nothing; what it was asked is in ``asked.json``."""
+    """The command, in a network whose name server answers nothing; what it was asked is in ``asked.json``.
+
+    /etc/hosts has the name of this network's host, as on many clusters: torch's queries do not find it there.
+    """
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{HERE} node01\n")
     (tmp_path / "resolv.conf").write_text(f"nameserver {HERE}\n")
     (tmp_path / "nsswitch.conf").write_text("hosts: files dns\n")
     line = f"ip link set lo up; ip addr add {HERE}/32 dev lo; mount --bind {tmp_path}/resolv.conf /etc/resolv.conf; "
+    line += f"mount --bind {tmp_path}/hosts /etc/hosts; "
     line += f'mount --bind {tmp_path}/nsswitch.conf /etc/nsswitch.conf; exec "$@"'
     server = [sys.executable, "-c", SERVER, str(tmp_path / "asked.json")]
     return ["unshare", "-n", "-m", "bash", "-c", line, "bash", *server, *argv]
