@@ -41,7 +41,7 @@ class Result:
         reason: why the run is in this state, or empty.
         dir: output directory of the run.
         params: overrides that differ between runs, by key, typed.
-        seconds: run time, without the time in the queue.
+        seconds: run time of the newest attempt, without the time in the queue.
         hosts: of the ranks of a run that has ended, in order of ranks.
         attempts: number of submissions and requeues.
     """

@@ -31,12 +31,14 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 def sentence(outcome: Outcome, limit: int | None = None) -> str:
     """Describe an outcome: ``failed after 12.0 s: rank 2 on n01: ValueError: boom (exit code 1)``.
 
+    The time is that of the newest attempt.
+
     Args:
         limit: the time limit, seconds.
     """
     after = []
     if outcome.started and outcome.ended and outcome.ended > outcome.started:
-        after.append(duration(outcome.ended - outcome.started))
+        after.append(duration(outcome.ended - outcome.started) + " of the last attempt" * (outcome.requeues > 0))
     after += counts(outcome)
     text = f"{outcome.status} after {' and '.join(after)}" if after else str(outcome.status)
     why, code = reason(outcome, limit), exit_code(outcome)

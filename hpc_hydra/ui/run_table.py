@@ -37,6 +37,7 @@ COLOURS = {
 }
 LONG = 200  # characters of an override; longer ones are abbreviated
 _NOTE = 40  # columns that a note needs beside the overrides; with less it goes below the run
+ITS_TIME = "its time"  # of the attempt in the column before
 _RIGHT = (0, 3)  # columns aligned to the right: run, time
 _GAP = 2  # spaces between columns
 _INDENT = 6  # spaces before a note below its run
@@ -54,7 +55,7 @@ class Row:
     Args:
         job: id in the scheduler; empty if it was not submitted.
         word: its state.
-        seconds: how long it has run; None if it has not started.
+        seconds: how long its newest attempt has run; None if it has not started.
         note: why it waits or ended, its newest output, what it returned.
         attempt: number of submissions and requeues; shown if a run of the table has more than one.
     """
@@ -71,7 +72,7 @@ def ended(run: Run, outcome: Outcome, job: str = "", note: str | None = None) ->
     """Return the row of a run that has ended."""
     seconds = outcome.ended - outcome.started if outcome.started and outcome.ended else None
     why = ending.reason(outcome, run.plan.request.time_limit) if note is None else note
-    return Row(run, job or outcome.job_id, outcome.status, seconds, why)
+    return Row(run, job or outcome.job_id, outcome.status, seconds, why, outcome.requeues + 1)
 
 
 def has_progress(row: Row) -> bool:
@@ -254,18 +255,19 @@ def lines(rows: Sequence[Row], width: int, *, common: Collection[str] = (), brie
     cells = [[str(row.run.num), row.job or "-", row.word, time_of(row)] for row in rows]
     header = ["run", "job", "state", "time"]
     if any(row.attempt > 1 for row in rows):
-        header.append("attempt")
-        cells = [[*cell, str(row.attempt or "-")] for cell, row in zip(cells, rows, strict=True)]
+        header[3:] = ["attempt", ITS_TIME]
+        cells = [[*cell[:3], str(row.attempt or "-"), cell[3]] for cell, row in zip(cells, rows, strict=True)]
     widths = [max(map(length, column)) for column in zip(header, *cells, strict=True)]
     widths[2] = max(widths[2], len("completed"))
     left = sum(widths) + _GAP * len(widths)
     notes = [printable(row.note) for row in rows]
     overrides, room, beside = _fitted(rows, notes, common, width - left, brief=brief)
     at_note = left + (room + _GAP if room else 0)
-    title = _padded(header, widths, _RIGHT) + (" " * _GAP + "overrides" if room else "")
+    right = (*_RIGHT, len(header) - 1)
+    title = _padded(header, widths, right) + (" " * _GAP + "overrides" if room else "")
     table = [Text(f"{title:{at_note}}note" if beside and any(notes) else title, style="bold")]
     for row, cell, override, note in zip(rows, cells, overrides, notes, strict=True):
-        line = Text(_padded(cell, widths, _RIGHT) + " " * _GAP)
+        line = Text(_padded(cell, widths, right) + " " * _GAP)
         at = sum(widths[:2]) + 2 * _GAP
         line.stylize(COLOURS.get(row.word, ""), at, at + len(row.word))
         line.append(override)

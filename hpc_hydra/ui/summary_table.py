@@ -101,6 +101,9 @@ def table(
         for row, outcome, values, result in zip(rows, found, own, given, strict=True)
     ]
     columns = ["run", "job", "state", "time", "world size"]
+    if any(row.attempt > 1 for row in rows):
+        columns[3:4] = ["attempt", run_table.ITS_TIME]
+        cells = [[*cell[:3], str(row.attempt or "-"), *cell[3:]] for cell, row in zip(cells, rows, strict=True)]
     for added, prefix in ((keys, "param."), (names, "result."), (["note"], "run.")):
         columns += run_table.distinct(added, columns, prefix)
     used = [at for at, name in enumerate(columns) if at < 4 or any(cell[at] for cell in cells)]

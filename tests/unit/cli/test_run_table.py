@@ -12,13 +12,15 @@ from rich.console import Console
 
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.ending import sentence
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import JobStatus, State
 from hpc_hydra.sweep.status import RunView, concluded
 from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui import sweep_tables
 from hpc_hydra.ui.progress import live_table, row_of, rows_of
-from hpc_hydra.ui.summary_table import drawn, summary
+from hpc_hydra.ui.run_table import ended, grid, lines
+from hpc_hydra.ui.summary_table import drawn, summary, table
 
 WIDTHS = (60, 80, 100, 130, 200)
 COUNTS = (1, 8, 300)
@@ -138,6 +140,19 @@ def failed(num: int, **more: object) -> tuple[Run, Outcome]:
         **more,
     }
     return Run(num, (f"x={num}",), PLAN, Path(f"/s/{num}"), num), Outcome(num=num, **fields)  # type: ignore[arg-type]
+
+
+def test_the_time_of_a_requeued_run_is_told_as_that_of_its_attempt() -> None:
+    """In the tables, and the sentence about its end: a sweep's time column reads as a total."""
+    run, outcome = failed(0, requeues=2, started=100.0, ended=123.5)
+    once, its = failed(1, started=100.0, ended=123.5)
+    rows = [ended(run, outcome), ended(once, its)]
+    for shown in (lines(rows, 100), grid(*table(rows, {0: outcome, 1: its}, [[], []]), 100)):
+        assert shown[0].plain.split()[2:6] == ["state", "attempt", "its", "time"]
+        assert "3  " in shown[1].plain and "23.5 s" in shown[1].plain
+    assert sentence(outcome).startswith("failed after 23.5 s of the last attempt and 2 requeues: ")
+    assert sentence(its).startswith("failed after 23.5 s: ")
+    assert " attempt" not in lines([ended(once, its)], 100)[0].plain
 
 
 def test_a_failure_begins_with_the_users_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def end(status: Any, code: int, reason: str | None = None, **more: Any) -> Outco
     ("outcome", "words"),
     [
         (end("completed", 0), " after 12.0 s"),
-        (end("completed", 0, requeues=1), " after 12.0 s and 1 requeue"),
+        (end("completed", 0, requeues=1), " after 12.0 s of the last attempt and 1 requeue"),
         (end("completed", 0, restarts=2, ended=3700.0), " after 1:00:00 and 2 restarts"),
         (end("failed", 3, "rank 0 on n: exit code 3"), " after 12.0 s: rank 0 on n: exit code 3"),
         (end("failed", 1, "rank 0 on n: ValueError: x"), " after 12.0 s: rank 0 on n: ValueError: x (exit code 1)"),
