@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.config.schema import THIS_MACHINE, Settings
 from hpc_hydra.errors import ConfigError, PlanError
-from hpc_hydra.planning.size import Size
+from hpc_hydra.planning.size import Size, named
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.planning.units import mebibytes
 
@@ -183,7 +183,7 @@ def allocation(plans: Sequence[Plan], most: int | None = None, *, by_launch_args
     if at_a_time is None:
         if cores is None:
             raise PlanError(
-                f"how many runs fill a node of {first.system!r} is not known: system.cores_per_node is not",
+                f"how many runs fill a node of {named(first.system)} is not known: system.cores_per_node is not",
                 where="launch.pack",
                 fix="launch.pack=8 (so many at a time), or system.cores_per_node=64",
             )

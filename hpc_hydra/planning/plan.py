@@ -13,7 +13,7 @@ from hpc_hydra.planning.gpus import GpuOptions, gpus
 from hpc_hydra.planning.hang import hang
 from hpc_hydra.planning.preflight import preflight
 from hpc_hydra.planning.rendezvous import check_nodes, check_replicas, logging, pattern, rendezvous
-from hpc_hydra.planning.size import NodeSize, Size, size
+from hpc_hydra.planning.size import NodeSize, Size, named, size
 from hpc_hydra.planning.types import Monitor, Plan, Rendezvous, Request
 from hpc_hydra.planning.units import mebibytes, period, seconds, size_text
 from hpc_hydra.planning.warning import notes as notes_on_warning
@@ -343,7 +343,7 @@ def _memory(settings: Settings, merged: options.Merged, queue: queues.Queue) -> 
         return None, (f"{merged.own_memory} replaces {queue.key}.mem_per_node={queue.profile.mem_per_node}",)
     has = mebibytes(settings.system.mem_per_node, "system.mem_per_node")
     if asked and has and asked > has:
-        whose = f"queue {queue.name}" if queue.name else settings.system.name
+        whose = f"queue {queue.name}" if queue.name else named(settings.system.name)
         raise PlanError(
             f"{size_text(asked)} is more than the {size_text(has)} of a node of {whose}",
             where="resources.mem_per_node",

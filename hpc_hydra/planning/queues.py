@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.errors import ConfigError, PlanError
+from hpc_hydra.planning.size import named
 from hpc_hydra.planning.units import clock, seconds
 from hpc_hydra.suggest import nearest
 
@@ -60,13 +61,14 @@ def unknown(system: SystemConfig, queue: Queue) -> str | None:
     known = ", ".join(system.queues)
     if system.all_queues:
         raise ConfigError(
-            f"{system.name} has no queue {queue.name!r}; it has {known}",
+            f"{named(system.name)} has no queue {queue.name!r}; it has {known}",
             where="scheduler.queue",
             fix=" or ".join(f"scheduler.queue={name}" for name in near or system.queues)
             + f"; where it is new: system.queues.{queue.name}.partition={queue.name}",
         )
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"scheduler.queue={queue.name} is none of those known of {system.name} ({known}): passed on as it is{meant}"
+    of = f"{named(system.name)} ({known})"
+    return f"scheduler.queue={queue.name} is none of those known of {of}: passed on as it is{meant}"
 
 
 def check_default(system: SystemConfig) -> str | None:
@@ -77,7 +79,7 @@ def check_default(system: SystemConfig) -> str | None:
     except ConfigError:
         near = nearest(str(queue.name), system.queues)
         raise ConfigError(
-            f"{system.name} has no queue {queue.name!r}; it has {', '.join(system.queues)}",
+            f"{named(system.name)} has no queue {queue.name!r}; it has {', '.join(system.queues)}",
             where="system.default_queue",
             fix=" or ".join(f"default_queue: {name}" for name in near or system.queues),
         ) from None

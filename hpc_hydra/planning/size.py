@@ -11,6 +11,14 @@ from math import ceil
 from hpc_hydra.config.schema import ResourcesConfig
 from hpc_hydra.errors import PlanError
 
+UNKNOWN = "unknown"
+"""Name of the system of a cluster that no file describes."""
+
+
+def named(system: str) -> str:
+    """Return how messages name a system."""
+    return "this cluster" if system == UNKNOWN else system
+
 
 @dataclass(frozen=True)
 class NodeSize:
@@ -79,7 +87,7 @@ def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
     sized = next((key for key in ("gpus_at_least", "gpumem_at_least") if getattr(asked, key) is not None), None)
     if node.gpus_per_node == 0 and (sized or asked.gpus_per_proc):
         raise PlanError(
-            f"asks for GPUs, but {node.system} has none",
+            f"asks for GPUs, but {named(node.system)} has none",
             where=f"resources.{sized or 'gpus_per_proc'}",
             fix="resources.nodes and resources.procs_per_node for ranks on CPUs, or another system=",
         )
@@ -95,7 +103,7 @@ def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
         )
     if node.gpus_per_node is not None and asked.gpus_per_proc > node.gpus_per_node:
         raise PlanError(
-            f"{asked.gpus_per_proc} GPUs for one rank, but a node of system {node.system} has {node.gpus_per_node}",
+            f"{asked.gpus_per_proc} GPUs for one rank, but a node of {named(node.system)} has {node.gpus_per_node}",
             where="resources.gpus_per_proc",
             fix=f"resources.gpus_per_proc={node.gpus_per_node} or less",
         )
@@ -104,7 +112,7 @@ def _gpus_per_proc(asked: ResourcesConfig, node: NodeSize) -> int:
 
 def _unknown(key: str, fact: str, example: int, node: NodeSize) -> PlanError:
     return PlanError(
-        f"cannot be turned into nodes: system.{fact} of {node.system!r} is not known",
+        f"cannot be turned into nodes: system.{fact} of {named(node.system)} is not known",
         where=key,
         fix=f"say it with system.{fact}={example}, or ask with resources.nodes and resources.procs_per_node",
     )
@@ -140,7 +148,7 @@ def _shared_gpus(asked: ResourcesConfig, node: NodeSize, procs: int, gpus_per_pr
     fits = node.gpus_per_node // gpus_per_proc
     raise PlanError(
         f"{procs} ranks with {gpus_per_proc} GPU{'s' * (gpus_per_proc > 1)} each need {need}, "
-        f"but a node of system {node.system} has {node.gpus_per_node}",
+        f"but a node of {named(node.system)} has {node.gpus_per_node}",
         where="resources.procs_per_node",
         fix=f"resources.procs_per_node={fits}, or resources.gpus_per_proc=0 for ranks on CPUs, "
         "or resources.oversubscribe=true to share GPUs",
@@ -159,7 +167,7 @@ def _cpus(asked: ResourcesConfig, node: NodeSize, procs: int, helpers: int) -> t
         return cpus, (f"{procs} ranks share {cores} cores",)
     raise PlanError(
         f"{procs} ranks with {cpus} CPU{'s' * (cpus > 1)} each need {procs * cpus}, "
-        f"but a node of system {node.system} has {cores}",
+        f"but a node of {named(node.system)} has {cores}",
         where="resources.cpus_per_proc" if asked.cpus_per_proc else "resources.procs_per_node",
         fix=f"resources.cpus_per_proc={cores // procs}" if procs <= cores else f"resources.procs_per_node={cores}",
     )

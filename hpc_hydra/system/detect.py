@@ -17,6 +17,7 @@ from typing import Any
 from hpc_hydra.config.schema import THIS_MACHINE, Settings, SystemConfig
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
+from hpc_hydra.planning.size import UNKNOWN as UNKNOWN
 from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import AutoDetection, ClusterName, NodeFacts
@@ -24,8 +25,6 @@ from hpc_hydra.schedulers.registry import adapter_for
 from hpc_hydra.suggest import nearest
 from hpc_hydra.system import allocation, defaults, hostfile, index, shell_defaults
 from hpc_hydra.system.probe import COMMAND_S, Probe, Unanswered, here
-
-UNKNOWN = "unknown"  # a cluster that no file describes
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def conclude(
     failed = [(row.run, outcomes[row.run.num]) for row in rows if row.run.num in outcomes]
     failed = [(run, outcome) for run, outcome in failed if outcome.status != "completed"]
     if failed:
-        complain("\n" + summary(failed, len(rows), common_overrides([row.run for row in rows]), sweep))
+        complain("\n" + summary(failed, len(rows), run_table.not_repeated([row.run for row in rows]), sweep))
 
 
 def drawn(rows: Sequence[Row], outcomes: Mapping[int, Outcome], width: int) -> Any:
@@ -182,7 +182,8 @@ def summary(
 
 def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str], sweep: Path | None) -> list[str]:
     run, outcome = several[0]
-    lines = [f"  run {run.num}  {shown_overrides(run.told, common)}"]
+    own = "" if {*run.told} <= {*common} else shown_overrides(run.told, common)
+    lines = [f"  run {run.num}  {own}".rstrip()]
     if outcome.where:
         lines.append(f"    {printable(_from_here(outcome.where))}")
     lines.append(f"    {printable(ending.sentence(outcome, run.plan.request.time_limit))}")

@@ -20,7 +20,7 @@ from hpc_hydra.sweep.watch import Watched
 from hpc_hydra.ui import sweep_tables
 from hpc_hydra.ui.progress import live_table, row_of, rows_of
 from hpc_hydra.ui.run_table import ended, grid, lines
-from hpc_hydra.ui.summary_table import drawn, summary, table
+from hpc_hydra.ui.summary_table import conclude, drawn, summary, table
 
 WIDTHS = (60, 80, 100, 130, 200)
 COUNTS = (1, 8, 300)
@@ -169,6 +169,13 @@ def test_a_failure_begins_with_the_users_line(monkeypatch: pytest.MonkeyPatch, t
         "    | a",
         "    | b",
     ]
+
+
+def test_a_lone_run_does_not_repeat_the_overrides_above_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    run, outcome = failed(0)
+    conclude([ended(run, outcome)], {0: outcome})
+    out, err = capsys.readouterr()
+    assert out.count("x=0") == 1 and "overrides: x=0" in out and "x=0" not in err and "  run 0\n" in err
 
 
 def test_the_same_failure_is_told_once() -> None:

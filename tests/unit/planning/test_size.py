@@ -126,6 +126,12 @@ def test_what_cannot_be_is_refused_by_name(node: NodeSize, keys: dict[str, Any],
     assert error.value.where == where and fix in str(error.value.fix)
 
 
+@pytest.mark.parametrize(("system", "told"), [("unknown", "a node of this cluster has 4"), ("x", "a node of x has 4")])
+def test_a_cluster_that_no_file_describes_is_not_named_unknown(system: str, told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        size(ResourcesConfig(procs_per_node=5, gpus_per_proc=1), NodeSize(system, gpus_per_node=4))
+
+
 def test_ranks_may_share_gpus_when_asked_to() -> None:
     assert ask(procs_per_node=8, oversubscribe=True) == Size(1, 8, 1, 8, shared_gpus=4)
     assert ask(procs_per_node=4, oversubscribe=True).shared_gpus is None
