@@ -342,7 +342,7 @@ def _execute(attached: Attached) -> int:
     if ended.exit_code and ended.signal is None and not RunPaths(attached.run.dir).outcome.exists():
         check_refusal(attached.adapter, attached.command, SweepPaths(attached.spec.sweep).script(JOB), attached.spec)
         if why := _no_python(attached.spec):
-            complain(f"hpc_hydra: {why}")
+            complain(f"hpc_hydra: no rank was started: {why}")
     if ended.signal == signal.SIGHUP:
         with contextlib.suppress(OSError):  # the terminal may be gone
             complain("hpc_hydra: stopped by SIGHUP; launch.bg=true submits a job that outlives its terminal")

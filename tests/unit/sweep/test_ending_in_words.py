@@ -119,3 +119,10 @@ def test_a_run_that_ended_well_in_a_job_without_memory_says_so_once() -> None:
     told = corrected(end("completed", 0, result=3), says)
     assert (told.status, told.result) == ("completed", 3) and "OUT_OF_MEMORY" in (told.reason or "")
     assert corrected(told, says) == told
+
+
+def test_an_attached_run_of_which_no_rank_started_points_at_the_console_and_the_python_of_the_nodes() -> None:
+    ended = end("failed", 1, "the launch command ended with exit code 1; no rank has started")
+    told = ending.advice(ended, attached=True)
+    assert told is not None and "messages above" in told and "launch.python=" in told
+    assert ending.advice(ended) is None
