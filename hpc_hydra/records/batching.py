@@ -5,6 +5,7 @@ Must not know: Hydra, schedulers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,8 @@ from hpc_hydra.errors import PlanError
 from hpc_hydra.planning import packing
 from hpc_hydra.planning.packing import PackAllocation
 from hpc_hydra.planning.types import Plan
+
+_PYTHON_BOOLEAN = re.compile(r"=(True|False)$")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Run:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The overrides, with secrets masked."""
-        return tuple(masked_words(self.overrides, self.plan.secrets))
+        """The overrides, with secrets masked, and booleans as in YAML instead of Python's of Hydra's sweeper."""
+        told = masked_words(self.overrides, self.plan.secrets)
+        return tuple(_PYTHON_BOOLEAN.sub(lambda found: found[0].lower(), text) for text in told)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,9 @@ def _note(row: Row, outcome: Outcome | None) -> str:
 def table(
     rows: Sequence[Row], outcomes: Mapping[int, Outcome], overrides: Sequence[Sequence[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows: run, job, state, time, world size, a column for each key and returned value, notes.
+    """Return columns and rows: run, job, state, time, a column for each key and returned value, notes.
+
+    The world size has a column if the runs differ in it.
 
     Args:
         overrides: of each row.
@@ -106,7 +108,10 @@ def table(
         cells = [[*cell[:3], str(row.attempt or "-"), *cell[3:]] for cell, row in zip(cells, rows, strict=True)]
     for added, prefix in ((keys, "param."), (names, "result."), (["note"], "run.")):
         columns += run_table.distinct(added, columns, prefix)
-    used = [at for at, name in enumerate(columns) if at < 4 or any(cell[at] for cell in cells)]
+    sizes = {cell[4] for cell in cells} - {""}
+    used = [
+        at for at in range(len(columns)) if at < 4 or (len(sizes) > 1 if at == 4 else any(cell[at] for cell in cells))
+    ]
     return [columns[at] for at in used], [[cell[at] for at in used] for cell in cells]
 
 

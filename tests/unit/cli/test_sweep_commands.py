@@ -128,7 +128,7 @@ def await_true(check: Callable[[], object]) -> None:
 def test_status_tells_states_overrides_and_reasons(ended: Sweeps) -> None:
     text = ended.hpc("status")
     assert "2 completed, 2 failed" in text
-    assert "optim.lr=0.2 bad=True" in text and "ValueError: bad 0.2" in text
+    assert "optim.lr=0.2 bad=true" in text and "ValueError: bad 0.2" in text
     assert text.count("scheduler=local") == 1  # all runs have it
 
 

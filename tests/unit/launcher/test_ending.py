@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +81,32 @@ def test_the_table_of_a_lone_run_is_what_it_returned(capsys: pytest.CaptureFixtu
     assert concluded([lone], {0: ended(0, {"loss": 0.5})}, capsys) == [
         "1 run: 1 completed",
         "overrides: scheduler=local resources.nodes=2 lr=0.1",
-        "run  job  state       time  world size  loss",
-        "  0  7_0  completed  2.5 s  2           0.5",
+        "run  job  state       time  loss",
+        "  0  7_0  completed  2.5 s  0.5",
     ]
     assert winner([lone], {0: ended(0, 1.0)}, "min") == "best: run 0, result 1"
 
 
 def test_a_table_has_a_column_for_each_key_and_value(capsys: pytest.CaptureFixture[str]) -> None:
-    several = [Run(n, ("scheduler=local", f"optim.lr={n}", f"path=/d/{n}"), plan(), Path("/s"), 0) for n in (0, 1)]
+    several = [
+        Run(n, ("scheduler=local", "amp=True", f"optim.lr={n}", f"path=/d/{n}"), plan(), Path("/s"), 0) for n in (0, 1)
+    ]
     assert concluded(several, {0: ended(0, {"loss": 0.5}), 1: Outcome(1, "failed", 1)}, capsys) == [
         "2 runs: 1 completed, 1 failed",
-        "all runs: scheduler=local",
-        "run  job  state       time  world size  optim.lr  path  loss",
-        "  0  7_0  completed  2.5 s  2           0         /d/0  0.5",
-        "  1  7_1  failed         -              1         /d/1",
+        "all runs: scheduler=local amp=true",
+        "run  job  state       time  optim.lr  path  loss",
+        "  0  7_0  completed  2.5 s  0         /d/0  0.5",
+        "  1  7_1  failed         -  1         /d/1",
+    ]
+
+
+def test_the_world_size_has_a_column_if_the_runs_differ_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    several = [Run(n, (f"lr={n}",), plan(), Path("/s"), 0) for n in (0, 1)]
+    lines = concluded(several, {0: ended(0, 1), 1: replace(ended(1, 2), world_size=4)}, capsys)
+    assert [line.split()[-3:] for line in lines[-3:]] == [
+        ["size", "lr", "result"],
+        ["2", "0", "1"],
+        ["4", "1", "2"],
     ]
 
 
