@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_ty
 
 from hpc_hydra.config.schema import GROUPS, MISSING, OPTIONAL_GROUPS, THIS_MACHINE, Settings, example_of
 from hpc_hydra.config.secrets import MASK, is_secret
-from hpc_hydra.config.store import plugged, shipped
+from hpc_hydra.config.store import expanded, plugged, shipped
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat import composition
 from hpc_hydra.suggest import clash_cure, group_replaced, nearest
@@ -182,6 +182,8 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
     for group, env in (("launch", result.launch.env), ("container", result.container.env)):
         for name, value in env.items():
             env[name] = check_variable(name, value, f"{group}.env.{name}")
+    if result.container.image is not None and result.container.image.startswith("~"):  # runtimes do not expand it
+        result.container.image = str(expanded(result.container.image))
     return result
 
 

@@ -281,7 +281,7 @@ def check_container(spec: JobSpec) -> None:
     if box is None:
         return
     if box.image.startswith(("/", "./", "../", "~")):
-        path = Path(spec.workdir, box.image).expanduser()
+        path = Path(spec.workdir, box.image)
         if not path.exists():
             raise ConfigError("there is no such image", where=f"container.image={box.image}", fix="its absolute path")
         if not os.access(path, os.R_OK):

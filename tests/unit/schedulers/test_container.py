@@ -219,6 +219,13 @@ def test_images_and_mounts_that_are_not_there_are_refused_on_submission(tmp_path
         scripts.check_container(spec(planned("apptainer", image=str(tmp_path), mounts=["/not/there:/in"])))
 
 
+def test_an_image_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert "/home/me/x.sif" in words("apptainer", image="~/x.sif")
+    with pytest.raises(ConfigError, match="no such image"):
+        scripts.check_container(spec(planned("apptainer", image="~nobody-of-this-name/x.sif")))
+
+
 def test_the_library_for_containers_is_the_package_itself(tmp_path: Path) -> None:
     scripts.write_library(tmp_path / "lib")
     done = subprocess.run(
