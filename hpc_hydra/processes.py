@@ -28,6 +28,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def user_name() -> str:
+    """Return the name of this process's user; the number if it has no name, as in a container."""
+    import getpass  # imported here to keep the start of a rank fast
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return str(os.getuid())
+
+
 class Stopped(Exception):
     """A stop signal arrived while waiting for something else."""
 

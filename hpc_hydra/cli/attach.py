@@ -7,7 +7,6 @@ Must not know: any scheduler's commands (the adapter does), the syntax of the co
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import shlex
 import shutil
@@ -25,12 +24,14 @@ from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.config.secrets import masked_words
+from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
 from hpc_hydra.launcher.prepare import Prepared, Preparer
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging, Plan
+from hpc_hydra.processes import user_name
 from hpc_hydra.records.batching import Group, Run
 from hpc_hydra.records.files import keep_private, on_disk, read_json
 from hpc_hydra.records.frozen_config import Freezer, Program
@@ -100,7 +101,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
             from hpc_hydra.ui import cost
 
             cost.confirm([Group(attached.run.plan, (attached.run,))], prepared.settings.launch.confirm_above)
-        with on_disk(attached.spec.sweep, "free space there, or launch.launch_dir=PATH"):
+        with on_disk(attached.spec.sweep, "launch.launch_dir=PATH of a writable directory with free space"):
             _write(attached, prepared, task)
         for note in attached.notes:
             complain(f"note: {note}")
@@ -189,7 +190,7 @@ def shared_directory(scheduler: str) -> Path:
 
     if scheduler == THIS_MACHINE:
         return make(Path(tempfile.gettempdir()), "hpc_hydra-")
-    for parent in (Path.cwd(), Path.home()):
+    for parent in (Path.cwd(), expanded("~")):
         with contextlib.suppress(OSError):
             return make(parent, ".hpc_hydra-")
     raise ConfigError(
@@ -262,7 +263,7 @@ def _streams(logging: Logging, root: Path, keep: bool) -> Streams:
     def path(pattern: str | None, default: Path) -> Path | None:
         if pattern is None:
             return default if keep else None
-        return root / pattern.replace("{num}", "0").replace("{user}", getpass.getuser())
+        return root / pattern.replace("{num}", "0").replace("{user}", user_name())
 
     return Streams(path(logging.out, out), path(logging.err, err), logging.color_stderr)
 

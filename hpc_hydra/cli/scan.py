@@ -179,9 +179,7 @@ def _long(options: Sequence[Option], spelling: str) -> Option:
         return names[starts[0]]
     if starts:
         raise UsageError(f"could be {', '.join(starts)}", where=spelling, fix="the full name")
-    raise UsageError(
-        "unknown option", where=spelling, fix=did_you_mean(spelling, names) or "--help; -- before the command"
-    )
+    raise UsageError("unknown option", where=spelling, fix=did_you_mean(spelling, names) or "--help")
 
 
 def _short(options: Sequence[Option], word: str, found: list[tuple[Option, Any]]) -> tuple[Option, str | None]:

@@ -5,7 +5,6 @@ Also records, for every sweep, commit, uncommitted changes, packages and command
 
 from __future__ import annotations
 
-import getpass
 import io
 import os
 import platform
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.processes import user_name
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import Program
 from hpc_hydra.records.layout import META, SweepPaths
@@ -91,7 +91,7 @@ class Snapshot:
     def _commit(self) -> str:
         """Create a commit under ``refs/hpc_hydra/…``, without changing the user's branches or index."""
         index = self.target.parent / "snapshot.index"
-        author = {"NAME": getpass.getuser(), "EMAIL": f"{getpass.getuser()}@{socket.gethostname()}"}
+        author = {"NAME": user_name(), "EMAIL": f"{user_name()}@{socket.gethostname()}"}
         env = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in author.items()}
         env["GIT_INDEX_FILE"] = str(index)
         try:
@@ -178,7 +178,7 @@ def record(root: Path, program: Program, *, mode: str, commit: str | None, secre
     data: dict[str, object] = {
         "argv": masked_words(sys.orig_argv, secrets),
         "cwd": program.cwd,
-        "user": _quietly(getpass.getuser),
+        "user": user_name(),
         "host": socket.gethostname(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": f"{platform.python_version()} {sys.executable}",
@@ -211,13 +211,6 @@ def _packages() -> list[str]:
                 if match := re.fullmatch(r"([\w.]+)-([\w.+!]+)\.(?:dist|egg)-info", path.name):
                     packages.add(f"{match[1]}=={match[2]}")
     return sorted(packages, key=str.lower)
-
-
-def _quietly(function: object) -> str | None:
-    try:
-        return str(function())  # type: ignore[operator]
-    except Exception:  # in a container, a user id may have no name
-        return None
 
 
 def _top(folder: Path) -> Path | None:

@@ -49,7 +49,8 @@ def seconds(value: Any, key: str, *, bare: bool = True) -> int | None:
     if total is None:
         raise bad("no time")
     if total == 0:
-        raise ConfigError(f"{value!r} is no time at all", where=key, fix=f"{key}=null for none, or one of {forms}")
+        none = "" if key.startswith("-") else f"{key}=null for none, or one of "
+        raise ConfigError(f"{value!r} is no time at all", where=key, fix=f"{none}{forms}")
     return total
 
 

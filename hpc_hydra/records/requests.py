@@ -7,7 +7,6 @@ parameters. `node/rank/requests.py` watches the file. Must not know: what the ra
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpc_hydra.processes import user_name
 from hpc_hydra.records.files import append_line, read_bytes, read_lines
 from hpc_hydra.records.layout import RunPaths
 
@@ -51,7 +51,13 @@ class Answer:
 def ask(paths: RunPaths, attempt: str, kind: str, *, by: str = "", **parameters: Any) -> int:
     """Append a request to the ranks of an attempt; return its number. Raises `OSError`."""
     path, token = paths.requests(attempt), os.urandom(6).hex()
-    line = {"kind": kind, "by": by or _me(), "asked": time.time(), "token": token, "parameters": parameters}
+    line = {
+        "kind": kind,
+        "by": by or f"{user_name()}@{socket.gethostname()}",
+        "asked": time.time(),
+        "token": token,
+        "parameters": parameters,
+    }
     append_line(path, line, sync=True)
     with contextlib.suppress(OSError):  # it belongs to whoever asked first: others who may write here may ask, too
         path.chmod(path.parent.stat().st_mode & 0o666)
@@ -132,11 +138,3 @@ def _request(number: int, line: dict[str, Any]) -> RankRequest:
         asked if isinstance(asked, (int, float)) else 0.0,
         parameters if isinstance(parameters, dict) else {},
     )
-
-
-def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # no such user in this container
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -6,7 +6,6 @@ Must not know: the scheduler, Hydra, torch.
 
 from __future__ import annotations
 
-import getpass
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from hpc_hydra import envvars
 from hpc_hydra.node.rank import gpu_visibility
 from hpc_hydra.planning.types import EnvVar, Plan, RankInfo
+from hpc_hydra.processes import user_name
 
 WARNING_NOTE = gpu_visibility.WARNING  # prefix of a note that each rank prints itself; others are printed by rank 0
 
@@ -36,7 +36,7 @@ class NodeTokens:
         if name.startswith("env:"):
             return env.get(name[4:])
         values: dict[str, Callable[[], str]] = {
-            "user": getpass.getuser,
+            "user": user_name,
             "job_id": lambda: self.info.job_id,
             "tmp": lambda: env.get("TMPDIR") or "/tmp",
             "host": lambda: self.host,

@@ -6,7 +6,6 @@ Must not know: what is written to them.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import re
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc_hydra.planning.types import Logging, RankInfo
+from hpc_hydra.processes import user_name
 from hpc_hydra.records.layout import RunPaths
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def filled(pattern: str, num: int, info: RankInfo, host: str, array_id: str = ""
         "num": str(num),
         "rank": str(first + info.rank),
         "host": host,
-        "user": _user(),
+        "user": user_name(),
     }
     return _TOKEN.sub(lambda match: known[match[1]].replace("/", "_"), pattern)
 
@@ -108,10 +108,3 @@ def stamps_of(context: RankContext) -> Stamps | None:
     if not logging.timestamps or context.err is None or not is_first:
         return None
     return Stamps(context.err, logging.timestamps)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
-        return str(os.getuid())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
+from hpc_hydra.cli.attach import shared_directory
 from hpc_hydra.cli.main import COMMANDS, main
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.processes import user_name
 from hpc_hydra.ui import streams
 
 
@@ -68,6 +73,32 @@ def test_without_a_home_directory_nothing_is_remembered(
     assert main(["list"]) == 0 and "no sweeps" in capsys.readouterr().out
     assert main(["nodes"]) == 0 and main(["systems"]) == 0
     assert main(["run", "scheduler=slurm", "launch.dry_run=true", "--", "true"]) == 0
+
+
+def test_a_user_without_a_name_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: {}["a user without an entry, as in a container"])
+    monkeypatch.chdir(tmp_path)
+    words = ["scheduler=slurm", "launch.dry_run=true", "launch.launch_dir=d", "logging.out='{user}.log'"]
+    assert main(["run", *words, "--", "true"]) == 0
+    assert user_name() == str(os.getuid())
+    monkeypatch.setattr("hpc_hydra.launcher.temporary.make", _refuse)
+    with pytest.raises(ConfigError, match="neither the current directory nor your home directory"):
+        shared_directory("slurm")
+
+
+def _refuse(*_: object) -> None:
+    raise PermissionError
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [(["list", "--wrong"], "--help"), (["checkpoint", "--wait", "0"], '"MM:SS"')],
+)
+def test_advice_can_be_followed(words: list[str], advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert f"Try: {advice}" in capsys.readouterr().err
 
 
 def test_what_the_system_refuses_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
