@@ -29,7 +29,7 @@ REASONS = {
         "tests/unit/launcher/test_asking.py",
         "tests/unit/launcher/test_console_input.py",
         "tests/unit/launcher/test_console_output.py",
-        "tests/unit/launcher/test_door.py",
+        "tests/unit/launcher/test_launch_function.py",
         "tests/unit/launcher/test_interrupt.py",
         "tests/unit/launcher/test_killed.py",
         "tests/unit/launcher/test_places.py",

@@ -1,4 +1,4 @@
-"""The Python door: sweeps launched from a program, without a command line; and runs that nobody waits for."""
+"""Sweeps launched from a program by `hpc_hydra.launch`, without a command line; and runs that nobody waits for."""
 
 from __future__ import annotations
 
