@@ -240,18 +240,18 @@ class BatchQueue:
         return self.adapter.parse_array_limit(answer.out) if answer.ok else None
 
 
-def refused(adapter: Scheduler, program: str, message: str, request: Request) -> SubmitError:
+def refused(adapter: Scheduler, program: str, message: str, request: Request | None = None) -> SubmitError:
     """Return the error for a request that the scheduler refused with this message, with what to change."""
     what = adapter.refusal(message) if isinstance(adapter, SubmitAdvice) else message
     return SubmitError(what, where=program, fix=_advice(adapter, message, request))
 
 
-def _advice(adapter: Scheduler, message: str, request: Request) -> str | None:
+def _advice(adapter: Scheduler, message: str, request: Request | None) -> str | None:
     """Return what to change in a request that the scheduler refused with this message; None if unknown."""
     if not isinstance(adapter, SubmitAdvice):
         return None
     if (argv := adapter.advice_command(message)) is None:
-        return _other_values(adapter.refused_fields(message), request)
+        return _other_values(adapter.refused_fields(message), request) if request else None
     with contextlib.suppress(SchedulerError):
         answer = commands.run(argv, env=environment(adapter), timeout=ADVICE_TIMEOUT)
         return adapter.parse_advice(answer.out) if answer.ok else None

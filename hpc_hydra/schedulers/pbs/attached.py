@@ -21,7 +21,7 @@ from hpc_hydra.errors import SchedulerError
 from hpc_hydra.processes import STOP, Signals
 from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import State
-from hpc_hydra.schedulers.batch_queue import BatchQueue
+from hpc_hydra.schedulers.batch_queue import BatchQueue, refused
 from hpc_hydra.schedulers.node_commands import parse_with_command
 from hpc_hydra.schedulers.pbs import follow, output
 from hpc_hydra.schedulers.watcher import StatusPoller
@@ -42,12 +42,15 @@ def attached(argv: Sequence[str]) -> int:
     for path in (options.log, _exit_file(options.log)):
         path.unlink(missing_ok=True)
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         fix = "scheduler=local, or launch.dry_run=true to print what would be run"
         print(f"hpc_hydra: {command[0]} is not installed; does this machine have pbs?\n  Try: {fix}", file=sys.stderr)
         return 2
+    sys.stderr.write(done.stderr)
     if done.returncode:
+        if advice := refused(registry.adapter_for("pbs"), command[0], done.stderr).fix:
+            print(f"  Try: {advice}", file=sys.stderr)
         return done.returncode
     return _follow(output.submitted(done.stdout), options.log, signals)
 

@@ -76,3 +76,11 @@ def test_an_attached_job_that_cannot_be_deleted_is_told_of_and_followed(commands
     (tmp_path / "ended").touch()
     assert process.wait(120) == 3
     process.stderr.close()
+
+
+def test_an_attached_job_in_a_queue_that_does_not_exist_names_the_queues(commands: Fakes, tmp_path: Path) -> None:
+    commands.put("qsub", "echo 'qsub: Unknown queue' >&2; exit 170")
+    commands.put("qstat", "echo 'workq 0 0 yes yes 0 0 0 0 0 0 Exec'")
+    argv = [sys.executable, "-m", "hpc_hydra.node", "qsub_attached", "--log", str(tmp_path / "log"), "--", "qsub"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (170, "qsub: Unknown queue\n  Try: scheduler.queue=workq\n")
