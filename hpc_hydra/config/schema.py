@@ -144,7 +144,7 @@ class SchedulerConfig:
     array_parallelism: Optional[int] = key(
         None,
         "Maximum number of runs of a sweep at once; with `launch.pack`, of allocations. Null: as many as the scheduler "
-        "starts; on scheduler=local, as many as the cores, GPUs and memory of the machine have room for.",
+        "starts; without a scheduler, as many as cores, GPUs and memory of this machine allow.",
         "runs",
     )
     poll_interval: Any = key(
