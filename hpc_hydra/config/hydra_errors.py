@@ -273,7 +273,7 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         stem, _, last = key.rpartition(".")
         words = [f"{stem}.{near}" for near in suggest.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
-    error = load._unknown_keys(group, [name], list(load._fields(GROUPS[group])), False)
+    error = load._unknown_keys(group, {name: "VALUE"}, list(load._fields(GROUPS[group])), False, () if file else (key,))
     return ConfigError(error.what, where=at, fix=error.fix)
 
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -20,7 +20,7 @@ from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.config.store import expanded, plugged, shipped
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.hydra_compat import composition
-from hpc_hydra.suggest import clash_cure, group_replaced, nearest
+from hpc_hydra.suggest import clash_cure, group_replaced, in_quotes, nearest, quoted
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -122,8 +122,11 @@ MAY_BE_BLANK = re.compile(
 NAME_OF_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def settings(cfg: DictConfig) -> Settings:
+def settings(cfg: DictConfig, typed: Container[str] = ()) -> Settings:
     """Extract, resolve and check our groups of a composed configuration.
+
+    Args:
+        typed: the keys that the command line sets; for errors.
 
     Raises `ConfigError`, with the full key in ``where``.
     """
@@ -151,7 +154,7 @@ def settings(cfg: DictConfig) -> Settings:
             what = (str(error).splitlines() or [type(error).__name__])[0]
             fix = "a value that can be resolved on this machine, before submission"
             raise ConfigError(what, where=key, fix=fix) from error
-    return from_mapping(data)
+    return from_mapping(data, typed)
 
 
 def missing_groups(cfg: DictConfig) -> list[str]:
@@ -159,8 +162,11 @@ def missing_groups(cfg: DictConfig) -> list[str]:
     return [group for group in GROUPS if group not in cfg and group not in OPTIONAL_GROUPS]
 
 
-def from_mapping(data: Mapping[str, Any]) -> Settings:
+def from_mapping(data: Mapping[str, Any], typed: Container[str] = ()) -> Settings:
     """Check and convert plain data. Groups without required keys (resources, logging …) may be missing.
+
+    Args:
+        typed: the keys that the command line sets; for errors.
 
     Raises `ConfigError`, with the full key in ``where``.
     """
@@ -168,7 +174,7 @@ def from_mapping(data: Mapping[str, Any]) -> Settings:
         if group not in GROUPS:
             near = nearest(group, GROUPS)
             raise ConfigError(f"unknown group {group!r}", where=group, fix=" or ".join(near or GROUPS))
-    built = {group: _group(group, kind, data.get(group, {})) for group, kind in GROUPS.items()}
+    built = {group: _group(group, kind, data.get(group, {}), typed) for group, kind in GROUPS.items()}
     result = Settings(**built)
     _check_names(result)
     result.launch.dry_run = _dry_run(result.launch.dry_run)
@@ -243,7 +249,7 @@ def _all_keys() -> dict[str, list[str]]:
     return keys
 
 
-def _group(group: str, kind: type[Any], data: Any) -> Any:
+def _group(group: str, kind: type[Any], data: Any, typed: Container[str]) -> Any:
     if not isinstance(data, Mapping):
         what, fix = group_replaced(group, data, shipped(group))
         raise ConfigError(what, where=group, fix=fix)
@@ -256,13 +262,20 @@ def _group(group: str, kind: type[Any], data: Any) -> Any:
         )
     if unknown:
         foreign = group == "scheduler" and data.get("name", shipped(group)[0]) not in shipped(group)
-        raise _unknown_keys(group, unknown, list(_fields(kind)), foreign)
+        raise _unknown_keys(group, {key: data[key] for key in unknown}, list(_fields(kind)), foreign, typed)
     return _build(kind, data, group)
 
 
-def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: bool) -> ConfigError:
-    """Return the error for unknown keys: misspelled, or from a user's own group merged into ours (``foreign``)."""
-    key = unknown[0]
+def _unknown_keys(
+    group: str, unknown: Mapping[str, Any], valid: list[str], foreign: bool, typed: Container[str]
+) -> ConfigError:
+    """Return the error for unknown keys: misspelled, or from a user's own group merged into ours (``foreign``).
+
+    Args:
+        unknown: the keys, with their values.
+        typed: the full keys that the command line sets.
+    """
+    key = next(iter(unknown))
     equivalent = OF_COMMANDS.get(key.replace("-", "_"))
     if equivalent is not None and group in ("scheduler", "resources", "launch") and not foreign:
         return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=equivalent)
@@ -273,11 +286,29 @@ def _unknown_keys(group: str, unknown: list[str], valid: list[str], foreign: boo
     if near and not private and not foreign:
         return ConfigError(f"unknown key {key!r}", where=f"{group}.{key}", fix=" or ".join(near))
     names = ", ".join(unknown)
+    are_typed = all(f"{group}.{name}" in typed for name in unknown)
+    is_ours = not private and not foreign and (are_typed or len(unknown) == 1)
+    fixes = []
+    if is_ours and group != "scheduler":
+        fixes = [f"`hpc-hydra keys {group}` explains them"]
+    elif is_ours and all(isinstance(value, (int, str)) for value in unknown.values()):
+        options = " ".join(_as_option(name, value) for name, value in unknown.items())
+        fixes = [f"{options}, if the scheduler's own commands have such an option"]
+    if not (fixes and are_typed):
+        fixes.append(clash_cure(group))
     return ConfigError(
         f"{names}: not in hpc_hydra's group {group!r}, whose keys are {', '.join(valid)}",
-        where=f"{group}.{(private or unknown)[0]}",
-        fix=clash_cure(group),
+        where=f"{group}.{(private or list(unknown))[0]}",
+        fix="; ".join(fixes),
     )
+
+
+def _as_option(name: str, value: int | str) -> str:
+    """Return the override that passes an unknown key of the scheduler's group to the submit command."""
+    override = f"scheduler.extra.{name}="
+    text = "VALUE" if is_secret(name) else str(value)
+    text = text.lower() if isinstance(value, bool) else text
+    return override + text if re.fullmatch(r"[\w.+:/@%-]+", text) else quoted(override + in_quotes(text))
 
 
 def _check_names(config: Settings) -> None:

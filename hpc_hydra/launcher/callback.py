@@ -227,10 +227,13 @@ def _swept_sizes(config: DictConfig) -> str | None:
 def _processes(config: DictConfig) -> int:
     """Return the number of requested processes: stated, or a system's ranks per node. Without either, it is 1."""
     from hpc_hydra.config import load
+    from hpc_hydra.launcher.compose import raw_list
+    from hpc_hydra.records.frozen_config import parse_override
     from hpc_hydra.schedulers.planner import plan, requested_processes
     from hpc_hydra.system import detect
 
-    settings = load.settings(config)
+    typed = {str(parse_override(text).key_or_group) for text in raw_list(config.hydra.overrides.task)}
+    settings = load.settings(config, typed)
     resources = settings.resources
     if resources.gpumem_at_least is not None:  # a number of GPUs of this machine
         return plan(detect.resolve(settings)).world_size

@@ -254,11 +254,12 @@ class Preparer:
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
+            given = _given_keys(overrides if "launch" in cfg else self.bundle)
             try:
-                configured = load.settings(cfg if "launch" in cfg else self._bundle)
+                typed = given | _given_keys(self._files_chosen(base))
+                configured = load.settings(cfg if "launch" in cfg else self._bundle, typed)
             except ConfigError as error:
                 raise checks.with_file(error, self.loader, cfg, self._files_chosen(base, overrides)) from None
-            given = _given_keys(overrides if "launch" in cfg else self.bundle)
             settings = detect.resolve(configured, attached=self.attached, said=given)
             try:
                 plan = make_plan(settings, self.job_name)

@@ -75,7 +75,7 @@ def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submit
     if paths.manifest.exists():
         _refuse_active(root, submitter, key)
     if _claimed.pop(root, None) is None and paths.meta.exists():
-        _put_aside(paths, runs)
+        _put_aside(paths, runs, key)
     for run in runs:
         for path in (RunPaths(run.dir).outcome, RunPaths(run.dir).result):
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -85,7 +85,7 @@ def take_over(root: Path, runs: Sequence[Run], submitter: Callable[[str], Submit
         known.remember(root)
 
 
-def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
+def _put_aside(paths: SweepPaths, runs: Sequence[Run], key: str) -> None:
     """Move the records of the earlier sweep aside, with the outcomes of runs that ``runs`` replace, and print where."""
     number = next(n for n in range(1, 10_000) if not Path(f"{paths.meta}.{n}").exists())
     old = Path(f"{paths.meta}.{number}")
@@ -100,7 +100,8 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run]) -> None:
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, kept / path.name)
     complain(
-        f"note: an earlier sweep was in {paths.root}: its records, outcomes, results and metrics were moved to {old}"
+        f"note: an earlier sweep was in {paths.root}: its records, outcomes, results and metrics were moved to {old}; "
+        f"your own files (checkpoints) stay, and the new runs find them (another {key} starts fresh)"
     )
 
 

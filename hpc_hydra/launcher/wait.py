@@ -99,7 +99,7 @@ class _WaitSession(Session):
         for view in views:
             num = view.run.num
             if view.written and view.outcome is not None:
-                told = _with_reason(view, view.outcome)
+                told = replace(_with_reason(view, view.outcome), job_id=view.id)  # a packed run's: 762+3
                 self.outcomes[num] = with_log(self.sweep.paths.jobs, view.watched(), told) if view.id else told
             elif view.word == UNREADABLE:
                 self.outcomes[num] = Outcome(num=num, status="lost", exit_code=1, reason=f"unreadable: {view.reason}")

@@ -186,6 +186,33 @@ def test_a_users_own_group_of_the_same_name_is_a_named_error(data: dict[str, Any
     assert str(error.value.where).startswith(next(iter(data))) and cure in str(error.value.fix)
 
 
+@pytest.mark.parametrize(
+    ("group", "values", "fix"),
+    [
+        ("scheduler", {"begin": "now+8"}, "scheduler.extra.begin=now+8, if"),
+        ("scheduler", {"cpu_freq": "low", "nice": 5}, "scheduler.extra.cpu_freq=low scheduler.extra.nice=5, if"),
+        ("scheduler", {"licenses": "a:2,b"}, "\"scheduler.extra.licenses='a:2,b'\", if"),
+        ("scheduler", {"overcommit": True, "api_token": "x"}, "scheduler.extra.overcommit=true scheduler.extra.api_"),
+        ("resources", {"licenses": "a"}, "`hpc-hydra keys resources`"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line_is_not_taken_for_a_group(
+    group: str, values: dict[str, Any], fix: str
+) -> None:
+    data = mapping()
+    with pytest.raises(ConfigError) as error:
+        from_mapping({**data, group: {**data.get(group, {}), **values}}, {f"{group}.{name}" for name in values})
+    told = str(error.value.fix)
+    assert told.startswith(fix) and "group of your own" not in told and "token=x" not in told
+
+
+def test_one_unknown_key_of_a_file_may_be_an_option_or_of_another_group() -> None:
+    with pytest.raises(ConfigError) as error:
+        from_mapping(mapping(scheduler={"name": "slurm", "begin": "now"}))
+    told = str(error.value.fix)
+    assert told.startswith("scheduler.extra.begin=now,") and "scheduler@lr_scheduler: cosine" in told
+
+
 def test_a_mistyped_scheduler_is_told_apart_from_a_clash() -> None:
     with pytest.raises(ConfigError) as error:
         from_mapping(mapping(scheduler={"name": "slrum"}))

@@ -144,6 +144,7 @@ def test_launches_of_one_second_have_directories_of_their_own(app: App) -> None:
         folder = app.folder / pattern[0]
         assert sorted(path.name for path in folder.iterdir()) == names
     assert "an earlier sweep was in" in done.stderr and ".hpc_hydra.1" in done.stderr
+    assert "checkpoints) stay" in done.stderr and "another hydra.sweep.dir starts fresh" in done.stderr
     assert (app.folder / "m" / "%S_1" / "multirun.yaml").is_file()
     assert app.start(*words, "hydra.sweep.dir=o/${now:%%S}", "resources.nodes=-1").returncode == 2
     assert not (app.folder / "o").exists()

@@ -67,6 +67,11 @@ def test_status_and_results_of_a_kept_sweep_are_read(
     assert results[0]["result"] == {"loss": 0.05}
 
 
+def test_wait_shows_the_ids_of_packed_runs_as_status_does(kept: Path, command: Command) -> None:
+    rows = [line.split() for line in command("wait", kept / "packed", code=1).splitlines()]
+    assert [row[1] for row in rows if row[:1] in (["0"], ["1"])] == ["1+0", "1+1"]
+
+
 def test_logs_of_a_kept_sweep_are_found(kept: Path, command: Command) -> None:
     assert "ValueError: lr=2.0 diverged" in command("logs", kept / "local", 2)
 
