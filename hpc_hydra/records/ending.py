@@ -145,9 +145,11 @@ def requeued(paths: RunPaths, most: int) -> tuple[int, str] | None:
     for number, name in list(enumerate(names, 1))[:-3:-1]:
         ended = readable(Outcome, paths.closed(name))
         if ended is not None:
-            word = _requeued_as(ended)
+            if (word := requeued_as(ended)) is None:
+                return None
             count = ended.requeues + 1
-            return (count, f"attempt {number} was {word} and requeued ({count} of {most})") if word else None
+            word = word if word.startswith("requeued") else f"{word} and requeued"
+            return count, f"attempt {number} was {word} ({count} of {most})"
     return None
 
 
@@ -159,10 +161,11 @@ def newest_attempt(paths: RunPaths) -> int:
 
 def was_requeued(outcome: Outcome) -> bool:
     """Whether the attempt with this outcome was requeued, rather than submitted again by ``hpc-hydra resume``."""
-    return _requeued_as(outcome) is not None
+    return requeued_as(outcome) is not None
 
 
-def _requeued_as(outcome: Outcome) -> str | None:
+def requeued_as(outcome: Outcome) -> str | None:
+    """Return how an attempt ended if it was requeued, such as ``preempted``; None if it was not."""
     why = outcome.reason or ""
     if is_of_nodes(why):
         return f"stopped by {why.partition(':')[0]}"

@@ -31,8 +31,8 @@ class SweepState:
     jobs: dict[str, Job] = field(default_factory=dict)  # key of a job → a submitted job
     pending: dict[str, Job] = field(default_factory=dict)  # `submitting` was written, `submitted` was not
     refused: dict[str, str] = field(default_factory=dict)  # key of a job → the scheduler's message
-    cancelled: dict[str, str] = field(default_factory=dict)  # id that the launcher cancelled → reason
-    cancelled_at: dict[str, float] = field(default_factory=dict)  # id → when it last did: Unix time, seconds
+    cancelled: dict[str, str] = field(default_factory=dict)  # id → why we first cancelled it
+    cancelled_at: dict[str, float] = field(default_factory=dict)  # id → when we first did: Unix time, seconds
     detached: bool = False
     left: str = ""  # why the launcher detached
     finished: bool = False  # a launcher saw all runs end
@@ -235,12 +235,16 @@ def _apply(state: SweepState, line: dict[str, Any]) -> None:
         raise ValueError(f"{event} is {key}, without a line `submitting` before it")
     elif event == "submitted" and key in state.pending:
         state.jobs[key] = replace(state.pending.pop(key), ids=tuple(line["ids"]))
+        for id_ in line["ids"]:  # a new scheduler may give an old id again
+            state.cancelled.pop(id_, None)
+            state.cancelled_at.pop(id_, None)
     elif event == "refused":
         state.pending.pop(key, None)
         state.refused[key] = line["reason"]
     elif event == "cancelled":
-        state.cancelled.update(dict.fromkeys(line["ids"], line.get("reason", "")))
-        state.cancelled_at.update(dict.fromkeys(line["ids"], line["time"]))
+        for id_ in line["ids"]:
+            state.cancelled.setdefault(id_, line.get("reason", ""))
+            state.cancelled_at.setdefault(id_, line["time"])
     elif event == "detached":
         state.detached, state.left = True, line.get("reason", "")
     elif event == "finished":

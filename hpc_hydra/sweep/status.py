@@ -19,6 +19,7 @@ from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.planning.types import to_json
 from hpc_hydra.records import ending, metrics
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.between_attempts import between
 from hpc_hydra.records.codec import read_outcome
 from hpc_hydra.records.collect import attempts, collect, corrected, is_doubtful, latest_attempt
 from hpc_hydra.records.files import write_json
@@ -158,12 +159,14 @@ def canceller(state: SweepState, id_: str) -> str | None:
 
 
 def why_cancelled(state: SweepState, id_: str, outcome: Outcome | None) -> str | None:
-    """Return who cancelled a run, when, and whether it never started or was killed; None as `canceller`."""
+    """Return who cancelled a run, when, and whether it never started, waited or was killed; None as `canceller`."""
     whom = canceller(state, id_)
     if whom is None or outcome is None:
         return whom
     if not outcome.attempt:
         return f"{whom}; never started"
+    if (waited := between(outcome)) is not None:
+        return f"{whom}, {waited}"
     return f"{whom}; {outcome.reason}" if (outcome.reason or "").startswith("killed") else whom
 
 

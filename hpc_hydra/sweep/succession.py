@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.between_attempts import with_last_attempt
 from hpc_hydra.records.collect import latest_attempt, read_ends
 from hpc_hydra.records.layout import RunPaths, SweepPaths
-from hpc_hydra.records.manifest import current, intended, is_denied, took_over, was_cancelled
+from hpc_hydra.records.manifest import current, intended, is_denied, predecessors, took_over, was_cancelled
 from hpc_hydra.records.requeue_policy import as_cancelled, is_told_to_end, why_again
 from hpc_hydra.records.types import Outcome
 from hpc_hydra.schedulers.base import queue_id
@@ -61,9 +62,13 @@ def left_open(sweep: Path, job: str, id_: str, paths: RunPaths) -> str | None:
 
 
 def with_why(sweep: Path, job: str, id_: str, run: Run, outcome: Outcome) -> Outcome:
-    """Add to an outcome that the run was to be requeued, and its job ended before that happened."""
+    """Add to an outcome that the run was to be requeued, and its job ended before that happened or before it began."""
     if outcome.status == "completed" or not run.plan.request.max_requeues:
         return outcome
+    if not outcome.attempt:
+        ids = (queue_id(id_), *predecessors(sweep, job, queue_id(id_)))
+        if (found := with_last_attempt(RunPaths(run.dir), ids, outcome)).attempt:
+            return found
     if was_cancelled(sweep, job, id_):
         return as_cancelled(outcome)
     ends = read_ends(RunPaths(run.dir), outcome.attempt) if outcome.attempt else ()

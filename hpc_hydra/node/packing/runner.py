@@ -37,6 +37,7 @@ from hpc_hydra.processes import (
     name_of,
 )
 from hpc_hydra.records.attempt import Attempt
+from hpc_hydra.records.between_attempts import with_last_attempt
 from hpc_hydra.records.files import make_below, read_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths
@@ -292,6 +293,7 @@ class PackRunner:
 
     def _write(self, record: RunRecord, outcome: Outcome) -> None:
         self.failed += outcome.status != "completed"
+        outcome = with_last_attempt(RunPaths(record.dir), self.requeue.ids, outcome)
         try:
             outcome = write(self.sweep, RunPaths(record.dir), record, outcome)
             note_end(self.sweep, self.job, outcome)

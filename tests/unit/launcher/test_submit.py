@@ -290,6 +290,21 @@ def test_a_signal_cancels_all_in_one_call(bench: Bench, number: int, capsys: pyt
     assert bench.manifest.cancelled == dict.fromkeys(["1_0", "1_1", "1_2", "2_0", "2_1"], why)
 
 
+def test_a_run_that_another_console_has_cancelled_keeps_its_reason(bench: Bench) -> None:
+    bench.leave = set(range(5))
+
+    def cancelled_elsewhere() -> None:
+        Manifest(bench.root).cancelled(["1_1"])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    bench.when_polled(cancelled_elsewhere)
+    with pytest.raises(KeyboardInterrupt):
+        bench.session.run()
+    watched = bench.session.watchers["slurm"].watched.values()
+    reasons = {each.run.num: (each.outcome and each.outcome.reason) or "" for each in watched}
+    assert reasons[1].startswith("by hpc-hydra, ") and reasons[0].startswith("SIGINT to the launcher, ")
+
+
 @pytest.mark.parametrize("on_interrupt", ["ask", "cancel", "detach"])
 @pytest.mark.parametrize("when", ["submitting", "watching"])
 @pytest.mark.parametrize("signals", [[HUP], [HUP, signal.SIGCONT], [HUP, HUP, HUP]])

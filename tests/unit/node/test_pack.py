@@ -15,7 +15,8 @@ from hpc_hydra.planning.packing import Share
 from hpc_hydra.planning.types import Plan, Request, to_json
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.frozen_config import Freezer, Program
-from hpc_hydra.records.layout import SweepPaths
+from hpc_hydra.records.layout import RunPaths, SweepPaths
+from hpc_hydra.records.types import Outcome
 from tests.awaiting import await_true, changed, takes
 
 ROOT = Path(__file__).parents[3]
@@ -133,6 +134,21 @@ def test_runs_are_cancelled_one_by_one(root: Path) -> None:
     assert ran is not None and ran["status"] == "cancelled"
     assert ran["reason"] == "stopped by SIGTERM (hpc-hydra cancel)"
     assert [line.split()[0] for line in there.lines("order")] == ["2", "0"]
+
+
+def test_a_run_that_is_cancelled_while_it_waits_to_go_on_keeps_its_last_attempt(root: Path) -> None:
+    paths, attempt = RunPaths(root / "1"), "20260101-000000-7_1"
+    paths.attempt(attempt).mkdir(parents=True)
+    last = Outcome(1, "cancelled", 143, attempt, "7_1", reason="preempted", hosts=("n1",), started=1.0, ended=9.0)
+    write_json(paths.closed(attempt), to_json(last))
+    there = Allocation(root, 3, "[ $1 = 2 ] || exec sleep 60", at_a_time=1, most=2, SLURM_RESTART_COUNT="1")
+    there.await_begun(2)
+    there.paths.cancelled("job0").write_text("0\n1\n")
+    there.end()
+    waited = there.outcome(1)
+    assert waited is not None and (waited["status"], waited["attempt"]) == ("cancelled", attempt)
+    assert (waited["hosts"], waited["started"], waited["ended"]) == (["n1"], 1.0, 9.0)
+    assert waited["reason"] == "cancelled before attempt 2 began; attempt 1 was preempted"
 
 
 ASKED = """

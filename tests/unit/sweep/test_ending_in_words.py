@@ -97,6 +97,7 @@ def test_a_job_that_never_began_says_so_and_names_no_ranks(tmp_path: Path, statu
     [
         (("preempted; stopped by SIGTERM", 0), (1, "attempt 1 was preempted and requeued (1 of 2)")),
         (("warned that its time is up; exit code 75", 1), (2, "attempt 1 was warned and requeued (2 of 2)")),
+        (("requeued by the scheduler; stopped by SIGTERM", 0), (1, "attempt 1 was requeued by the scheduler (1 of 2)")),
         (("rank 0 on n: ValueError", 0), None),
         (None, None),
     ],

@@ -67,6 +67,23 @@ def test_each_event_is_one_line_with_its_time(manifest: Manifest, tmp_path: Path
     assert state.detached and state.finished
 
 
+@pytest.mark.parametrize("id_", ["7", "7_0", "7+0"])
+def test_who_cancelled_a_job_first_is_known_until_its_id_is_given_again(
+    manifest: Manifest, tmp_path: Path, id_: str
+) -> None:
+    manifest.cancelled([id_])
+    first = read_manifest(tmp_path)
+    manifest.cancelled([id_, "8"], "SIGINT to the launcher")
+    state = read_manifest(tmp_path)
+    assert state.cancelled == {id_: "", "8": "SIGINT to the launcher"}
+    assert state.cancelled_at[id_] == first.cancelled_at[id_]
+    manifest.submitting(JOB, "slurm")
+    manifest.submitted(Job("job0", "plan0", JOB.runs, "tag-0", (id_, "9", "10", "11")))
+    state = read_manifest(tmp_path)
+    assert state.cancelled == {"8": "SIGINT to the launcher"}
+    assert list(state.cancelled_at) == ["8"]
+
+
 def test_the_runs_of_a_large_job_take_little_room(manifest: Manifest, tmp_path: Path) -> None:
     manifest.submitting(Job("job1", "plan0", tuple(range(10_000)), "t"), "slurm")
     assert len(manifest.path.read_text()) < 1000
