@@ -37,7 +37,7 @@ COLOURS = {
 }
 LONG = 200  # characters of an override; longer ones are abbreviated
 _NOTE = 40  # columns that a note needs beside the overrides; with less it goes below the run
-ITS_TIME = "its time"  # of the attempt in the column before
+ATTEMPT_TIME = "attempt time"
 _RIGHT = (0, 3)  # columns aligned to the right: run, time
 _GAP = 2  # spaces between columns
 _INDENT = 6  # spaces before a note below its run
@@ -255,7 +255,7 @@ def lines(rows: Sequence[Row], width: int, *, common: Collection[str] = (), brie
     cells = [[str(row.run.num), row.job or "-", row.word, time_of(row)] for row in rows]
     header = ["run", "job", "state", "time"]
     if any(row.attempt > 1 for row in rows):
-        header[3:] = ["attempt", ITS_TIME]
+        header[3:] = ["attempt", ATTEMPT_TIME]
         cells = [[*cell[:3], str(row.attempt or "-"), cell[3]] for cell, row in zip(cells, rows, strict=True)]
     widths = [max(map(length, column)) for column in zip(header, *cells, strict=True)]
     widths[2] = max(widths[2], len("completed"))

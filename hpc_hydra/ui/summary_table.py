@@ -104,14 +104,14 @@ def table(
     ]
     columns = ["run", "job", "state", "time", "world size"]
     if any(row.attempt > 1 for row in rows):
-        columns[3:4] = ["attempt", run_table.ITS_TIME]
+        columns[3:4] = ["attempt", run_table.ATTEMPT_TIME]
         cells = [[*cell[:3], str(row.attempt or "-"), *cell[3:]] for cell, row in zip(cells, rows, strict=True)]
     for added, prefix in ((keys, "param."), (names, "result."), (["note"], "run.")):
         columns += run_table.distinct(added, columns, prefix)
-    sizes = {cell[4] for cell in cells} - {""}
-    used = [
-        at for at in range(len(columns)) if at < 4 or (len(sizes) > 1 if at == 4 else any(cell[at] for cell in cells))
-    ]
+    size = columns.index("world size")
+    used = [at for at in range(len(columns)) if at < size or (at > size and any(cell[at] for cell in cells))]
+    if len({cell[size] for cell in cells} - {""}) > 1:
+        used.insert(size, size)
     return [columns[at] for at in used], [[cell[at] for at in used] for cell in cells]
 
 

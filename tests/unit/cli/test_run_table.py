@@ -148,7 +148,7 @@ def test_the_time_of_a_requeued_run_is_told_as_that_of_its_attempt() -> None:
     once, its = failed(1, started=100.0, ended=123.5)
     rows = [ended(run, outcome), ended(once, its)]
     for shown in (lines(rows, 100), grid(*table(rows, {0: outcome, 1: its}, [[], []]), 100)):
-        assert shown[0].plain.split()[2:6] == ["state", "attempt", "its", "time"]
+        assert shown[0].plain.split()[2:6] == ["state", "attempt", "attempt", "time"]
         assert "3  " in shown[1].plain and "23.5 s" in shown[1].plain
     assert sentence(outcome).startswith("failed after 23.5 s of the last attempt and 2 requeues: ")
     assert sentence(its).startswith("failed after 23.5 s: ")
