@@ -129,7 +129,9 @@ def logs(argv: Sequence[str]) -> int:
     if len(views) != 1:
         numbers = " ".join(str(view.run.num) for view in views[:20])
         what = f"choose one run of {numbers}" if views else f"none of the runs is {' or '.join(runs)}"
-        fix = command(f"logs {views[0].run.num}" if views else "status", sweep.root)
+        given = "" if options.rank is None else f" --rank {options.rank}"
+        given += " --all-ranks" * options.all_ranks + " --follow" * options.follow
+        fix = command(f"logs {views[0].run.num}{given}" if views else "status", sweep.root)
         raise UsageError(what, where=str(sweep.root), fix=fix)
     found = _await_logs(sweep, views[0], options)
     from hpc_hydra.ui.progress import complain

@@ -225,7 +225,7 @@ def _print_defaults_file(probe: Probe, folders: index.Folders) -> None:
 
 def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
     system = preset_check.system(name, folders)
-    print(f"{name}: {system.description or ''}")
+    print(f"{name}: {system.description}" if system.description else name)
     if system.scheduler is not None and not _has_adapter(system):
         print(f"  Its scheduler ({system.scheduler}) has no adapter yet.")
     print("\nFacts (system.*)")
@@ -265,8 +265,12 @@ def _print_variable(name: str, preset: Any) -> None:
     print(f"  {name}={MASK if is_secret(name) else preset.get('value')}{f'   [{mode}]' if mode else ''}")
     if when:
         print(f"      when:    {', '.join(when)}")
-    print(f"      why:     {preset.get('why') or UNKNOWN}")
-    print(f"      source:  {preset.get('source') or UNKNOWN} (checked {preset.get('checked') or UNKNOWN})")
+    if preset.get("why"):
+        print(f"      why:     {preset['why']}")
+    if preset.get("source"):
+        print(
+            f"      source:  {preset['source']}{f' (checked {checked})' if (checked := preset.get('checked')) else ''}"
+        )
 
 
 def _queue(profile: QueueConfig) -> str:

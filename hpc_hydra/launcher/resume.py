@@ -118,6 +118,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
         others = [v for v in others if registry.has_queue(v.scheduler)]
         if wanted.bg and any(not submitter.outlives_launcher for submitter in submitters.values()):
+            say(_resubmission_list(chosen, len(views), common))
             release()
             background.start(root, wanted.words)
             return 0

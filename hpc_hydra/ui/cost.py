@@ -132,22 +132,22 @@ def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | No
         ConfigError: the cost is above the limit, and there is no terminal.
         SystemExit: with code 130, if the user declines.
     """
-    text = told(groups)
-    if text:
+    text, hours = told(groups), packed(_charged(groups)).hours
+    is_above = limit is not None and (hours is None or hours > limit)
+    has_terminal = sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()
+    in_question = is_above and has_terminal and "\n" not in text
+    if text and not in_question:
         say(text)
-    if limit is None:
-        return
-    hours = packed(_charged(groups)).hours
-    if hours is not None and hours <= limit:
+    if limit is None or not is_above:
         return
     shown = _hours(hours)
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_terminal:
         what = f"{shown}, which is more" if hours is not None else f"{shown}, which may be more,"
         fix = f"launch.confirm_above={ceil(hours)} (or null)" if hours is not None else "resources.time_limit=1h"
         raise ConfigError(
             f"{what} than {limit:g}, and no terminal to ask at", where="launch.confirm_above", fix=otherwise or fix
         )
-    print(f"{shown}: submit? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{text if in_question else shown}: submit? [y/N] ", end="", file=sys.stderr, flush=True)
     answer = ""
     with suppress(OSError, ValueError):
         answer = sys.stdin.readline()

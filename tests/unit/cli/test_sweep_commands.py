@@ -251,6 +251,7 @@ def test_nothing_to_cancel(ended: Sweeps) -> None:
         (["status", "."], None),
         (["logs"], "choose one run of"),
         (["logs", "failed", "-f"], "choose one run of"),
+        (["logs", "-r", "1", "."], "Try: hpc-hydra logs 0 --rank 1 "),
         (["logs", "0", "--rank", "2"], "--rank 0 to --rank 1"),
         (["wait", "3"], "waits for all runs"),
         (["resume", "1", "launch.seed=3"], "Try: hpc-hydra resume 1 -- launch.seed=3 to change it"),

@@ -65,7 +65,7 @@ class Terminal(io.StringIO):
 
 
 def test_ranks_that_may_be_alive_are_not_asked_to_end_if_the_cost_is_declined(
-    refused: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+    refused: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempt = attempt_name("7", time.time() - 60)
     paths = RunPaths(refused / "0")
@@ -80,7 +80,8 @@ def test_ranks_that_may_be_alive_are_not_asked_to_end_if_the_cost_is_declined(
         except SystemExit as leaving:
             ended = leaving.code  # type: ignore[assignment]
         assert ended == code, shown.getvalue()
-        assert "at most 8.0 node-hours: submit? [y/N] " in shown.getvalue()
+        assert "1 run, at most 8.0 node-hours: submit? [y/N] " in shown.getvalue()
+        assert "node-hours" not in capsys.readouterr().out  # the question tells the cost
         assert ("nothing was submitted" in shown.getvalue()) == (answer == "n\n")
         assert paths.requests(attempt).exists() == (answer == "y\n")
 

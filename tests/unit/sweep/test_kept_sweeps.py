@@ -76,6 +76,13 @@ def test_logs_of_a_kept_sweep_are_found(kept: Path, command: Command) -> None:
     assert "ValueError: lr=2.0 diverged" in command("logs", kept / "local", 2)
 
 
+def test_resume_in_the_background_lists_what_is_submitted_again(
+    kept: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpc_hydra.launcher.background.start", lambda root, words: None)
+    assert "1 of 3 runs is submitted again:\n  run 2, failed" in command("resume", kept / "local", "--bg")
+
+
 def test_a_kept_sweep_is_resumed(kept: Path, command: Command) -> None:
     """What failed runs again, with its frozen configuration; the others are left as they are."""
     program = kept / "train.py"

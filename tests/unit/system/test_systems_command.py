@@ -147,6 +147,13 @@ def test_a_machine_of_ones_own_is_explained_like_any(
     assert "my_frontier (yours)" in capsys.readouterr().out
 
 
+def test_what_the_file_of_a_machine_leaves_out_is_not_shown(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "system" / "atlas.yaml").write_text(SHORT + "env: {PLAIN: 1}\n")
+    assert main(["atlas", "--config-dir", str(conf)], machine()) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("atlas\n") and "PLAIN=1\n" in out and not re.search("checked|why:|source:", out)
+
+
 def test_a_machine_that_starts_from_this_one_is_explained(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "# @package _global_\ndefaults: [local, _self_]\nsystem: {name: bench, gpus_per_node: 3}\n"
     (conf / "system" / "bench.yaml").write_text(text)
