@@ -28,7 +28,8 @@ def check_best(best: str | None, function: Callable[..., Any]) -> None:
         fix = f"`return {{{name or 'loss'!r}: ...}}` at the end of {label}, or {KEY}=null"
         raise ConfigError(f"{label} returns nothing to compare runs by", where=f"{KEY}={best}", fix=fix)
     if name not in columns:
-        near = nearest(name, columns) or sorted(columns)
+        numbers = [key for key, is_text in columns.items() if not is_text] or list(columns)
+        near = nearest(name, numbers) or sorted(numbers)
         what = f"{label} returns {', '.join(sorted(columns))}" + (f" and no {name!r}" if name else ", not one number")
         raise ConfigError(what, where=f"{KEY}={best}", fix=" or ".join(f"'{KEY}={direction} {one}'" for one in near))
 
@@ -43,8 +44,11 @@ def note_on_objective(function: Callable[..., Any]) -> list[str]:
     return [f"{what}: return the number, and record the rest with dist.log(...)"] if columns else []
 
 
-def _columns(function: Callable[..., Any]) -> set[str] | None:
-    """Return the keys of all dicts that a function returns; empty if it returns nothing, None if unknown."""
+def _columns(function: Callable[..., Any]) -> dict[str, bool] | None:
+    """Return the keys of all dicts that a function returns, and whether their values are clearly text.
+
+    Empty if it returns nothing, None if unknown.
+    """
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         return None
@@ -54,15 +58,22 @@ def _columns(function: Callable[..., Any]) -> set[str] | None:
         return None
     if not isinstance(definition, ast.FunctionDef):
         return None
-    names: set[str] = set()
+    names: dict[str, bool] = {}
     for value in _returned(definition.body):
         if value is None or (isinstance(value, ast.Constant) and value.value is None):
             continue
         keys = [key.value if isinstance(key, ast.Constant) else None for key in getattr(value, "keys", ())]
         if not isinstance(value, ast.Dict) or not keys or not all(isinstance(key, str) for key in keys):
             return None
-        names.update(key for key in keys if isinstance(key, str))
+        names.update((key, _is_text(one)) for key, one in zip(keys, value.values, strict=True) if isinstance(key, str))
     return names
+
+
+def _is_text(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, str)
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(value, ast.JoinedStr) or (isinstance(called, ast.Name) and called.id == "str")
 
 
 def _returned(body: list[ast.stmt]) -> Iterator[ast.expr | None]:

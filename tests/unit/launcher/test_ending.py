@@ -131,6 +131,10 @@ def literal(cfg: Any) -> Any:
     return {"loss": 1.0, "accuracy": 0.5}
 
 
+def texts(cfg: Any) -> Any:
+    return {"loss": 0.5, "model": "mlp", "name": f"{cfg}", "size": str(cfg)}
+
+
 def unpacked(cfg: Any) -> Any:
     return {"loss": 0.5, **cfg}
 
@@ -156,6 +160,7 @@ def other(given: Any) -> Any:
         (literal, "min los", "literal returns accuracy, loss and no 'los'\n  Try: 'launch.best=min loss'"),
         (literal, "max", "literal returns accuracy, loss, not one number"),
         (literal, "max accuracy", None),
+        (texts, "max acc", "Try: 'launch.best=max loss'"),
         (two, "min lr", None),
         (unpacked, "min lr", None),
         (number, "min loss", None),
@@ -171,7 +176,8 @@ def test_what_no_run_can_return_is_found_before_submission(function: Any, best: 
         return
     with pytest.raises(ConfigError) as error:
         check_best(best, function)
-    assert said in str(error.value) and f"launch.best={best}" in str(error.value)
+    assert str(error.value).endswith(said) or said in error.value.what
+    assert f"launch.best={best}" in str(error.value)
 
 
 @pytest.mark.parametrize(
