@@ -254,7 +254,7 @@ class Preparer:
     def _plan(self, cfg: DictConfig, overrides: Sequence[str], base: Base) -> tuple[Settings, Plan]:
         key = self._key(cfg, overrides, base)
         if key not in self._plans:
-            given = _given_keys(overrides if "launch" in cfg else self.bundle)
+            given = _given_keys((*base.applied, *overrides) if "launch" in cfg else self.bundle)
             try:
                 typed = given | _given_keys(self._files_chosen(base))
                 configured = load.settings(cfg if "launch" in cfg else self._bundle, typed)

@@ -63,6 +63,21 @@ def test_each_value_has_the_key_and_the_place_that_sets_it(
     assert text.count("#!/bin/bash") == 1 and {"-#SBATCH --nodes=2", "+#SBATCH --nodes=4"} < set(text.splitlines())
 
 
+@pytest.mark.parametrize("mode", ["-m", "launch.bg=false", "launch.bg=true"])
+def test_the_command_line_goes_before_the_persons_defaults(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if it types the value that a key has by default."""
+    mine = "{resources: {mem_per_node: 1G, time_limit: 1h, exclusive: true}, launch: {env: {A: b}}}"
+    Path("mine.yaml").write_text(f"frontier: {mine}\n")
+    typed = ["resources.mem_per_node=null", "resources.time_limit=null", "resources.exclusive=false", "launch.env={}"]
+    words = ["system=frontier", "scheduler.account=a", "resources.nodes=2", "launch.dry_run=script", "--", "true"]
+    assert main(["run", mode, *words]) == 0
+    filled = capsys.readouterr().out
+    assert main(["run", mode, *typed, *words]) == 0
+    bare = capsys.readouterr().out
+    for line in ("#SBATCH --mem=1024M", "#SBATCH --time=01:00:00", "#SBATCH --exclusive", "export A=b"):
+        assert line in filled and line not in bare
+
+
 @pytest.mark.parametrize("system", ["frontier", "tuolumne"])
 @pytest.mark.parametrize("mode", ["-m", "launch.bg=false"])
 def test_files_of_the_ranks_are_not_the_log_of_the_job(
