@@ -15,7 +15,7 @@ from dataclasses import replace
 from hpc_hydra.planning.types import Request
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.bad_nodes import BadNode, kept, record_bad_node
-from hpc_hydra.records.collect import first_cause, is_consequence
+from hpc_hydra.records.cause import first_cause, is_consequence
 from hpc_hydra.records.types import Outcome, RankEnd
 from hpc_hydra.schedulers import capability_defaults, exclusion
 from hpc_hydra.schedulers.base import Scheduler

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from hpc_hydra import envvars
 from hpc_hydra.errors import HpcHydraError, SweepError
-from hpc_hydra.records.collect import first_cause, read_ends
+from hpc_hydra.records.cause import first_cause
+from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.frozen_config import RunRecord, check_launch, read_run
 from hpc_hydra.records.layout import RunPaths
 

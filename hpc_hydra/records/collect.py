@@ -5,41 +5,27 @@ Reads files of the run's directory, writes nothing. Must not know: any scheduler
 
 from __future__ import annotations
 
-import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from hpc_hydra.processes import GRACE
+from hpc_hydra.records.cause import failed_line, first_cause, how, is_consequence, root_cause, signal_name
 from hpc_hydra.records.codec import hint, readable
 from hpc_hydra.records.files import LAST_LINES, is_there, last_lines
 from hpc_hydra.records.last_words import IO_ERROR, read_note
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.returned import result
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
-from hpc_hydra.records.user_line import user_line
 
 _TRACEBACK = 500  # lines of a log in which a traceback is looked for
 NOT_STARTED = "no rank has started"
 _TOLD_TO_STOP = tuple(128 + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
-# Errors of a rank that lost another one: consequences, not causes, even if the clocks of two nodes differ a little.
-_CONSEQUENCE = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|DistBackendError|DistNetworkError"
-    r"|remote process exited|Socket Timeout|recvValue failed|Rank \d+ (failed|is not ready)"
-    r"|Timed out waiting \d+ ?ms|caused pair closure|connectFullMesh failed|Watchdog caught collective|ncclRemoteError",
-    re.IGNORECASE,
-)
-_EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
-_TRACEBACK_BEGINS = "Traceback (most recent call last)"
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_LOGS = 64  # logs of other ranks in which the cause is looked for
 _ENDED_BY_SCHEDULER = ("out_of_memory", "node_lost", "preempted")
-_BY_SIGNAL = re.compile(r"KeyboardInterrupt|SystemExit")
-_SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
 
 
 class SchedulerStatus(Protocol):
@@ -99,7 +85,7 @@ def collect(
             return _of_replicas(paths, attempt, groups, common)
         if groups.status == "stopped" and status is None and groups.exit_code:
             common |= {"exit_code": groups.exit_code, "signal": groups.exit_code - 128}
-            return Outcome(**common, status="cancelled", reason=f"stopped by {_signal_name(common['signal'])}")
+            return Outcome(**common, status="cancelled", reason=f"stopped by {signal_name(common['signal'])}")
     nodes, gone = read_nodes(paths, attempt) if attempt else [], None
     if nodes:
         last = max(node.number for node in nodes)
@@ -111,14 +97,14 @@ def collect(
             return Outcome(**common, status="completed", exit_code=0, reason=gone, **result(paths, attempt))
     cause, missing = first_cause(ends), _missing(ends, world_size)
     if cause is not None and not _lost_a_stopped_one(cause, ends, missing):
-        cause = _not_a_victim(cause, ends, lambda end: last_lines(_log(paths, attempt, end), _TRACEBACK))
+        cause = root_cause(cause, ends, lambda end: last_lines(_log(paths, attempt, end), _TRACEBACK))
         log = str(_log(paths, attempt, cause))
         lines = last_lines(Path(log), _TRACEBACK)
         silent = _absent(missing) if is_consequence(cause) else None
         return Outcome(
             **common,
             status="failed",
-            where=_where(cause, lines),
+            where=failed_line(cause, lines),
             exit_code=cause.exit_code,
             rank=cause.rank if cause.rank >= 0 else None,
             host=cause.host,
@@ -181,7 +167,7 @@ def _of_replicas(paths: RunPaths, attempt: str, groups: Replicas, common: dict[s
         host=cause.host if cause is not None else None,
         signal=cause.signal if cause is not None else None,
         reason=_lost(lost) or "too few replicas are left",
-        where=_where(cause, lines) if cause is not None else None,
+        where=failed_line(cause, lines) if cause is not None else None,
         log=str(log) if log else None,
         last_lines=lines[-LAST_LINES:],
     )
@@ -268,15 +254,6 @@ def read_ends(paths: RunPaths, attempt: str) -> list[RankEnd]:
     return sorted((e for e in ends if e.round == last or e.rank < 0), key=lambda end: (end.ended, end.rank))
 
 
-def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """Return the rank that made the run fail: the first that failed by itself, not because it lost another rank."""
-    failed = [end for end in ends if end.exit_code and not end.told_to_stop]
-    if not failed:
-        return None
-    first = min(end.ended for end in failed)
-    return min(failed, key=lambda end: (not end.hung, is_consequence(end) or end.ended - first > _SKEW, end.ended))
-
-
 def _lost_a_stopped_one(cause: RankEnd, ends: Sequence[RankEnd], missing: Sequence[int]) -> bool:
     """Whether a rank failed because others had been stopped, and none vanished."""
     return is_consequence(cause) and not missing and any(e.told_to_stop and e.ended <= cause.ended for e in ends)
@@ -284,88 +261,6 @@ def _lost_a_stopped_one(cause: RankEnd, ends: Sequence[RankEnd], missing: Sequen
 
 def _log(paths: RunPaths, attempt: str, end: RankEnd) -> Path:
     return Path(end.log or (paths.rank_log(attempt, end.rank) if end.rank >= 0 else paths.attempt(attempt)))
-
-
-def _not_a_victim(cause: RankEnd, ends: Sequence[RankEnd], lines_of: Callable[[RankEnd], Sequence[str]]) -> RankEnd:
-    """Return the rank that made the run fail, if ``cause`` only lost its connection to it; else ``cause``.
-
-    Programs that are no Hydra programs record no exception: the logs tell. The rank that raised may have ended later,
-    or have been stopped before its exception ended it.
-    """
-    if cause.rank < 0 or cause.hung or not _is_victim(cause, lines_of(cause)):
-        return cause
-    others = [end for end in ends if end.rank >= 0 and end.exit_code and end is not cause][:_LOGS]
-    for end in sorted(others, key=lambda end: end.told_to_stop):
-        lines = lines_of(end)
-        if _exception_of_its_own(end, lines):
-            return replace(end, exit_code=cause.exit_code, signal=None) if end.told_to_stop else end
-        if not end.told_to_stop and end.exit_code not in (1, 128 + signal.SIGABRT) and not _is_victim(end, lines):
-            return end
-    return cause
-
-
-def _is_victim(end: RankEnd, lines: Sequence[str]) -> bool:
-    """Whether a rank, given its log, failed only because it lost its connection to another one."""
-    if end.error:
-        return is_consequence(end)
-    if end.signal == signal.SIGABRT:  # of the watchdog of NCCL, a thread
-        return any(_CONSEQUENCE.search(line) for line in lines[-LAST_LINES:])
-    found = _exceptions(lines)
-    return bool(found) and all(_CONSEQUENCE.search(text) for text in found)
-
-
-def _exception_of_its_own(end: RankEnd, lines: Sequence[str]) -> bool:
-    if end.error:
-        return not end.told_to_stop and not is_consequence(end)
-    if not any(_TRACEBACK_BEGINS in line for line in lines):
-        return False
-    return any(not _CONSEQUENCE.search(text) and not _BY_SIGNAL.match(text) for text in _exceptions(lines))
-
-
-def is_consequence(end: RankEnd) -> bool:
-    """Whether a rank failed because it lost its connection to another one."""
-    return bool(end.error and _CONSEQUENCE.search(end.error))
-
-
-def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
-    """Describe why a rank ended: ``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``.
-
-    Args:
-        lines: the last lines of its log, to find an exception that left no record (a command, a crash at start-up).
-    """
-    if end.error:
-        return " ".join(end.error.split())
-    if end.signal:
-        return f"killed by {_signal_name(end.signal)}"
-    error = _exception(lines)
-    return f"exit code {end.exit_code} ({error})" if error else f"exit code {end.exit_code}"
-
-
-def _exception(lines: Sequence[str]) -> str | None:
-    """Return the exception with which a log ends; one that is no consequence of another rank's end, if there is any."""
-    found = _exceptions(lines)
-    return next((text for text in found if not _CONSEQUENCE.search(text)), found[0] if found else None)
-
-
-def _exceptions(lines: Sequence[str]) -> list[str]:
-    """Return the exception with which a log ends, and those during whose handling it was raised, last first."""
-    found: list[str] = []
-    chained = True
-    for left, line in zip(range(len(lines)), reversed(lines), strict=True):
-        if match := _EXCEPTION.match(line):
-            if not chained:
-                break
-            found.append(match[1])
-            chained = False
-        elif not found and left >= LAST_LINES:
-            break
-        chained = chained or any(mark in line for mark in _CHAINED)
-    return found
-
-
-def _where(end: RankEnd, lines: Sequence[str]) -> str | None:
-    """Return the line of the user's code that failed: from its traceback, else from a log that ends with one."""
-    return user_line(end.traceback or ("\n".join(lines) if _exception(lines) else ""))
 
 
 def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus | None) -> str:
@@ -398,7 +293,7 @@ def _word(
         signum = next((end.signal for end in stopped if end.signal), None)
         if any(end.requested for end in stopped) and not absent:
             return "cancelled", "stopped on request, after saving a checkpoint"
-        reason = f"stopped by {_signal_name(signum)}" if signum else "stopped by a signal"
+        reason = f"stopped by {signal_name(signum)}" if signum else "stopped by a signal"
         if any(end.signal == signal.SIGKILL for end in stopped):
             reason = f"killed, as it had not ended {GRACE:.0f} s after SIGTERM"
         if absent and exit_code and exit_code not in _TOLD_TO_STOP:  # they were stopped because of the missing rank
@@ -407,7 +302,7 @@ def _word(
             reason = f"{reason}; the launch command ended with {_code_in_words(exit_code)}"
         return "cancelled", reason
     if exit_code and exit_code in _TOLD_TO_STOP and absent == NOT_STARTED:
-        return "cancelled", f"stopped by {_signal_name(exit_code - 128)} before its ranks had started"
+        return "cancelled", f"stopped by {signal_name(exit_code - 128)} before its ranks had started"
     if exit_code:
         return "failed", _join(f"the launch command ended with {_code_in_words(exit_code)}", absent)
     if absent or exit_code is None:
@@ -500,11 +395,4 @@ def _join(*parts: str | None) -> str | None:
 
 
 def _code_in_words(code: int) -> str:
-    return f"exit code {code} ({_signal_name(code - 128)})" if 128 < code < 160 else f"exit code {code}"
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
+    return f"exit code {code} ({signal_name(code - 128)})" if 128 < code < 160 else f"exit code {code}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records.collect import how
+from hpc_hydra.records.cause import how
 from hpc_hydra.records.stacks import Frame
 from hpc_hydra.records.types import consecutive
 from hpc_hydra.sweep.stacks import Group, Seen, file_of, source_of, title

@@ -25,8 +25,9 @@ from hpc_hydra.node.requeue import (
 )
 from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.attempt import Attempt
+from hpc_hydra.records.cause import first_cause, is_consequence
 from hpc_hydra.records.codec import readable
-from hpc_hydra.records.collect import collect, first_cause, is_consequence, read_ends
+from hpc_hydra.records.collect import collect, read_ends
 from hpc_hydra.records.files import append_line, make_below, read_lines, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from hpc_hydra.records.collect import is_consequence
+from hpc_hydra.records.cause import is_consequence
 from hpc_hydra.records.preflight import STAGES, Links, NodeReport, RankReport
 from hpc_hydra.records.types import RankEnd
 

@@ -39,7 +39,8 @@ from hpc_hydra.processes import (
     signal_process,
     start_program,
 )
-from hpc_hydra.records.collect import first_cause, how, read_ends
+from hpc_hydra.records.cause import first_cause, how
+from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json, write_json
 from hpc_hydra.records.outcome_index import forget_outcome
 from hpc_hydra.records.rank_end import forget_ends

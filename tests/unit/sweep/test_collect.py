@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hpc_hydra.planning.types import to_json
-from hpc_hydra.records.collect import collect, corrected, is_consequence
+from hpc_hydra.records.cause import is_consequence
+from hpc_hydra.records.collect import collect, corrected
 from hpc_hydra.records.files import last_lines, write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd

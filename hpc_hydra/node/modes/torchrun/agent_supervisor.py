@@ -42,7 +42,8 @@ from hpc_hydra.processes import (
     name_of,
     signal_process,
 )
-from hpc_hydra.records.collect import first_cause, read_ends
+from hpc_hydra.records.cause import first_cause
+from hpc_hydra.records.collect import read_ends
 from hpc_hydra.records.files import read_json
 from hpc_hydra.records.rank_end import write_end
 
