@@ -224,6 +224,7 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
     script = SweepPaths(root).script(JOB)
     held = allocation.current(adapter, prepared.settings.launch.inside)
     spec = replace(spec, allocation=held)
+    attach_notes: tuple[str, ...] = ()
     env = cleaned(os.environ, keep=capability_defaults.inherited_variables(adapter, plan.request))
     if held is not None and isinstance(adapter, JobSteps):
         from hpc_hydra.schedulers.allocation_queue import StepSubmitter
@@ -235,11 +236,13 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
             return None
         around = os.environ if isinstance(adapter, NestedQueue) else env
         command = adapter.attach_command(script, spec, around)
+        attach_notes = adapter.attach_notes(plan.request)
         if command[:1] == ["bash"] and isinstance(adapter, NestedQueue):
             env = dict(os.environ)
     if command[0] == "bash":
         command = ["bash", str(script), str(run.num)]  # how `processes.local_runs` finds it
-    notes = (*prepared.notes, *adapter.notes(plan.request), *allocation.notes(prepared.settings, held))
+    notes = (*prepared.notes, *adapter.notes(plan.request), *attach_notes)
+    notes += allocation.notes(prepared.settings, held)
     if plan.request.time_limit is not None and (held is not None or not adapter.has_queue):
         notes += ("resources.time_limit has no effect on a run at this console (with -m the launcher enforces it)",)
     if plan.hang_after is not None:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.base import JobSpec, Scheduler
 from hpc_hydra.schedulers.options import Option
 
@@ -26,6 +27,10 @@ class Attach(Scheduler):
         It allocates nothing.
         """
         return None
+
+    def attach_notes(self, request: Request) -> tuple[str, ...]:
+        """What a user should know of `attach_command`, such as options that it leaves out."""
+        return ()
 
     def pending_command(self) -> list[str] | None:
         """Command that lists the user's pending jobs, for `parse_pending`; None if there is none."""

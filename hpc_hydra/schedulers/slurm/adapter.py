@@ -242,6 +242,14 @@ class Slurm(
             return ["bash", str(script)]
         return ["salloc", *words(self._of_salloc(request)), "bash", str(script)]
 
+    def attach_notes(self, request: Request) -> tuple[str, ...]:
+        left_out = [f"--{name}" for name, _ in request.submit_args if name in _NOT_FOR_SALLOC]
+        if not left_out:
+            return ()
+        have = "have" if len(left_out) > 1 else "has"
+        why = "salloc does not have it; launch.bg=true submits with sbatch"
+        return (f"{', '.join(left_out)} {have} no effect on a run at this console: {why}",)
+
     def trial_command(self, script: Path, spec: JobSpec) -> list[str]:
         """salloc has no --test-only; sbatch writes the same messages."""
         request = allocated(task_request(spec.plan))

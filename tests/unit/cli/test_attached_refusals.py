@@ -33,6 +33,18 @@ def stand_in(folder: Path, **commands: str) -> None:
         (folder / name).chmod(0o755)
 
 
+@pytest.mark.parametrize("typed", [["scheduler.extra.export=NONE"], ["scheduler.submit_extra.open-mode=truncate"]])
+def test_an_option_that_salloc_lacks_is_told(typed: list[str], bin_: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["scheduler=slurm", "resources.cpus_per_proc=1", "launch.dry_run=true", *typed]
+    name = typed[0].split("extra.")[1].split("=")[0]
+    assert main(["run", *words, "--", "true"]) == 0
+    told = capfd.readouterr()
+    assert f"--{name} has no effect on a run at this console" in told.out + told.err
+    assert main(["run", *words, "launch.bg=true", "--", "true"]) == 0
+    told = capfd.readouterr()
+    assert "has no effect" not in told.out + told.err and f"--{name}" in told.out
+
+
 @pytest.mark.parametrize("command", [["run"], ["shell"]])
 @pytest.mark.parametrize(
     ("typed", "message", "advice"),
