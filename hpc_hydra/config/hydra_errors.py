@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from hpc_hydra import suggest
-from hpc_hydra.config import load
+from hpc_hydra.config import load, values
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.secrets import masked
 from hpc_hydra.config.store import shipped
@@ -156,7 +156,7 @@ def _composition(text: str, cause: BaseException | None) -> ConfigError | None:
     at = f"{key} (in {file}.yaml)" if file else key
     if (found := _VALUE.search(below)) and key.count(".") == 1:
         try:
-            load.check_value(key, found["value"])
+            values.check_value(key, found["value"])
         except ConfigError as error:
             return ConfigError(error.what, where=at, fix=error.fix)
         except KeyError:
@@ -173,8 +173,8 @@ def _no_bundle(where: str) -> ConfigError:
 def _collection(key: str, value: str) -> ConfigError | None:
     """Return the error for a plain value of a key that takes a list or a mapping; None if it takes none."""
     group, _, name = key.partition(".")
-    kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
-    return load.not_a_collection(value, key, kind) if kind in (list, dict) else None
+    kind = get_origin(values.fields(GROUPS[group]).get(name)) if group in GROUPS else None
+    return values.not_a_collection(value, key, kind) if kind in (list, dict) else None
 
 
 def _is_ours(override: str) -> bool:
@@ -208,7 +208,7 @@ def _in_quotes(key: str, value: str) -> str | None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     group, _, name = key.lstrip("+").partition(".")
-    kind = get_origin(load._fields(GROUPS[group]).get(name)) if group in GROUPS else None
+    kind = get_origin(values.fields(GROUPS[group]).get(name)) if group in GROUPS else None
     meant: object = value
     text = suggest.in_quotes(value)
     if kind is list:
@@ -263,17 +263,17 @@ def _unknown(key: str, file: str, at: str, cause: BaseException | None) -> Confi
         near = [f"{name}.{rest}" if rest else name for name in suggest.nearest(group, map(str, root))]
         return ConfigError("not a key of the configuration", where=key, fix=" or ".join(near))
     name = rest.partition(".")[0]
-    if getattr(cause, "full_key", None) == group and not file and name in load._fields(GROUPS[group]):
+    if getattr(cause, "full_key", None) == group and not file and name in values.fields(GROUPS[group]):
         return _no_bundle(key)
     if name == group and file.startswith(f"{group}/"):
         return _wrong_package(file, "", group, group)
-    if rest != name or name in load._fields(GROUPS[group]):  # a nested key, of a queue or a variable
+    if rest != name or name in values.fields(GROUPS[group]):  # a nested key, of a queue or a variable
         parent = getattr(cause, "parent_node", None)
         valid = [str(name) for name in parent] if parent is not None and hasattr(parent, "keys") else []
         stem, _, last = key.rpartition(".")
         words = [f"{stem}.{near}" for near in suggest.nearest(last, valid) or valid]
         return ConfigError(f"unknown key {last!r}", where=at, fix=" or ".join(words) or None)
-    error = load._unknown_keys(group, {name: "VALUE"}, list(load._fields(GROUPS[group])), False, () if file else (key,))
+    error = load.unknown_keys(group, {name: "VALUE"}, list(values.fields(GROUPS[group])), False, () if file else (key,))
     return ConfigError(error.what, where=at, fix=error.fix)
 
 
@@ -318,7 +318,7 @@ def _number(trace: TracebackType | None) -> ConfigError | None:
     for one in tracebacks.overrides(trace):
         key, value = str(one.key_or_group), one.value()
         if key in GROUPS and not isinstance(value, (str, list)):
-            fix = f"{key}.{next(iter(load._fields(GROUPS[key])))}={value}" if key == "resources" else f"{key}=CHOICE"
+            fix = f"{key}.{next(iter(values.fields(GROUPS[key])))}={value}" if key == "resources" else f"{key}=CHOICE"
             return ConfigError(f"{value!r} is not one of its options", where=key, fix=fix)
     return None
 

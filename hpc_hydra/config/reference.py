@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from hpc_hydra.config.load import CHOICES, OF_SUBMITIT, RANGES
+from hpc_hydra.config.load import OF_SUBMITIT
 from hpc_hydra.config.schema import GROUPS, MISSING, QueueConfig
 from hpc_hydra.config.store import shipped
+from hpc_hydra.config.values import CHOICES, RANGES
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.suggest import nearest
 

@@ -1,6 +1,6 @@
 """The keys of every config group: type, default, unit, meaning. Every key listed here is implemented.
 
-`hpc-hydra keys` and the reference of the documentation print them; choices and ranges are in `config.load`.
+`hpc-hydra keys` and the reference of the documentation print them; choices and ranges are in `config.values`.
 Times and memory sizes are kept as written (``int | str``); `hpc_hydra.planning` converts them to numbers.
 Must not know: schedulers' command lines, this machine.
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Union, get_args, get_origin
 
-from hpc_hydra.config import load
+from hpc_hydra.config import load, values
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.secrets import MASK, is_secret
 from hpc_hydra.errors import ConfigError
@@ -63,7 +63,7 @@ def _several(group: str, options: list[Any]) -> ConfigError:
 
 
 def _check_leaf(key: str, value: Any, is_text: bool, written: str) -> None:
-    if key in load.CHOICES or (key in _GENERATED and isinstance(value, bool)):
+    if key in values.CHOICES or (key in _GENERATED and isinstance(value, bool)):
         return
     if not isinstance(value, (int, float)) or not (is_text or type(value) is int):
         return
@@ -98,7 +98,7 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any, bool]]:
     for name in rest:
         hint = _plain(hint)
         if is_dataclass(hint):
-            hint = load._fields(hint).get(name)  # type: ignore[arg-type]
+            hint = values.fields(hint).get(name)  # type: ignore[arg-type]
         elif get_origin(hint) is dict:  # the rest may be a name with dots
             hint = get_args(hint)[1]
             if hint is Any:
@@ -115,7 +115,7 @@ def _of(hint: Any, key: str, value: Any) -> Iterator[tuple[str, Any, bool]]:
         yield key, value, True
     elif is_dataclass(hint) and isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _of(load._fields(hint).get(str(name)), f"{key}.{name}", inner)  # type: ignore[arg-type]
+            yield from _of(values.fields(hint).get(str(name)), f"{key}.{name}", inner)  # type: ignore[arg-type]
     elif get_origin(hint) in (dict, list) and isinstance(value, (Mapping, list)):
         item = get_args(hint)[-1]
         pairs = value.items() if isinstance(value, Mapping) else ((None, inner) for inner in value)

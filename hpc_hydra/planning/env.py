@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from hpc_hydra import envvars
-from hpc_hydra.config.load import NAME_OF_VARIABLE
 from hpc_hydra.config.schema import LoggingConfig, Settings
+from hpc_hydra.config.values import NAME_OF_VARIABLE
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.types import EnvVar, Mode
 from hpc_hydra.suggest import nearest

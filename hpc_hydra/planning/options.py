@@ -262,7 +262,7 @@ class _Merge:
         group, _, attribute = full.partition(".")
         target = getattr(self.done.settings, group)
         before = getattr(target, attribute)
-        from hpc_hydra.config.load import check_value
+        from hpc_hydra.config.values import check_value
 
         try:
             after = check_value(full, value)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc_hydra import envvars
-from hpc_hydra.config.load import check_value, check_variable
 from hpc_hydra.config.secrets import is_secret
+from hpc_hydra.config.values import check_value, check_variable
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.env import IDENTITY
 from hpc_hydra.planning.options import option_text

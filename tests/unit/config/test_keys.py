@@ -9,10 +9,10 @@ import yaml
 
 from hpc_hydra.cli.main import main
 from hpc_hydra.config import reference
-from hpc_hydra.config.load import check_value
 from hpc_hydra.config.reference import Key
 from hpc_hydra.config.schema import GROUPS
 from hpc_hydra.config.store import conf_dir
+from hpc_hydra.config.values import check_value
 from hpc_hydra.schedulers import key_effects
 
 KEYS = [key for group in GROUPS for key in reference.keys(group)]

@@ -9,8 +9,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from hpc_hydra.config.hydra_errors import explain
-from hpc_hydra.config.load import check_value, from_mapping, settings
+from hpc_hydra.config.load import from_mapping, settings
 from hpc_hydra.config.schema import GROUPS, example_of
+from hpc_hydra.config.values import check_value
 from hpc_hydra.errors import ConfigError
 
 from .conftest import Compose

@@ -7,8 +7,8 @@ from typing import Any, Optional, get_type_hints
 
 import pytest
 
-from hpc_hydra.config.load import CHOICES
 from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.values import CHOICES
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.launcher.override_plan import check as check_resumed
 from hpc_hydra.launcher.override_values import check
