@@ -13,10 +13,12 @@ PATIENCE = 240.0  # seconds: a busy machine is slow
 
 
 def await_true(check: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """What ``check`` returns, asked again and again until it is true, or after ``timeout`` seconds whatever it is."""
-    end = time.monotonic() + timeout
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.05)
+    """What ``check`` returns, asked again and again until it is true, or after ``timeout`` seconds whatever it is; one
+    that takes long, as a command does, is asked less often."""
+    end = (asked := time.monotonic()) + timeout
+    while not (found := check()) and (now := time.monotonic()) < end:
+        time.sleep(max(0.05, now - asked))
+        asked = time.monotonic()
     return found or check()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import forking
 from tests.awaiting import PATIENCE, await_true
 from tests.cluster.fixtures import Cluster
 
@@ -38,15 +39,8 @@ if __name__ == "__main__":
 
 def hpc(probe: Probe, *argv: str, code: int | None = 0, path: Path | None = None) -> str:
     """Output of a command from another process, errors too."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpc_hydra.cli", argv[0], str(probe.sweep), *argv[1:]],
-        env=probe.env(path=path),
-        cwd=probe.tmp,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=180,
-    )
+    words = [sys.executable, "-m", "hpc_hydra.cli", argv[0], str(probe.sweep), *argv[1:]]
+    done = forking.run(words, env=probe.env(path=path), cwd=probe.tmp, timeout=180)
     assert code is None or done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
