@@ -20,8 +20,12 @@ class device:
 
 
 class tensor(list[Any]):
-    def __init__(self, values: Sequence[Any], *, dtype: type, device: str | device) -> None:
+    def __init__(self, values: Sequence[Any], *, dtype: type = float, device: str | device = "cpu") -> None:
         super().__init__(map(dtype, values))
 
     def tolist(self) -> list[Any]:
         return list(self)
+
+    def item(self) -> Any:
+        (value,) = self
+        return value
