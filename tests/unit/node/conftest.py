@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+def spawned(rank: int, size: int, host: str = os.uname().nodename) -> dict[str, str]:
+    """What the launch command tells a rank."""
+    return {"HPC_HYDRA_SPAWN_RANK": str(rank), "HPC_HYDRA_SPAWN_SIZE": str(size), "HPC_HYDRA_SPAWN_HOST": host}
+
+
 @dataclass
 class Frozen:
     """A sweep of one run; `start` runs it as the local scheduler's job script does."""
@@ -70,19 +76,35 @@ class Frozen:
 
     def rank(self, rank: int, size: int, code: str = "", **env: str) -> subprocess.Popen[str]:
         """The supervisor of one rank; ``code`` is run before it begins."""
-        variables = {"HPC_HYDRA_SPAWN_RANK": str(rank), "HPC_HYDRA_SPAWN_SIZE": str(size), "HPC_HYDRA_SPAWN_HOST": "h"}
         return subprocess.Popen(
             [sys.executable, *(["-c", f"{code}\n{RANK}"] if code else ["-m", "hpc_hydra.node", "rank"])],
-            env=self.environ(**variables, **env),
+            env=self.environ(**spawned(rank, size, "h"), **env),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    def run(self, **env: str) -> tuple[int, dict[str, Any]]:
+    def run(self, torch: bool = False, **env: str) -> tuple[int, dict[str, Any]]:
+        """Run all ranks, their supervisors forked by `forking`, without a launch command."""
+        size = task_request(self.plan).world_size
+
+        def rank(num: int) -> subprocess.CompletedProcess[str]:
+            mine = self.environ(**spawned(num, size), **({"OMP_NUM_THREADS": "1"} if torch else {}), **env)
+            return forking.run([sys.executable, "-m", "hpc_hydra.node", "rank"], env=mine, torch=torch)
+
+        with ThreadPoolExecutor(size) as threads:
+            ranks = list(threads.map(rank, range(size)))
+        code = next((done.returncode for done in ranks if done.returncode), 0)
+        return self._ended(code, "".join(done.stdout + done.stderr for done in ranks))
+
+    def launch(self, **env: str) -> tuple[int, dict[str, Any]]:
+        """Run it by the launch command, which ends the other ranks when one fails."""
         with self.spawn(**env) as process:
             out, _ = process.communicate(timeout=180)
-        done = self.finish(process.returncode)
+        return self._ended(process.returncode, out)
+
+    def _ended(self, code: int, out: str) -> tuple[int, dict[str, Any]]:
+        done = self.finish(code)
         assert self.paths.outcome.exists() and "Traceback" not in out, out + done.stdout + done.stderr
         return done.returncode, self.outcome()
 

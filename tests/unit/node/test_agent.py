@@ -132,7 +132,7 @@ def test_workers_are_restarted_and_each_rank_has_its_log_and_its_place(freeze: A
         return RANK + 40
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
-    code, outcome = frozen.run()
+    code, outcome = frozen.run(torch=True)
     assert (code, outcome["status"], outcome["result"], outcome["restarts"]) == (0, "completed", 40, 1), outcome
     for rank in (0, 1):
         assert frozen.log(rank).endswith(f"1 {rank} {rank} {ATTEMPT}\n")
@@ -148,7 +148,7 @@ def test_restarts_that_are_used_up_end_with_the_last_failure_and_its_own_code(fr
         time.sleep(60)
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
-    code, outcome = frozen.run()
+    code, outcome = frozen.run(torch=True)
     assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (139, 1, 139, 1)
     assert outcome["reason"] == f"rank 1 on {HOST}: killed by SIGSEGV"
 

@@ -108,4 +108,4 @@ def test_a_program_loads_with_raised_thresholds_and_runs_with_its_own(freeze: An
     frozen = freeze("return [*LOADING, gc.isenabled(), *gc.get_threshold(), gc.get_freeze_count()]", outside=outside)
     asked = [sys.executable, "-c", "import gc; print(*gc.get_threshold())"]
     at_start = map(int, subprocess.run(asked, capture_output=True, check=True).stdout.split())
-    assert frozen.run()[1]["result"] == [True, gc_tuning.LOADING, True, *at_start, 0]
+    assert frozen.launch()[1]["result"] == [True, gc_tuning.LOADING, True, *at_start, 0]

@@ -60,7 +60,7 @@ def test_ranks_reduce_twice_in_one_program_on_the_held_port(freeze: Freeze) -> N
     again += "return [x.item(), dist.seed, str(dist.device), dist.backend, dist.is_main, str(dist.output_dir), "
     again += "int(os.environ['MASTER_PORT'])]"
     frozen = freeze(again, procs=2, rendezvous=Rendezvous(port_range=(42100, 42900)))
-    code, outcome = frozen.run()
+    code, outcome = frozen.run(torch=True)
     *result, port = outcome["result"]
     assert (code, result) == (0, [3.0, 5, "cpu", "gloo", True, str(frozen.paths.root)]) and 42100 <= port <= 42900
     (metric,) = metrics.read(frozen.paths.root)
@@ -73,7 +73,7 @@ def test_an_exception_in_one_rank_ends_all_and_is_the_reason(freeze: Freeze) -> 
     frozen = freeze(
         body + "    dist.barrier()\n    if dist.rank == 1: raise ValueError('boom')\n    dist.barrier()", procs=2
     )
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     assert (code, outcome["rank"]) == (1, 1) and "ValueError: boom" in outcome["reason"]
 
 

@@ -64,7 +64,7 @@ def test_torch_is_imported_once_and_each_rank_is_itself(freeze: Any) -> None:
     """
     env = (EnvVar("OMP_NUM_THREADS", "1"), EnvVar("OWN", "r{local_rank}", expand=True))
     frozen = freeze(body, procs=2, rendezvous=FORKED, plan={"env": env})
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     assert code == 0, outcome
     assert [frozen.log(rank) for rank in (0, 1)] == ["0 0 2 r0 1\n", "1 1 2 r1 1\n"]
     assert outcome["result"] == 40

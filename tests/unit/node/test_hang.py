@@ -68,7 +68,9 @@ def test_a_run_without_progress_is_noted_with_its_stacks_until_it_goes_on(freeze
 def test_a_hung_run_is_ended_with_the_reason_also_if_it_ignores_sigterm(freeze: Freeze, tmp_path: Any) -> None:
     body = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nPath(f'begun.{RANK}').touch()\ntime.sleep(600)"
     frozen = freeze(body, procs=2, plan={"hang_after": 1, "on_hang": "restart"})
-    code, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.node.rank.hang", MEANWHILE=3, GRACE=1))
+    code, outcome = frozen.launch(
+        PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.node.rank.hang", MEANWHILE=3, GRACE=1)
+    )
     assert code == 137 and outcome["status"] == "failed"
     assert outcome["reason"].startswith("no progress for ")  # of no rank, as none is known to be the cause
     *_, newest = sorted(frozen.paths.stacks(ATTEMPT, "").iterdir())
@@ -114,7 +116,7 @@ def test_dumps_of_a_failed_run_are_named_with_the_command_that_reads_them(freeze
         sys.exit(3)
     """
     frozen = freeze(body, logging=Logging(flight_recorder=2000))
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     folder = frozen.paths.flight_recorder(ATTEMPT)
     assert code == 3 and outcome["dumps"] == str(folder)
     assert [path.name for path in folder.iterdir()] == ["nccl_trace_rank_0"]

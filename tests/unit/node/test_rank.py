@@ -36,7 +36,7 @@ def here(frozen: Frozen, rank: int = 0) -> int:
 
 def test_every_rank_knows_who_it_is_and_returns_through_rank_0(freeze: Freeze) -> None:
     frozen = freeze("print(RANK, os.environ['WORLD_SIZE'], os.environ['HPC_HYDRA_SEED']); return RANK + 0.5", procs=3)
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     assert (code, outcome["status"], outcome["result"], outcome["world_size"]) == (0, "completed", 0.5, 3)
     assert [frozen.log(r) for r in range(3)] == [f"{r} 3 5\n" for r in range(3)]
     assert outcome["started"] <= outcome["ended"] and outcome["job_id"] == "77"
@@ -62,7 +62,7 @@ def test_exit_codes_come_through_unchanged(
     freeze: Freeze, body: str, code: int, signum: int | None, error: str | None
 ) -> None:
     frozen = freeze(body)
-    found, outcome = frozen.run()
+    found, outcome = (frozen.launch if signum == signal.SIGKILL else frozen.run)()
     end = frozen.end(0)
     assert (found, outcome["exit_code"], end["exit_code"], end["signal"]) == (code, code, code, signum)
     assert outcome["status"] == "failed" and outcome["rank"] == 0 and not end["told_to_stop"]
@@ -79,7 +79,7 @@ def test_a_failure_is_reported_with_rank_reason_and_last_lines(freeze: Freeze) -
     frozen = freeze(
         "print('step', RANK)\nif RANK == 1: raise ValueError('boom\\nsecond line')\ntime.sleep(600)", procs=3
     )
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     assert (code, outcome["rank"], outcome["status"]) == (1, 1, "failed")
     assert outcome["reason"] == f"rank 1 on {os.uname().nodename}: ValueError: boom second line"
     assert outcome["last_lines"][0] == "step 1" and outcome["last_lines"][-2:] == ["ValueError: boom", "second line"]
@@ -237,7 +237,7 @@ def test_killing_spawn_leaves_nothing_not_even_grandchildren(freeze: Freeze) -> 
 def test_what_a_rank_leaves_running_is_ended_with_the_run(freeze: Freeze) -> None:
     body = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)"
     frozen = freeze(body, procs=2)
-    assert frozen.run()[0] == 0 and frozen.pids() == []
+    assert frozen.launch()[0] == 0 and frozen.pids() == []
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -287,7 +287,7 @@ def test_a_rank_that_does_not_listen_is_killed_after_a_failure(freeze: Freeze, t
         + "while not Path('here.0').exists(): time.sleep(0.02)\nif RANK == 1: sys.exit(7)\ntime.sleep(600)",
         procs=2,
     )  # fmt: skip
-    code, outcome = frozen.run(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.processes", GRACE=2))
+    code, outcome = frozen.launch(PYTHONPATH=changed(tmp_path / "site", "hpc_hydra.processes", GRACE=2))
     assert (code, outcome["rank"], outcome["exit_code"]) == (7, 1, 7)
 
 
