@@ -8,6 +8,7 @@ interpreter; tests of start-up, imports and signals do that themselves.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -120,12 +121,16 @@ def _forkable(words: list[str], env: Mapping[str, str], folder: Path, torch: boo
     """Whether a new interpreter would do nothing at its start that a fork leaves out."""
     if sys.platform != "linux" or words[0] != sys.executable or not folder.is_dir():
         return False
-    if words[1] in ("-m", "-c") if words[1].startswith("-") else (folder / words[1]).is_file():
+    if words[1] in ("-m", "-c") if words[1].startswith("-") else _is_source(folder / words[1]):
         path = [Path(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
         ours = [part for part in (folder, *path) if (part / "hpc_hydra").is_dir()]
         changed = any((part / "sitecustomize.py").exists() for part in path)
         return ours[:1] == [ROOT] and not changed and _at_start(env) == _at_start(_environ(torch))
     return False
+
+
+def _is_source(file: Path) -> bool:
+    return file.is_file() and file.suffix != ".pyz"
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -183,7 +188,7 @@ def serve(number: int, torch: int) -> None:
             continue
         request, fds, *_ = socket.recv_fds(requests, 1 << 20, 4)
         if not request:
-            return None
+            return
         *streams, told = fds
         if pid := os.fork():
             _tell(told, pid)
@@ -199,7 +204,27 @@ def serve(number: int, torch: int) -> None:
             os.dup2(stream, its)
         for unwanted in (*fds, *running.values(), woken, wake):
             os.close(unwanted)
-        return _become(**json.loads(request))
+        code: int | None = 0
+        try:
+            _become(**json.loads(request))
+        except SystemExit as end:
+            if not isinstance(end.code, int | None):
+                raise
+            code = end.code
+        _end(code or 0)  # nothing holds the program's frames any more
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends, which would also free all that was imported, and for that copy page after page."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    vars(sys.modules["__main__"]).clear()  # files that are still open are written
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):  # the interpreter has an exit code for it
+        sys.exit(code)
+    os._exit(code & 0xFF)
 
 
 def _tell(where: int, number: int) -> None:
@@ -243,7 +268,7 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], umask: int) -> None:
         runpy._run_module_as_main(argv[2])  # type: ignore[attr-defined]  # what python -m calls
         return
     sys.argv = argv[1:]
-    file = Path(cwd, argv[1])
-    sys.path[0] = str(file.resolve().parent)
-    vars(main).update(__file__=str(file), __cached__=None, __loader__=SourceFileLoader("__main__", str(file)))
-    exec(compile(file.read_bytes(), str(file), "exec"), vars(main))
+    file = os.path.join(cwd, argv[1])  # noqa: PTH118 - "./" stays, as in Python
+    sys.path[0] = str(Path(file).resolve().parent)
+    vars(main).update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
+    exec(compile(Path(file).read_bytes(), file, "exec"), vars(main))
