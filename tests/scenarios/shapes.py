@@ -70,6 +70,7 @@ class Shape:
     by_value: bool = False  # a function without a program: nothing before it is run again
     words: tuple[str, ...] = ("-m", "lr=7")
     env: Mapping[str, str] = field(default_factory=dict)
+    forked: bool = False  # how the interpreter starts is not what is shown
 
 
 def script(before: str = "", task: str = TASK, run: str = RUN, head: str = HEAD) -> str:
@@ -148,53 +149,58 @@ BY_VALUE = """
         hydra.main(**MAIN)(closure)()
 """
 SHAPES: dict[str, Shape] = {
-    "script": of(script()),
-    "dot": of(script(), "{py}", "./train.py"),
-    "from elsewhere": of(script(), "{py}", "../train.py", cwd="work"),
-    "absolute": of(script(), "{py}", "{dir}/train.py", cwd="work"),
-    "symlink": Shape({"src/train.py": script(), "link.py": "-> src/train.py"}, ("{py}", "link.py")),
-    "spaces and unicode": of(script(), name="my dir/träin ü.py"),
-    "flags": of(script(), "{py}", "-Ou", "-X", "utf8", "-W", "ignore::UserWarning", "train.py"),
-    "module": Shape(PACKAGE, ("{py}", "-m", "pk.train")),
+    "script that adds overrides and import paths": Shape(
+        {"src/other.py": "", "beside.py": "", "train.py": script(INSERTS + "sys.argv.append('extra=added')\n")},
+        forked=True,
+    ),
+    "dot, symlink, spaces and unicode": Shape(
+        {"src/träin ü.py": script(), "my dir/link ü.py": "-> ../src/träin ü.py"}, ("{py}", "./my dir/link ü.py")
+    ),
+    "absolute, own options": of(
+        script(ARGPARSE, OWN), "{py}", "{dir}/train.py", "--data-dir", "/x", cwd="work"
+    ),
+    "flags, code after": of(
+        script(run="\nmain()\nsys.exit(0 if 'RANK' not in os.environ else 3)\n"),
+        "{py}", "-Ou", "-X", "utf8", "-W", "ignore::UserWarning", "train.py",
+    ),
+    "module, chdir": Shape({**PACKAGE, "pk/train.py": DOWN}, ("{py}", "-m", "pk.train")),
     "package": Shape(PACKAGE, ("{py}", "-um", "pk")),
-    "console script": Shape(
-        {**PACKAGE, "bin/app": "#!{py}\nimport sys\nfrom pk.train import main\nsys.exit(main())\n"}, ("{dir}/bin/app",),
+    "console script, compose in the task": Shape(
+        {"pk/__init__.py": "", "pk/train.py": script(task=COMPOSE),
+         "bin/app": "#!{py}\nimport sys\nfrom pk.train import main\nsys.exit(main())\n"}, ("{dir}/bin/app",),
         cwd="work", env={"PYTHONPATH": "{dir}"},
     ),
-    "zipapp": Shape({"app.pyz": "zip train.py", "train.py": script()}, ("{py}", "app.pyz")),
-    "folder": Shape({"app/__main__.py": script()}, ("{py}", "app")),
-    "own options": of(script(ARGPARSE, OWN), "{py}", "train.py", "--data-dir", "/x"),
-    "sub-command": of(
-        script(run="\nif __name__ == '__main__':\n    {'train': None, 'eval': main}[sys.argv.pop(1)]()\n"),
-        "{py}", "train.py", "eval",
+    "zipapp, runner of one's own": Shape(
+        {"app.pyz": "zip train.py", "train.py": script(task=NEMO)}, ("{py}", "app.pyz")
     ),
-    "added overrides": of(script("import sys\nsys.argv.append('extra=added')\n")),
-    "two mains": of(script(task=TWO, run="pretrain()\nfinetune()\n"), seen=2),
-    "one main twice": of(script(run="sys.argv += ['extra=a']\nmain()\nsys.argv[-1] = 'extra=b'\nmain()\n"), seen=2),
-    "compose in the task": of(script(task=COMPOSE)),
-    "runner of one's own": of(script(task=NEMO)),
-    "callable object": of(script(task=ZEN, run="Zen(task).start()\n")),
-    "closure": of(script(task="", run=CLOSURE)),
+    "folder, callable object": Shape({"app/__main__.py": script(task=ZEN, run="Zen(task).start()\n")}, ("{py}", "app")),
+    "sub-command, code around": of(
+        script(run="\ntry:\n    {'train': None, 'eval': main}[sys.argv.pop(1)]()\n"
+                   "finally:\n    open(f'{os.environ[\"SEEN\"]}/finally', 'a').write('x')\n"),
+        "{py}", "train.py", "eval", forked=True,
+    ),
+    "two mains, one of them twice": of(
+        script(task=TWO, run="pretrain()\nsys.argv += ['extra=a']\nfinetune()\nsys.argv[-1] = 'extra=b'\nfinetune()\n"),
+        seen=3, forked=True,
+    ),
     "chdir up": of(script("import os\nos.chdir('..')\n"), "{py}", "../../train.py", cwd="work/deep"),
-    "chdir down": of(DOWN),
-    "module, chdir": Shape({**PACKAGE, "pk/train.py": DOWN}, ("{py}", "-m", "pk.train")),
     "absolute, chdir": of(
         DOWN, "sh", "-c", 'cd ..; "$@"; exit $?', "sh", "{py}", "{dir}/train.py", cwd="work"
     ),
-    "import path": Shape({"src/other.py": "", "beside.py": "", "train.py": script(INSERTS)}),
-    "cProfile": of(script(), "{py}", "-m", "cProfile", "-s", "tottime", "train.py"),
-    "runpy": Shape({"train.py": script(), "driver.py": DRIVER}, ("{py}", "driver.py", "train.py")),
-    "parent that is a program": Shape({"train.py": script(), "run.py": PARENT}, ("{py}", "run.py", "train.py")),
+    "cProfile": of(script(), "{py}", "-m", "cProfile", "-s", "tottime", "train.py", forked=True),
+    "runpy": Shape({"train.py": script(), "driver.py": DRIVER}, ("{py}", "driver.py", "train.py"), forked=True),
+    "closure, parent that is a program": Shape(
+        {"train.py": script(task="", run=CLOSURE), "run.py": PARENT}, ("{py}", "run.py", "train.py")
+    ),
     "standard input": of(script(), "{py}", "-", stdin="train.py"),
     "pipe": of(script(), "{py}", "-", stdin="|train.py", by_value=True),
     "-c": Shape({}, ("{py}", "-c", script())),
     "pytest": of(script(task=BY_VALUE, run=""), "{py}", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py",
                  name="test_it.py", by_value=True, words=(), env={"WORDS": "-m lr=7"}),
-    "code after": of(script(run="\nmain()\nsys.exit(0 if 'RANK' not in os.environ else 3)\n")),
-    "code around": of(script(
-        run="\ntry:\n    main()\nfinally:\n    open(f'{os.environ[\"SEEN\"]}/finally', 'a').write('x')\n"
-    )),
-    "failure": of(script(task="@hydra.main(**MAIN)\ndef main(cfg):\n    see.saw(cfg)\n    raise ValueError('mine')\n")),
+    "failure after chdir": of(script(
+        "import os\nos.chdir('work')\n",
+        "@hydra.main(**MAIN)\ndef main(cfg):\n    see.saw(cfg)\n    raise ValueError('mine')\n",
+    ), forked=True),
 }  # fmt: skip
 
 

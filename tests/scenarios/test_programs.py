@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests import forking
+
 from .conftest import ROOT
 from .shapes import SHAPES, Shape, filled, lay_out
 
@@ -31,20 +33,23 @@ def launched(shape: Shape, folder: Path, launcher: str) -> dict[str, Any]:
     env |= {"SEEN": str(seen), **({"WORDS": " ".join([env["WORDS"], *words])} if "WORDS" in env else {})}
     path = [env.pop("PYTHONPATH", ""), str(folder / "lib"), str(ROOT)]
     start = [filled(word, folder) for word in shape.start] + [*shape.words, *(words if shape.words else ())]
+    whole = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **env}
     text = (folder / shape.stdin.lstrip("|")) if shape.stdin else Path(os.devnull)
-    piped = {"input": text.read_bytes()} if (shape.stdin or "").startswith("|") else {"stdin": text.open("rb")}
-    done = subprocess.run(
-        start, cwd=folder / shape.cwd, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), **env},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, **piped,
-    )  # fmt: skip
+    piped = {"input": text.read_text()} if (shape.stdin or "").startswith("|") else {"stdin": text.open("rb")}
+    if shape.forked or (launcher == "basic" and not shape.stdin):
+        done = forking.run(start, env=whole, cwd=folder / shape.cwd)
+    else:
+        done = subprocess.run(
+            start, cwd=folder / shape.cwd, env=whole, capture_output=True, text=True, timeout=300, **piped
+        )
     told = {file.name: json.loads(file.read_text()) for file in sorted(seen.glob("*.json"))}
     if shape.by_value:
         told = {name: {"in": {k: v for k, v in each["in"].items() if k != "argv"}} for name, each in told.items()}
     returned = [json.loads(file.read_text()).get("result") for file in sorted(seen.glob("sweep.*/*/outcome.json"))]
-    return {"told": told, "returned": returned, "code": done.returncode, "text": done.stdout.decode(errors="replace")}
+    return {"told": told, "returned": returned, "code": done.returncode, "text": done.stdout + done.stderr}
 
 
-ON_SLURM = {"from elsewhere", "module", "console script", "two mains", "standard input", "pytest", "failure"}
+ON_SLURM = {"module, chdir", "console script, compose in the task", "standard input", "pytest", "failure after chdir"}
 CASES = [
     *(("local", name) for name in SHAPES),
     *(pytest.param("slurm", name, marks=pytest.mark.cluster) for name in SHAPES if name in ON_SLURM),
