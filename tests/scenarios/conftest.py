@@ -20,6 +20,7 @@ from tests.awaiting import PATIENCE, await_true
 APP = Path(__file__).parent / "app"
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "train_examples" / "digits_ddp" / "train.py"
+LIGHT = {"PYTHONPATH": f"{ROOT / 'tests' / 'chaos' / 'light'}{os.pathsep}{ROOT}"}  # by which a stand-in is torch
 
 
 def train_digits(folder: Path, *words: str, runs: int = 1) -> list[dict[str, Any]]:

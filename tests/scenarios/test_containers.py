@@ -82,11 +82,10 @@ def test_what_the_image_is_not_is_said_before_anything_starts(local_probe: Probe
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("mode", ["torchrun", "static"])
-def test_agents_and_their_ranks_are_in_the_container(local_probe: Probe, box, tmp_path: Path, mode: str):
+def test_agents_and_their_ranks_are_in_the_container(local_probe: Probe, box, tmp_path: Path):
     local_probe.out = tmp_path / "sweep" / "saw"
     result = local_probe.run(
-        *box.args, f"rendezvous={mode}", "resources.procs_per_node=2", f"out={tmp_path}/sweep/saw",
+        *box.args, "rendezvous=torchrun", "resources.procs_per_node=2", f"out={tmp_path}/sweep/saw",
         env=box.env, path=box.bin,
     )  # fmt: skip
     assert result.code == 0, result.text

@@ -1,4 +1,4 @@
-"""Sweeps, attached runs and a training over LSF, standard and CSM; on the stand-in."""
+"""Sweeps and attached runs over LSF, standard and CSM; on the stand-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.scheduler_state import Cluster
-from tests.scenarios.conftest import ROOT, Probe, train_digits
+from tests.scenarios.conftest import LIGHT, ROOT, Probe
 from tests.unit.cli.running import SHOW, hpc_hydra, lines
 
 PATIENCE = 240.0  # seconds
@@ -50,36 +50,32 @@ def two_nodes() -> tuple[int, tuple[str, ...]]:
 
 
 def test_a_sweep_with_results_values_and_a_rank_that_fails(lsf: str, lsf_probe: Probe, fake_lsf: Cluster) -> None:
+    """Its ranks meet, on two hosts."""
+    nodes, keys = two_nodes()
     fake_lsf.set_note("ends_together", False)  # jsrun leaves the other ranks of one that failed
     note = 'it\'s "so" $(touch pwned)'
     done = lsf_probe.run(
-        f"scheduler.flavour={lsf}", *SMALL, "resources.procs_per_node=2", "exit_code=0,7", "how=exit", "fail_rank=1",
-        "sleep=1", "ret=number", f"launch.env.NOTE={json.dumps(note)}", "launch.seed=3",
+        f"scheduler.flavour={lsf}", *SMALL, *keys, f"resources.procs_per_node={2 // nodes}", "mode=gloo",
+        "exit_code=0,7", "how=exit", "fail_rank=1", "sleep=1", "ret=number", f"launch.env.NOTE={json.dumps(note)}",
+        "launch.seed=3", env=LIGHT,
     )  # fmt: skip
     assert done.code == 1, done.text
     assert len(fake_lsf.calls("bsub")) == 1
     good, bad = done.outcome(0), done.outcome(1)
     assert (good["status"], good["result"]) == ("completed", 41.5)
     assert (bad["status"], bad["exit_code"], bad["rank"]) == ("failed", 7, 1)
+    assert {saw["sum"] for saw in done.probes.values()} == {3.0}
     assert {key: saw["env"]["NOTE"] for key, saw in done.probes.items()} == dict.fromkeys(done.probes, note)
     assert [saw["env"]["RANK"] for key, saw in sorted(done.probes.items()) if key[0] == 0] == ["0", "1"]
     assert [job.left for job in fake_lsf.jobs()] == [[], []]
     assert fake_lsf.jobs()[1].code == 7
 
 
-def test_each_run_goes_to_its_own_scheduler(fake_lsf: Cluster, tmp_path: Path) -> None:
-    probe = Probe(tmp_path, "lsf,local")
-    done = probe.run(*SMALL, "resources.procs_per_node=1", "ret=number")
-    assert done.code == 0, done.text
-    assert len(fake_lsf.jobs()) == 1
-    assert [done.outcome(num)["result"] for num in (0, 1)] == [41.5, 41.5]
-
-
 def test_an_interrupt_cancels_what_runs_and_what_waits(fake_lsf: Cluster, tmp_path: Path) -> None:
     probe = Probe(tmp_path, "lsf")
     probe.interrupt(
-        *SMALL, "resources.procs_per_node=2", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d",
-        "scheduler.array_parallelism=2", running=4,
+        *SMALL, "resources.procs_per_node=1", "launch.on_interrupt=cancel", "sleep=600", "note=a,b,c,d",
+        "scheduler.array_parallelism=2", running=2,
     )  # fmt: skip
     jobs = fake_lsf.jobs()
     assert {job.state for job in jobs} == {"ended"}
@@ -95,6 +91,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("lsf", ["csm"], indirect=True)  # on standard LSF: test_single.py
 def test_a_run_that_is_waited_for_runs_attached(lsf: str, here: Path, fake_lsf: Cluster) -> None:
     words = ("run", "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL)
     done = hpc_hydra(*words, "resources.procs_per_node=2", "--", "train.py", "a b", "it's", cwd=here)
@@ -107,6 +104,7 @@ def test_a_run_that_is_waited_for_runs_attached(lsf: str, here: Path, fake_lsf: 
     assert done.returncode == 7, done.stderr
 
 
+@pytest.mark.parametrize("lsf", ["csm"], indirect=True)
 def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, fake_lsf: Cluster) -> None:
     nodes, keys = two_nodes()
     inner = [
@@ -114,30 +112,34 @@ def test_inside_a_job_that_is_held_a_run_is_a_part_of_it(lsf: str, here: Path, f
         "resources.procs_per_node=2", *keys, "--", "train.py",
     ]  # fmt: skip
     (here / "inner.sh").write_text(shlex.join(inner))
-    size = ["-nnodes", "3"] if lsf == "csm" else ["-n", "6", "-R", "span[ptile=2]"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=here, env=env, capture_output=True, text=True, timeout=PATIENCE
+        ["bsub", "-Is", "-nnodes", "3", "bash", "inner.sh"],
+        cwd=here,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert len(lines(done.stdout, "out")) == 2 * nodes
     assert len(fake_lsf.jobs()) == 1
 
 
+@pytest.mark.parametrize("lsf", ["standard"], indirect=True)
 def test_a_sweep_inside_a_job_that_is_held_runs_in_its_parts(
     lsf: str, lsf_probe: Probe, fake_lsf: Cluster, tmp_path: Path
 ) -> None:
     nodes, keys = two_nodes()
-    given = ("resources.procs_per_node=2", *keys, "ret=number", "note=a,b", "launch.inside=step")
+    given = ("resources.procs_per_node=1", *keys, "ret=number", "note=a,b", "launch.inside=step")
     (tmp_path / "inner.sh").write_text(shlex.join(lsf_probe.argv(f"scheduler.flavour={lsf}", *SMALL, *given)))
-    size = ["-nnodes", "2"] if lsf == "csm" else ["-n", "4", "-R", "span[ptile=2]"]
     done = subprocess.run(
-        ["bsub", "-Is", *size, "bash", "inner.sh"], cwd=tmp_path, env=lsf_probe.env(), capture_output=True, text=True,
-        timeout=PATIENCE,
+        ["bsub", "-Is", "-n", "4", "-R", "span[ptile=2]", "bash", "inner.sh"], cwd=tmp_path, env=lsf_probe.env(),
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     ended = [json.loads((lsf_probe.sweep / str(num) / "outcome.json").read_text()) for num in (0, 1)]
-    assert [(one["status"], one["result"], one["world_size"]) for one in ended] == [("completed", 41.5, 2 * nodes)] * 2
+    assert [(one["status"], one["result"], one["world_size"]) for one in ended] == [("completed", 41.5, nodes)] * 2
     assert len(fake_lsf.jobs()) == 1
 
 
@@ -150,17 +152,3 @@ def test_a_batch_script_of_the_users_own(fake_lsf: Cluster, tmp_path: Path) -> N
         assert fake_lsf.jobs()[-1].data["name"] == "mine"
     done = hpc_hydra(*words, "--", "an", "argument", cwd=tmp_path)
     assert done.returncode == 2 and "launch.batch_script" in done.stderr
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("lsf", ["standard"], indirect=True)
-def test_the_digits_example_trains_over_several_hosts(lsf: str, fake_lsf: Cluster, tmp_path: Path) -> None:
-    nodes, keys = two_nodes()
-    size = (*keys, f"resources.procs_per_node={2 // nodes}")
-    (outcome,) = train_digits(
-        tmp_path, "scheduler=lsf", f"scheduler.flavour={lsf}", *SMALL, "epochs=1", "width=4", *size
-    )
-    assert (outcome["status"], outcome["world_size"]) == ("completed", 2)
-    (log,) = (tmp_path / "sweep" / "0").glob("logs/*/rank_0.log")
-    assert "on 2 ranks" in log.read_text()
-    assert [job.code for job in fake_lsf.jobs()] == [0]

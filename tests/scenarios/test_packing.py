@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 from tests.awaiting import await_true
+from tests.unit.cli.running import hpc_hydra
 
 from .conftest import Probe
 from .test_coming_back import SMALL, executions, hpc, in_squeue, runs, states
@@ -24,24 +23,21 @@ def allocations(probe: Probe) -> list[str]:
     return [state for _, state in in_squeue(probe)]
 
 
-def test_many_runs_in_four_allocations(slurm_probe: Probe, tmp_path: Path) -> None:
+def test_many_runs_in_two_allocations(slurm_probe: Probe, tmp_path: Path) -> None:
     """Each once, in order, with cores of its own; one fails, and is the only one to."""
     step = 'test {x} -ne 7 && echo {x} $(nproc) $(hostname) >> "$1/$(hostname)"'
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=slurm", "launch.pack=auto",
-            "launch.allocations=4", "resources.nodes=1", "resources.time_limit=10m", *SMALL, "system.cores_per_node=8",
-            f"hydra.sweep.dir={slurm_probe.sweep}", "+x=range(40)", "--", "sh", "-c", step, "sh", str(tmp_path),
-        ],
-        cwd=tmp_path, env=slurm_probe.env(), capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL,
+    done = hpc_hydra(
+        "run", "--fill", "-m", "scheduler=slurm", "launch.pack=auto", "launch.allocations=2", "resources.nodes=1",
+        "resources.time_limit=10m", *SMALL, "system.cores_per_node=8", f"hydra.sweep.dir={slurm_probe.sweep}",
+        "+x=range(18)", "--", "sh", "-c", step, "sh", str(tmp_path), cwd=tmp_path, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "40 runs in 4 allocations of 1 node, 8 at a time" in done.stdout
-    assert Counter(states(slurm_probe)) == {"completed": 39, "failed": 1}
+    assert "18 runs in 2 allocations of 1 node, 8 at a time" in done.stdout
+    assert Counter(states(slurm_probe)) == {"completed": 17, "failed": 1}
     assert set(executions(slurm_probe)) == {1}
-    assert len(allocations(slurm_probe)) == 4
+    assert len(allocations(slurm_probe)) == 2
     lines = [line.split() for file in tmp_path.glob("node*") for line in file.read_text().splitlines()]
-    assert sorted(int(line[0]) for line in lines) == [x for x in range(40) if x != 7]
+    assert sorted(int(line[0]) for line in lines) == [x for x in range(18) if x != 7]
     outcome = json.loads((slurm_probe.sweep / "7" / "outcome.json").read_text())
     assert outcome["status"] == "failed" and outcome["exit_code"] == 1
     assert "nothing to cancel" in hpc(slurm_probe, "cancel")
@@ -58,14 +54,15 @@ def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(slurm_pro
         f'exec {shutil.which("sbatch")} "$@"\n'
     )
     refusing.chmod(0o755)
-    given = ("launch.pack=2", "launch.allocations=3", "scheduler.array_parallelism=1", *SMALL)
-    done = slurm_probe.run("note=1,2,3,4,5,6", *given, path=folder)
+    given = ("launch.pack=2", "launch.allocations=2", "scheduler.array_parallelism=1", *SMALL)
+    done = slurm_probe.run("note=1,2,3,4", *given, path=folder)
     assert done.code == 0 and "each allocation is a job of its own" in done.text, done.text
-    assert states(slurm_probe) == ["completed"] * 6 and executions(slurm_probe) == [1] * 6
-    assert sorted(num for num, _ in done.probes) == list(range(6))
+    assert states(slurm_probe) == ["completed"] * 4 and executions(slurm_probe) == [1] * 4
+    assert sorted(num for num, _ in done.probes) == list(range(4))
     pairs = [sorted(done.probes[num, 0]["time"] for num in nums) for nums in packs(slurm_probe)]
-    assert len(pairs) == 3 and len(allocations(slurm_probe)) == 3
-    assert all(before[-1] < after[0] for before, after in itertools.pairwise(sorted(pairs)))
+    assert len(pairs) == 2 and len(allocations(slurm_probe)) == 2
+    first, second = sorted(pairs)
+    assert first[-1] < second[0]
 
 
 def packs(probe: Probe) -> list[list[int]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.awaiting import await_true
 from tests.fakes.chosen import stand_in
+from tests.unit.cli.running import hpc_hydra
 
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
@@ -27,13 +26,10 @@ def probe(request: pytest.FixtureRequest, tmp_path: Path) -> Probe:
 
 def test_runs_share_allocations_and_one_that_fails_is_the_only_one(probe: Probe) -> None:
     step = 'test {x} -ne 3 && echo {x} $HPC_HYDRA_ATTEMPT >> "$1/saw"'
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", "launch.pack=2",
-            "launch.allocations=2", *SMALL, f"hydra.sweep.dir={probe.sweep}", "+x=range(6)", "--", "sh", "-c", step,
-            "sh", str(probe.tmp),
-        ],
-        cwd=probe.tmp, env=probe.env(), capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+    done = hpc_hydra(
+        "run", "--fill", "-m", "scheduler=flux", "launch.pack=2", "launch.allocations=2", *SMALL,
+        f"hydra.sweep.dir={probe.sweep}", "+x=range(6)", "--", "sh", "-c", step, "sh", str(probe.tmp),
+        cwd=probe.tmp, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     assert "6 runs in 2 allocations of 1 node, 2 at a time" in done.stdout

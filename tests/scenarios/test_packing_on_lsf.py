@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tests.awaiting import await_true
 from tests.fakes.scheduler_state import Cluster
+from tests.unit.cli.running import hpc_hydra
 
 from .conftest import Probe
 from .test_coming_back import executions, hpc, runs, states
@@ -85,14 +85,12 @@ def test_runs_of_several_sizes_share_a_job_and_never_a_core_or_a_gpu(probe: Prob
     where = address()
     sizes = ("resources.nodes=1,2", f"rendezvous.master_addr={where}") if where else ("resources.nodes=1",)
     (probe.tmp / "step.py").write_text(STEP)
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=lsf",
-            f"scheduler.flavour={probe.flavour}", "launch.pack=auto", "launch.allocations=1",  # type: ignore[attr-defined]
-            "resources.time_limit=1h", *SMALL[:2], "resources.gpus_per_proc=1,2", *sizes, *NODE,
-            f"hydra.sweep.dir={probe.sweep}", "+x=0", "--", sys.executable, "step.py", str(probe.tmp), "{x}",
-        ],
-        cwd=probe.tmp, env=probe.env(), capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+    done = hpc_hydra(
+        "run", "--fill", "-m", "scheduler=lsf",
+        f"scheduler.flavour={probe.flavour}", "launch.pack=auto", "launch.allocations=1",  # type: ignore[attr-defined]
+        "resources.time_limit=1h", *SMALL[:2], "resources.gpus_per_proc=1,2", *sizes, *NODE,
+        f"hydra.sweep.dir={probe.sweep}", "+x=0", "--", sys.executable, "step.py", str(probe.tmp), "{x}",
+        cwd=probe.tmp, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     count = 4 if where else 2
@@ -114,14 +112,16 @@ def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(probe: Pr
     fake_lsf.misbehave("bparams", code=255)  # nobody says so before
     flavour = f"scheduler.flavour={probe.flavour}"  # type: ignore[attr-defined]
     given = ("launch.pack=auto", "launch.allocations=2", "+launch.env.MY_TOKEN=hush", "resources.procs_per_node=1")
-    done = probe.run("note=1,2", "resources.cpus_per_proc=1,2", "resources.gpus_per_proc=0", flavour, *given, *NODE)
-    assert done.code == 0 and "each allocation is a job of its own" in done.text, done.text
-    assert sorted(num for num, _ in done.probes) == [0, 1, 2, 3]
-    assert {one["env"]["MY_TOKEN"] for one in done.probes.values()} == {"hush"}
+    size = ("resources.cpus_per_proc=1,2", "resources.gpus_per_proc=0", *NODE)
+    words = ("-m", "scheduler=lsf", flavour, *given, *size, f"hydra.sweep.dir={probe.sweep}", "+x=0,1")
+    done = hpc_hydra("run", "--fill", *words, "--", "sh", "-c", "echo {x} $MY_TOKEN >> saw", cwd=probe.tmp)
+    assert done.returncode == 0 and "each allocation is a job of its own" in done.stdout + done.stderr, done
+    assert sorted((probe.tmp / "saw").read_text().splitlines()) == ["0 hush", "0 hush", "1 hush", "1 hush"]
     assert states(probe) == ["completed"] * 4 and len(fake_lsf.jobs()) == 2
     assert executions(probe) == [1] * 4
 
 
+@pytest.mark.parametrize("probe", ["standard"], indirect=True)
 def test_a_packed_run_is_cancelled_alone_and_resume_packs_what_is_left(probe: Probe, fake_lsf: Cluster) -> None:
     given = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", *SMALL)
     flavour = f"scheduler.flavour={probe.flavour}"  # type: ignore[attr-defined]

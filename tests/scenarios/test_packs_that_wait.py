@@ -13,23 +13,21 @@ from .conftest import Probe
 from .test_coming_back import hpc, runs, states
 
 SMALL = ("resources.nodes=1", "resources.procs_per_node=1", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
-STAND_INS = {"flux": "fake_flux", "lsf": "fake_lsf", "csm": "fake_csm", "slurm": "slurm_cluster"}
-NATIVE = {"flux": ("flux", "cancel"), "lsf": ("bkill",), "csm": ("bkill",), "slurm": ("scancel",)}
-SAID = {"flux": "CANCELED", "lsf": "TERM_OWNER", "csm": "TERM_OWNER", "slurm": "CANCELLED"}
+STAND_INS = {"flux": "fake_flux", "lsf": "fake_lsf", "slurm": "slurm_cluster"}
+NATIVE = {"flux": ("flux", "cancel"), "lsf": ("bkill",), "slurm": ("scancel",)}
+SAID = {"flux": "CANCELED", "lsf": "TERM_OWNER", "slurm": "CANCELLED"}
 
 
-@pytest.mark.parametrize("name", ["flux", "lsf", "csm", pytest.param("slurm", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("name", ["flux", "lsf", pytest.param("slurm", marks=pytest.mark.cluster)])
 def test_who_cancelled_an_allocation_that_waits_is_told(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     request.getfixturevalue(STAND_INS[name])
-    given = [f"scheduler.flavour={'csm' if name == 'csm' else 'standard'}"] if name in ("lsf", "csm") else []
-    scheduler = "lsf" if given else name
-    first, ours, theirs = (Probe(tmp_path / folder, scheduler) for folder in ("first", "ours", "theirs"))
+    first, ours, theirs = (Probe(tmp_path / folder, name) for folder in ("first", "ours", "theirs"))
     for probe in (first, ours, theirs):
         probe.tmp.mkdir()
-    assert first.run("sleep=600", "launch.bg=true", *SMALL, *given).code == 0
-    packed = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", f"launch.after={first.sweep}", *SMALL, *given)
+    assert first.run("sleep=600", "launch.bg=true", *SMALL).code == 0
+    packed = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", f"launch.after={first.sweep}", *SMALL)
     for probe in (ours, theirs):
         done = probe.run("launch.bg=true", *packed)
         assert done.code == 0, done.text

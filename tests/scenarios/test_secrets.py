@@ -32,8 +32,7 @@ Path(os.environ["SAW"], f"{os.environ.get('HPC_HYDRA_RUN', 'x')}.{os.environ.get
 """
 STAND_INS = {"flux": "fake_flux", "lsf": "fake_lsf", "csm": "fake_csm", "slurm": "slurm_cluster", "ssh": "ssh_hosts"}
 SMALL = ("resources.nodes=1", "resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
-REAL = pytest.mark.cluster
-SCHEDULERS = ["local", "flux", "lsf", "csm", pytest.param("slurm", marks=REAL), pytest.param("ssh", marks=REAL)]
+SLURM, SSH = (pytest.param(name, marks=pytest.mark.cluster) for name in ("slurm", "ssh"))
 
 
 def look(top: Path, secret: str) -> tuple[list[str], list[str]]:
@@ -117,35 +116,40 @@ def on(*names: Any) -> Any:
     return pytest.mark.parametrize("place", names, indirect=True)
 
 
-@on(*SCHEDULERS)
-def test_a_sweep_and_what_is_told_of_it(place: Place) -> None:
-    sweep = ("-m", *place.words, place.value, "launch.seed=1,2", "hydra.sweep.dir=sweep")
-    place.start("run", *sweep, "--", "step.py")
+SWEEP = ("launch.seed=1,2", "hydra.sweep.dir=sweep")
+
+
+@on("flux", "csm", SLURM, SSH)
+def test_a_sweep(place: Place) -> None:
+    place.start("run", "-m", *place.words, place.value, *SWEEP, "--", "step.py")
+    place.check(runs=2)
+
+
+@on("local")
+def test_what_is_told_of_a_sweep(place: Place) -> None:
+    place.start("run", "-m", *place.words, place.value, *SWEEP, "--", "step.py")
     for command in ("status", "status --json", "results", "report -o report.html"):
         name, *options = command.split()
         place.start(name, "sweep", *options)
     place.check(runs=2)
 
 
-@on("local", "flux", "lsf", "csm", pytest.param("slurm", marks=REAL))
+@on("local", "lsf", SLURM)
 def test_runs_that_share_an_allocation(place: Place) -> None:
-    words = (*place.words, place.value, "launch.seed=1,2", "hydra.sweep.dir=sweep", "system.cores_per_node=4")
+    words = (*place.words, place.value, *SWEEP, "system.cores_per_node=4")
     place.start("run", "-m", *words, "launch.pack=2", "--", "step.py")
     place.check(runs=2)
 
 
-@on(*SCHEDULERS)
+@on("local", "flux", "lsf", SLURM, SSH)
 def test_a_run_attached_to_the_console(place: Place) -> None:
     place.start("run", *place.words, place.value, "logging.verbose=true", "--", "step.py", "look")
     place.check()
 
 
-@on("local", "flux", "lsf")
+@on("flux")
 def test_options_of_torchrun_hpc(place: Place) -> None:
-    name = next(word.partition("=")[2] for word in place.words if word.startswith("scheduler="))
-    chosen = ("--local",) if name == "local" else ("--scheduler", name)
-    size = ("-N", "1") * (name != "local") + ("-n", "2")
-    words = ("torchrun", *chosen, *size, "-x", f"X_TOKEN={SECRET}", "-v")
+    words = ("torchrun", "--scheduler", "flux", "-N", "1", "-n", "2", "-x", f"X_TOKEN={SECRET}", "-v")
     place.start(*words, "step.py", "look")
     place.start(*words, "--setup-only", "-l", "kept", "step.py")
     place.start("status", "kept")
@@ -153,24 +157,30 @@ def test_options_of_torchrun_hpc(place: Place) -> None:
     place.check()
 
 
-@on("local", "flux", "lsf", "csm", pytest.param("slurm", marks=REAL))
+@on("local", "flux", "lsf", SLURM)
 def test_an_interactive_shell(place: Place) -> None:
     place.stdin = f"exec {sys.executable} step.py look\n"
     place.start("shell", *place.words, place.value)
     place.check(ranks=1)
 
 
-@on(*SCHEDULERS)
+@on("local")
 @pytest.mark.parametrize("more", [(), ("launch.output_script=own.sh",), ("launch.output_script=-",)])
 def test_scripts_that_are_only_written(place: Place, more: Sequence[str]) -> None:
     place.start("run", *place.words, place.value, "launch.setup_only=true", *more, "--", "step.py")
-    if place.words[0] == "scheduler=local":
-        (script,) = place.top.glob("own.sh") if "own.sh" in str(more) else place.top.rglob("job0.sh")
-        place.start(str(script), "0", command=("-c", "import os, sys; os.execvp('bash', ['bash', *sys.argv[1:]])"))
-    place.check(ranks=2 if place.words[0] == "scheduler=local" else 0)
+    (script,) = place.top.glob("own.sh") if "own.sh" in str(more) else place.top.rglob("job0.sh")
+    place.start(str(script), "0", command=("-c", "import os, sys; os.execvp('bash', ['bash', *sys.argv[1:]])"))
+    place.check()
 
 
-@on("local", "flux", "lsf", "csm", pytest.param("slurm", marks=REAL))
+@on("flux", "lsf", "csm", SLURM, SSH)
+def test_scripts_that_are_only_written_or_shown_for_a_scheduler(place: Place) -> None:
+    for keys in (["setup_only=true"], ["setup_only=true", "output_script=own.sh"], ["dry_run=true"]):
+        place.start("run", *place.words, place.value, *(f"launch.{key}" for key in keys), "--", "step.py")
+    place.check(runs=0)
+
+
+@on("local")
 @pytest.mark.parametrize("command", ["run", "run -m", "shell"])
 def test_a_dry_run(place: Place, command: str) -> None:
     behind = () if command == "shell" else ("--", "step.py")
