@@ -134,7 +134,7 @@ def test_what_is_told_of_a_sweep(place: Place) -> None:
     place.check(runs=2)
 
 
-@on("local", "lsf", SLURM)
+@on("lsf", SLURM)
 def test_runs_that_share_an_allocation(place: Place) -> None:
     words = (*place.words, place.value, *SWEEP, "system.cores_per_node=4")
     place.start("run", "-m", *words, "launch.pack=2", "--", "step.py")

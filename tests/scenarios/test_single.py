@@ -56,7 +56,7 @@ def on(*names: str) -> Callable[..., object]:
     return pytest.mark.parametrize("words", marked, indirect=True)
 
 
-@on("flux", "lsf", "slurm", "ssh")
+@on("lsf", "slurm", "ssh")
 def test_input_reaches_rank_0_and_its_exit_code_comes_back(words: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, input="7\n", capture_output=True, text=True,
