@@ -15,6 +15,7 @@ from pathlib import Path
 from hpc_hydra.errors import HpcHydraError, SweepError
 from hpc_hydra.launcher import temporary
 from hpc_hydra.records.batching import Run
+from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.frozen_config import read_runs
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import read_manifest
@@ -99,9 +100,12 @@ def _put_aside(paths: SweepPaths, runs: Sequence[Run], key: str) -> None:
                 kept = old / "runs" / str(run.num)
                 kept.mkdir(parents=True, exist_ok=True)
                 shutil.move(path, kept / path.name)
+        for name in attempts(RunPaths(run.dir)):
+            (kept := old / "runs" / str(run.num) / "logs").mkdir(parents=True, exist_ok=True)
+            shutil.move(RunPaths(run.dir).attempt(name), kept / name)
     complain(
-        f"note: an earlier sweep was in {paths.root}: its records, outcomes, results and metrics were moved to {old}; "
-        f"your own files (checkpoints) stay, and the new runs find them (another {key} starts fresh)"
+        f"note: an earlier sweep was in {paths.root}: its records, outcomes, results, metrics and logs are now in "
+        f"{old}; your own files (checkpoints) stay, and the new runs find them (another {key} starts fresh)"
     )
 
 

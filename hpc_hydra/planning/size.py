@@ -147,7 +147,7 @@ def _shared_gpus(asked: ResourcesConfig, node: NodeSize, procs: int, gpus_per_pr
         return node.gpus_per_node
     fits = node.gpus_per_node // gpus_per_proc
     raise PlanError(
-        f"{procs} ranks with {gpus_per_proc} GPU{'s' * (gpus_per_proc > 1)} each need {need}, "
+        f"{need} GPUs are needed ({procs} rank{'s' * (procs > 1)} with {gpus_per_proc} each), "
         f"but a node of {named(node.system)} has {node.gpus_per_node}",
         where="resources.procs_per_node",
         fix=f"resources.procs_per_node={fits}, or resources.gpus_per_proc=0 for ranks on CPUs, "
@@ -166,7 +166,7 @@ def _cpus(asked: ResourcesConfig, node: NodeSize, procs: int, helpers: int) -> t
     if asked.oversubscribe or (node.may_crowd and asked.cpus_per_proc is None):
         return cpus, (f"{procs} ranks share {cores} cores",)
     raise PlanError(
-        f"{procs} ranks with {cpus} CPU{'s' * (cpus > 1)} each need {procs * cpus}, "
+        f"{procs * cpus} CPUs are needed ({procs} rank{'s' * (procs > 1)} with {cpus} each), "
         f"but a node of {named(node.system)} has {cores}",
         where="resources.cpus_per_proc" if asked.cpus_per_proc else "resources.procs_per_node",
         fix=f"resources.cpus_per_proc={cores // procs}" if procs <= cores else f"resources.procs_per_node={cores}",

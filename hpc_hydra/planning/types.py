@@ -95,6 +95,11 @@ class Request:
         return self.nodes * self.procs_per_node
 
     @property
+    def most_seconds(self) -> int | None:
+        """Seconds that a run may take with all its requeues, each until the time limit. None without a limit."""
+        return None if self.time_limit is None else self.time_limit * (1 + self.max_requeues)
+
+    @property
     def left_out(self) -> str | None:
         """The nodes that the job must not use, as a list of hosts: `exclude` and `bad_nodes`."""
         return ",".join(filter(None, (self.exclude, *self.bad_nodes))) if self.bad_nodes else self.exclude

@@ -17,7 +17,7 @@ from hpc_hydra.records.cause import failed_line, first_cause, how, is_consequenc
 from hpc_hydra.records.codec import hint, readable
 from hpc_hydra.records.files import LAST_LINES, is_there, last_lines
 from hpc_hydra.records.last_words import IO_ERROR, read_note
-from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.layout import RunPaths, is_attempt
 from hpc_hydra.records.returned import result
 from hpc_hydra.records.types import NodeRound, Outcome, RankEnd, Replica, Replicas, Status
 
@@ -229,9 +229,9 @@ def latest_attempt(paths: RunPaths) -> str | None:
 
 
 def attempts(paths: RunPaths) -> list[str]:
-    """Return the names of the attempts with a log directory, oldest first."""
+    """Return the names of the attempts with a log directory, oldest first; not a program's own directories."""
     try:
-        return sorted(p.name for p in paths.logs.iterdir() if p.is_dir())
+        return sorted(p.name for p in paths.logs.iterdir() if is_attempt(p.name) and p.is_dir())
     except OSError:
         return []
 

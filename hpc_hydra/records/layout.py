@@ -68,6 +68,12 @@ def attempt_name(job_id: str, now: float) -> str:
     return f"{time.strftime(ATTEMPT_TIME, time.gmtime(now))}-{job_id}"
 
 
+def is_attempt(name: str) -> bool:
+    """Whether this is the name of an attempt, rather than of a program's own directory below ``logs/``."""
+    day, _, rest = name.partition("-")
+    return len(day) == 8 and day.isdigit() and rest[:6].isdigit() and rest[6:7] == "-"
+
+
 def attempt_began(name: str) -> float | None:
     """Return when an attempt began, parsed from its name, in Unix time (seconds); None if the name has no time."""
     import calendar  # imported here to keep the start of a rank fast

@@ -21,6 +21,7 @@ from hpc_hydra.config.secrets import MASK
 from hpc_hydra.errors import SweepError
 from hpc_hydra.records import ending
 from hpc_hydra.records.codec import readable
+from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.files import last_lines
 from hpc_hydra.records.layout import attempt_began
 from hpc_hydra.records.types import Outcome
@@ -86,9 +87,9 @@ class Histories:
         if settled is not None and before == settled:
             return past
         never_started = view.word in ("pending", "unsubmitted") and view.attempt <= 1
-        folders = [] if never_started else _attempts(view)
+        folders = [] if never_started else [view.paths.attempt(name) for name in attempts(view.paths)]
         new = Past(
-            attempts(view, submitted, folders),
+            periods(view, submitted, folders),
             self._tail(view, folders),
             self._measured(view, folders),
             *self._curves(view, folders),
@@ -182,12 +183,12 @@ def submissions(sweep: SweepRecords) -> dict[int, list[float]]:
     return times
 
 
-def attempts(view: RunView, submitted: Sequence[float], folders: Sequence[Path]) -> list[dict[str, Any]]:
+def periods(view: RunView, submitted: Sequence[float], folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Return a run's periods as ``{"what": "queued" or how the attempt ended, "from": …, "to": …, "attempt": …}``.
 
     ``to`` is None for a period that has not ended.
     """
-    periods: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     waiting = sorted(submitted)
     previous_end = waiting[0] if waiting else None
     for folder in folders:
@@ -198,20 +199,14 @@ def attempts(view: RunView, submitted: Sequence[float], folders: Sequence[Path])
         eligible = (t for t in waiting if t <= started + 1 and (previous_end is None or t >= previous_end - 1))
         since = max(eligible, default=previous_end)
         if since is not None and since < started:
-            periods.append({"what": "queued", "from": since, "to": started, "attempt": folder.name})
+            found.append({"what": "queued", "from": since, "to": started, "attempt": folder.name})
         to = None if ended is None else max(ended, started)
-        periods.append({"what": word, "from": started, "to": to, "attempt": folder.name})
+        found.append({"what": word, "from": started, "to": to, "attempt": folder.name})
         previous_end = to
     newest = waiting[-1] if waiting else None
     if view.word == "pending" and newest is not None:
-        periods.append({"what": "queued", "from": max(newest, previous_end or 0), "to": None, "attempt": ""})
-    return periods
-
-
-def _attempts(view: RunView) -> list[Path]:
-    with suppress(OSError):
-        return sorted(path for path in view.paths.logs.iterdir() if path.is_dir())
-    return []
+        found.append({"what": "queued", "from": max(newest, previous_end or 0), "to": None, "attempt": ""})
+    return found
 
 
 def _end(view: RunView, folder: Path, *, is_newest: bool) -> tuple[float | None, str]:

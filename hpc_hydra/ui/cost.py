@@ -15,27 +15,29 @@ from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.errors import ConfigError
 from hpc_hydra.planning.packing import share
 from hpc_hydra.planning.tasks import allocated
+from hpc_hydra.planning.types import Request
 from hpc_hydra.records.batching import Group
 from hpc_hydra.ui.progress import complain, say
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Upper bound of the cost of all jobs: each takes its whole time limit, on whole nodes."""
+    """Upper bound of the cost of all jobs: whole nodes for the whole time limit, and again after each requeue."""
 
     jobs: int
     nodes: int  # summed over the jobs
     hours: float | None  # node-hours; None if a job has no time limit
+    once: float | None = None  # node-hours without any requeue
 
 
 def packed(groups: Sequence[Group]) -> Cost:
     """Return the cost of these jobs."""
-    return _sum([(allocated(g.plan.request).nodes, g.plan.request.time_limit, _jobs(g)) for g in groups])
+    return _sum([(g.plan.request, _jobs(g)) for g in groups])
 
 
 def unpacked(groups: Sequence[Group]) -> Cost:
     """Return the cost of the same runs with one job per run."""
-    return _sum([(allocated(run.plan.request).nodes, run.plan.request.time_limit, 1) for g in groups for run in g.runs])
+    return _sum([(run.plan.request, 1) for g in groups for run in g.runs])
 
 
 def _charged(groups: Sequence[Group]) -> list[Group]:
@@ -47,11 +49,13 @@ def _jobs(group: Group) -> int:
     return len(group.pack.sizes) if group.pack is not None else len(group.runs)
 
 
-def _sum(jobs: Sequence[tuple[int, int | None, int]]) -> Cost:
-    hours = None
-    if all(limit is not None for _, limit, _ in jobs):
-        hours = sum(nodes * (limit or 0) * count for nodes, limit, count in jobs) / 3600
-    return Cost(sum(count for *_, count in jobs), sum(nodes * count for nodes, _, count in jobs), hours)
+def _sum(jobs: Sequence[tuple[Request, int]]) -> Cost:
+    each = [(allocated(request).nodes * count, request) for request, count in jobs]
+    hours = once = None
+    if all(request.time_limit is not None for request, _ in jobs):
+        hours = sum(nodes * (request.most_seconds or 0) for nodes, request in each) / 3600
+        once = sum(nodes * (request.time_limit or 0) for nodes, request in each) / 3600
+    return Cost(sum(count for _, count in jobs), sum(nodes for nodes, _ in each), hours, once)
 
 
 def told(groups: Sequence[Group]) -> str:
@@ -61,7 +65,7 @@ def told(groups: Sequence[Group]) -> str:
         return ""
     now = packed(charged)
     if not any(g.pack is not None for g in charged):
-        return f"{_count(now.jobs, 'run')}, {_hours(now.hours)}"
+        return f"{_count(now.jobs, 'run')}, {_hours(now.hours)}{_without_requeues(now)}"
     lines = []
     for g in charged:
         if g.pack is None:
@@ -74,8 +78,9 @@ def told(groups: Sequence[Group]) -> str:
             + (f", up to {waves} one after the other within its time limit" if waves > 1 else "")
         )
     alone = unpacked(charged)
+    requeued = any(group.plan.request.max_requeues for group in charged)
     rows = [
-        ("", "jobs", "nodes", "node-hours, at most"),
+        ("", "jobs", "nodes", f"node-hours{', with all requeues' * requeued}, at most"),
         ("a job for each run", str(alone.jobs), str(alone.nodes), _number(alone.hours)),
         ("packed", str(now.jobs), str(now.nodes), _number(now.hours)),
     ]
@@ -132,7 +137,8 @@ def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | No
         ConfigError: the cost is above the limit, and there is no terminal.
         SystemExit: with code 130, if the user declines.
     """
-    text, hours = told(groups), packed(_charged(groups)).hours
+    cost = packed(_charged(groups))
+    text, hours = told(groups), cost.hours
     is_above = limit is not None and (hours is None or hours > limit)
     has_terminal = sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()
     in_question = is_above and has_terminal and "\n" not in text
@@ -140,7 +146,7 @@ def confirm(groups: Sequence[Group], limit: float | None, *, otherwise: str | No
         say(text)
     if limit is None or not is_above:
         return
-    shown = _hours(hours)
+    shown = _hours(hours) + _without_requeues(cost)
     if not has_terminal:
         what = f"{shown}, which is more" if hours is not None else f"{shown}, which may be more,"
         fix = f"launch.confirm_above={ceil(hours)} (or null)" if hours is not None else "resources.time_limit=1h"
@@ -165,6 +171,10 @@ def _number(hours: float | None) -> str:
     if hours is None:
         return "not known: no resources.time_limit"
     return f"{hours:.2g}" if hours < 0.95 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
+
+
+def _without_requeues(cost: Cost) -> str:
+    return "" if cost.hours == cost.once else f" ({_number(cost.once)} without requeues)"
 
 
 def _hours(hours: float | None) -> str:

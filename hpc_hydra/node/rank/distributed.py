@@ -173,8 +173,9 @@ def _check_device(identity: Identity, device: torch.device, backend: str | None)
     import torch
 
     if identity.request.requires_gpus:
+        gpus = identity.request.gpus_per_proc
         raise RendezvousError(
-            f"rank {identity.info.rank} on {socket.gethostname()} asked for {identity.request.gpus_per_proc} GPUs, "
+            f"rank {identity.info.rank} on {socket.gethostname()} asked for {gpus} GPU{'s' * (gpus != 1)}, "
             f"and torch {torch.__version__} finds none",
             where="resources.gpus_per_proc",
             fix="install a torch built for these GPUs, or train on CPUs: resources.gpus_per_proc=0",

@@ -58,7 +58,7 @@ def in_one_line(error: BaseException) -> str:
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     try:
-        message = " ".join(str(error).split())
+        message = " ".join(str(error).replace("\n  Try:", ". Try:").split())
     except Exception:
         message = "(its message cannot be printed)"
     return f"{name}: {message}"[:2000] if message else name

@@ -15,9 +15,9 @@ from typing import Any
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.config.secrets import MASK, masked_words
 from hpc_hydra.errors import SweepError
-from hpc_hydra.planning.types import to_json
+from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.files import read_json
-from hpc_hydra.records.types import queue_id
+from hpc_hydra.records.types import Job, queue_id
 from hpc_hydra.sweep.history import Histories, Past, submissions
 from hpc_hydra.sweep.status import RunView
 from hpc_hydra.sweep.store import SweepRecords
@@ -125,26 +125,35 @@ class ReportData:
         return {"direction": direction, "name": name or "result", "run": run, "value": value}
 
     def _asked(self) -> float | None:
-        """Return the node-hours of all jobs if they take their whole time limits; None if one has no limit."""
+        """Return the node-hours of all jobs if they and their requeues take whole time limits; None without a limit."""
         total = 0.0
         for key, job in self.sweep.state.jobs.items():
-            request = self.sweep.plans[job.plan or self.sweep.records[job.runs[0]].plan].request
-            if request.scheduler == THIS_MACHINE or request.time_limit is None:
+            request = self._plan(job).request
+            if request.scheduler == THIS_MACHINE or request.most_seconds is None:
                 return None
             nodes = self._nodes.get(key) or request.nodes
-            total += nodes * request.time_limit * (len(job.packs) or len(job.runs))
+            total += nodes * request.most_seconds * (len(job.packs) or len(job.runs))
         return total / 3600
 
     def _used(self, now: float) -> float:
         """Return the node-hours of all attempts. Packed runs share the nodes of their allocation."""
         periods: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+        sizes = {
+            queue_id(id_): self._nodes.get(key) or self._plan(job).request.nodes
+            for key, job in self.sweep.state.jobs.items()
+            for id_ in job.ids
+        }
         for view in self._views:
-            for period in self._pasts[view.run.num].attempts:
+            nodes = self._nodes.get(view.job) or view.run.plan.request.nodes
+            for period in reversed(self._pasts[view.run.num].attempts):
                 if period["what"] != "queued":
-                    job = period["attempt"].split("-", 2)[-1]
-                    nodes = self._nodes.get(view.job) or view.run.plan.request.nodes
-                    periods[queue_id(job)].append((period["from"], period["to"] or now, nodes))
+                    id_ = queue_id(period["attempt"].split("-", 2)[-1])
+                    nodes = sizes.get(id_, nodes)  # an id not known is that of a predecessor of the newer attempt
+                    periods[id_].append((period["from"], period["to"] or now, nodes))
         return sum(_union(found) for found in periods.values()) / 3600
+
+    def _plan(self, job: Job) -> Plan:
+        return self.sweep.plans[job.plan or self.sweep.records[job.runs[0]].plan]
 
 
 def _union(periods: Iterable[tuple[float, float, int]]) -> float:

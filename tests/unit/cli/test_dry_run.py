@@ -166,7 +166,10 @@ def test_every_published_example_dry_runs_elsewhere_or_says_what_cannot_be(
     line = line.removeprefix("torchrun-hpc ").replace("-n 8", "-n 4")
     code, out, err = dry_run(line, capsys, "--system", system)
     assert list(tmp_path.iterdir()) == []
-    refused = {"--gpus-per-proc 4": "resources.procs_per_node: 2 ranks with 4 GPUs each need 8", **other.refused}
+    refused = {
+        "--gpus-per-proc 4": "resources.procs_per_node: 8 GPUs are needed (2 ranks with 4 each)",
+        **other.refused,
+    }
     why = next((said for option, said in refused.items() if option in line), None)
     if why is not None:
         assert code == 2 and why in err

@@ -171,6 +171,31 @@ def test_node_hours_are_those_of_all_nodes(tmp_path: Path, capsys: pytest.Captur
     assert hours["asked"] == 3 * 4 and used <= hours["used"] * 3600 < used + 4 * 4
 
 
+def test_node_hours_of_an_attempt_are_those_of_its_own_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs of four nodes were submitted again with one node, and may be requeued twice."""
+    root = sweep(tmp_path / "s", 1, nodes=4)
+    plans = SweepPaths(root).plans
+    data = json.loads(plans.read_text())
+    data["plan1"] = {**data["plan0"], "request": {**data["plan0"]["request"], "nodes": 1, "max_requeues": 2}}
+    plans.write_text(json.dumps(data))
+    runs = SweepPaths(root).runs
+    runs.write_text(runs.read_text().replace('"plan0"', '"plan1"'))
+    job = Job("job1", "plan1", (0,), "tag", ("job1.0",))
+    Manifest(root).submitting(job, "ssh")
+    Manifest(root).submitted(job)
+    paths = RunPaths(root / "0")
+    before = json.loads(paths.outcome.read_text())
+    write_json(paths.closed(before["attempt"]), {**before, "status": "failed"})
+    name = attempt_name("job1.0", before["ended"] + 10)
+    paths.attempt(name).mkdir()
+    start = before["ended"] + 10
+    write_json(paths.outcome, {**before, "attempt": name, "job_id": "job1.0", "started": start, "ended": start + 100})
+    hours = shown(made(root, capsys))["hours"]
+    assert hours["asked"] == 4 + 3
+    used = 4 * 200 + 100
+    assert used <= hours["used"] * 3600 < used + 8
+
+
 def test_a_run_that_never_started_shows_the_log_of_its_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = sweep(tmp_path / "s", 2, ended=1)
     (root / "1").mkdir()
@@ -222,14 +247,14 @@ def test_attempts_of_a_run_that_is_on_again_are_queued_requeued_queued_and_runni
         paths.attempt(name).mkdir(parents=True)
     os.utime(paths.attempt(names[0]), (1_000_400, 1_000_400))
     view = types.SimpleNamespace(paths=paths, word="running", outcome=None)
-    found = history.attempts(view, [1_000_000], [paths.attempt(name) for name in names])  # type: ignore[arg-type]
+    found = history.periods(view, [1_000_000], [paths.attempt(name) for name in names])  # type: ignore[arg-type]
     assert [(part["what"], part["from"], part["to"]) for part in found] == [
         ("queued", 1_000_000, 1_000_010), ("requeued", 1_000_010, 1_000_400), ("queued", 1_000_400, 1_000_500),
         ("running", 1_000_500, None),
     ]  # fmt: skip
     for reason, word in (("warned that its time is up; exit code 75", "requeued"), ("ValueError", "failed")):
         write_json(paths.closed(names[0]), to_json(Outcome(0, "failed", 75, names[0], reason=reason)))
-        again = history.attempts(view, [1_000_000], [paths.attempt(name) for name in names])  # type: ignore[arg-type]
+        again = history.periods(view, [1_000_000], [paths.attempt(name) for name in names])  # type: ignore[arg-type]
         assert again[1]["what"] == word
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.errors import ConfigError
 from hpc_hydra.records.batching import Group, Run, group, lanes, packed, split, with_arrays
 from hpc_hydra.ui import cost
 
@@ -89,6 +90,21 @@ def test_allocations_that_need_fewer_nodes_are_a_job_of_their_own(
     assert sorted(num for g in found for num in g.nums) == list(range(count))
     assert all(len(g.runs) == sum(g.pack.sizes) for g in found if g.pack is not None)
     assert cost.notes(found) == () and "  more " not in cost.told(found)
+
+
+def test_requeues_are_part_of_the_cost() -> None:
+    def told(*runs_: Run) -> str:
+        return cost.told(group(runs_))
+
+    once, requeued = (
+        runs(Path("/s"), 1, nodes=2, time_limit=3600),
+        runs(Path("/s"), 1, nodes=2, time_limit=3600, max_requeues=3),
+    )
+    assert told(*once) == "1 run, at most 2.0 node-hours"
+    assert told(*requeued) == "1 run, at most 8.0 node-hours (2.0 without requeues)"
+    with pytest.raises(ConfigError, match=r"at most 8\.0 node-hours \(2\.0 without requeues\), which is more than 4,"):
+        cost.confirm(group(requeued), 4)
+    assert "node-hours, with all requeues, at most" in cost.told(packs(3, 2, time_limit=3600, max_requeues=1))
 
 
 def test_packing_that_costs_more_is_told_with_what_it_costs() -> None:

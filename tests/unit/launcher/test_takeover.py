@@ -8,8 +8,9 @@ import pytest
 
 from hpc_hydra.errors import SweepError
 from hpc_hydra.launcher.reuse import claim, release, take_over
+from hpc_hydra.records.collect import attempts
 from hpc_hydra.records.frozen_config import Freezer, Program
-from hpc_hydra.records.layout import RunPaths
+from hpc_hydra.records.layout import RunPaths, attempt_name
 from hpc_hydra.records.manifest import Manifest
 from hpc_hydra.records.metrics import MetricLog
 from hpc_hydra.records.types import Job
@@ -64,6 +65,11 @@ def test_records_of_ended_jobs_are_moved_aside(tmp_path: Path, capsys: pytest.Ca
     for run in runs(tmp_path, 2):
         finish(run)
     MetricLog(tmp_path / "1").write({"loss": 1})
+    attempt = RunPaths(tmp_path / "1").rank_log(attempt_name("7_1", 0), 0)
+    own = tmp_path / "1" / "logs" / "tensorboard" / "events"
+    for file in (attempt, own):
+        file.parent.mkdir(parents=True)
+        file.touch()
     with take_over(tmp_path, runs(tmp_path, 2), lambda _: FakeSubmitter(), KEY):
         assert not (tmp_path / ".hpc_hydra").exists()
     old = tmp_path / ".hpc_hydra.1"
@@ -71,5 +77,7 @@ def test_records_of_ended_jobs_are_moved_aside(tmp_path: Path, capsys: pytest.Ca
         (old / name).is_file()
         for name in ("manifest.jsonl", "runs/0/outcome.json", "runs/1/outcome.json", "runs/1/metrics.jsonl")
     )
+    assert own.exists() and not attempts(RunPaths(tmp_path / "1"))  # else `resume` would count them
+    assert (old / "runs/1/logs" / attempt.relative_to(tmp_path / "1" / "logs")).exists()
     assert str(old) in capsys.readouterr().err
     assert not RunPaths(tmp_path / "0").outcome.exists()  # it would be taken for that of the new run
