@@ -27,7 +27,7 @@ from hpc_hydra.planning.types import Plan, to_json
 from hpc_hydra.records.attempt import Attempt
 from hpc_hydra.records.cause import first_cause, is_consequence
 from hpc_hydra.records.codec import readable
-from hpc_hydra.records.collect import collect, read_ends
+from hpc_hydra.records.collect import attempts, collect, read_ends
 from hpc_hydra.records.files import append_line, make_below, read_lines, write_json
 from hpc_hydra.records.frozen_config import RunRecord
 from hpc_hydra.records.layout import RunPaths, SweepPaths, attempt_name
@@ -112,11 +112,7 @@ class PackRequeue:
 
     def earlier(self, record: RunRecord) -> list[str]:
         """Return earlier attempts of a run in this allocation, sorted."""
-        try:
-            names = [path.name for path in RunPaths(record.dir).logs.iterdir() if path.is_dir()]
-        except OSError:
-            return []
-        return sorted(name for name in names if _id_of(name) in self.ids)
+        return [name for name in attempts(RunPaths(record.dir)) if _id_of(name) in self.ids]
 
     def fresh_attempt(self, record: RunRecord) -> str:
         """Return a name for an attempt that starts now; it sorts after earlier ones."""
