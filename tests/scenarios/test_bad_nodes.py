@@ -99,7 +99,6 @@ def test_elements_on_a_node_that_fails_the_preflight_go_on_elsewhere_and_later_j
     [
         ("flux", f"{{}} left out: {WHY}"),
         ("lsf", f"{{}} ({WHY}) may be used again: scheduler=lsf cannot leave out nodes of a job that is queued again"),
-        ("pbs", f"{{}} ({WHY}) may be used again: scheduler=pbs cannot leave out nodes of a job that is queued again"),
     ],
 )
 def test_other_schedulers_queue_the_run_again_and_say_what_becomes_of_the_node(

@@ -41,12 +41,12 @@ def running(where: str) -> list[str]:
 
 
 def test_one_failing_run_does_not_stop_the_others(probe: Probe) -> None:
-    result = probe.run("note=a,b,c", "fail_rank=null,0", "ret=number")
+    result = probe.run("note=a,b", "fail_rank=null,0", "ret=number")
     assert result.code == 1
-    outcomes = [result.outcome(n) for n in range(6)]
-    assert [o["status"] for o in outcomes] == ["completed", "failed"] * 3
-    assert [o["result"] for o in outcomes[::2]] == [41.5] * 3
-    for num, note in ((1, "a"), (3, "b"), (5, "c")):
+    outcomes = [result.outcome(n) for n in range(4)]
+    assert [o["status"] for o in outcomes] == ["completed", "failed"] * 2
+    assert [o["result"] for o in outcomes[::2]] == [41.5] * 2
+    for num, note in ((1, "a"), (3, "b")):
         assert f"boom-{note}" in result.err and f"boom-{note}" in outcomes[num]["reason"]
         log = Path(outcomes[num]["log"])
         assert "Traceback" in log.read_text()
@@ -58,32 +58,27 @@ def told(result: Result, num: int, reason: str) -> bool:
     return bool(re.search(rf"\brun {num}\b(?:(?!\brun \d)[\s\S])*?{reason}", result.err))
 
 
-def test_the_failing_rank_is_named_with_its_reason(probe: Probe) -> None:
-    ends = (("raise", 1, "ValueError: boom-x"), ("kill", 137, "SIGKILL"), ("segv", 139, "SIGSEGV"))
+def test_the_failing_rank_is_named_with_its_reason_and_unchanged_exit_code(probe: Probe) -> None:
+    ends = (
+        ("raise", 1, "ValueError: boom-x"),
+        ("kill", 137, "SIGKILL"),
+        ("segv", 139, "SIGSEGV"),
+        ("exit", 255, "exit code 255"),
+    )
     how = f"how={','.join(how for how, *_ in ends)}"
-    result = probe.run("resources.procs_per_node=3", "fail_rank=2", how, "note=x", "sleep=100")
+    size = ("resources.procs_per_node=2", "resources.cpus_per_proc=1")
+    result = probe.run(*size, "fail_rank=1", how, "exit_code=255", "note=x", "sleep=100")
     assert result.code == 1
     for num, (_, code, word) in enumerate(ends):
         outcome = result.outcome(num)
-        assert (outcome["rank"], outcome["exit_code"]) == (2, code)
-        assert word in outcome["reason"] and told(result, num, rf"rank 2 on \S+: .*{word}")
-
-
-def test_exit_codes_come_through_unchanged(probe: Probe) -> None:
-    codes = (1, 7, 120, 255)
-    size = ("resources.procs_per_node=2", "resources.cpus_per_proc=1")
-    result = probe.run(*size, "fail_rank=1", "how=exit", f"exit_code={','.join(map(str, codes))}", "sleep=100")
-    assert result.code == 1
-    for num, code in enumerate(codes):
-        outcome = result.outcome(num)
         assert (outcome["rank"], outcome["exit_code"]) == (1, code)
-        assert told(result, num, rf"rank 1 on \S+: exit code {code}\b"), result.err
+        assert word in outcome["reason"] and told(result, num, rf"rank 1 on \S+: .*{word}")
 
 
 def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe) -> None:
     begin = time.monotonic()
     result = probe.run(
-        "resources.procs_per_node=4", "fail_rank=2", "how=exit", "exit_code=7", "ignore_term=1", "sleep=600",
+        "resources.procs_per_node=3", "fail_rank=2", "how=exit", "exit_code=7", "ignore_term=1", "sleep=600",
         timeout=110,
     )  # fmt: skip
     assert time.monotonic() - begin < 60 + 20
@@ -92,10 +87,8 @@ def test_a_dead_rank_ends_the_job_even_when_another_ignores_sigterm(probe: Probe
 
 
 RETURNED = {
-    "none": ("none", None), "number": ("json", 41.5), "dict": ("json", {"acc": 0.5, "list": [1, 2]}),
-    "dataclass": ("pickle", {"value": 42}), "big": ("pickle", None), "lambda": ("pickle", None),
-    "file": ("unserialisable", None), "generator": ("unserialisable", None), "unpicklable": ("unserialisable", None),
-    "not_a_number": ("json", "nan"),
+    "dict": ("json", {"acc": 0.5, "list": [1, 2]}), "dataclass": ("pickle", {"value": 42}), "big": ("pickle", None),
+    "unpicklable": ("unserialisable", None),
 }  # fmt: skip
 
 
@@ -104,17 +97,16 @@ def test_a_run_is_never_lost_over_its_return_value(local_probe: Probe) -> None:
     assert result.code == 0, result.text
     for num, (kind, value) in enumerate(RETURNED.values()):
         outcome = result.outcome(num)
-        found = str(outcome["result"]) if value == "nan" else outcome["result"]
-        assert (outcome["status"], outcome["result_kind"], found) == ("completed", kind, value)
+        assert (outcome["status"], outcome["result_kind"], outcome["result"]) == ("completed", kind, value)
         if kind == "unserialisable":
             assert outcome["result_note"] and re.search(rf"run {num}\b.*could not be", result.err), result.err
 
 
 def test_each_rank_has_its_own_complete_log(probe: Probe) -> None:
-    result = probe.run("resources.procs_per_node=4", "lines=2000")
+    result = probe.run("resources.procs_per_node=2", "lines=2000")
     assert result.code == 0, result.text
     (attempt,) = (result.sweep / "0" / "logs").iterdir()
-    for rank in range(4):
+    for rank in range(2):
         lines = (attempt / f"rank_{rank}.log").read_text().splitlines()
         assert [x for x in lines if re.fullmatch(rf"rank {rank} line \d+", x)] == [
             f"rank {rank} line {i}" for i in range(2000)
@@ -207,7 +199,7 @@ def test_interrupt_of_a_local_sweep_leaves_nothing_running(probe: Probe) -> None
     if probe.scheduler == "slurm":
         argv = probe.argv("note=1", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
     else:
-        argv = probe.argv("note=1,2,3", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
+        argv = probe.argv("note=1,2", "resources.procs_per_node=2", "sleep=300", "launch.on_interrupt=cancel")
     with probe.started(argv=argv) as launcher:
         assert await_true(lambda: len(probe.saw()) >= 2)
         launcher.send_signal(signal.SIGINT)

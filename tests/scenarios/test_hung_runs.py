@@ -1,21 +1,20 @@
-"""A hung rank is named from the login node, on each scheduler and in each start mode; a hung run is queued again."""
+"""A hung rank is named from the login node, in each start mode; a hung run is queued again."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.awaiting import await_true
 from tests.fakes.chosen import stand_in
 
 from .conftest import Probe
 from .test_coming_back import hpc, states
-from .test_lsf import address
 
 APP = """
 import os, sys, time
@@ -69,8 +68,7 @@ class Hanging(Probe):
         return self.tmp / "kept"
 
     def command(self, *args: str) -> list[str]:
-        where = (f"rendezvous.master_addr={address()}", "rendezvous.interface=lo") if self.scheduler == "lsf" else ()
-        return self.argv(f"keep={self.kept}", *FOUR, "resources.time_limit=20m", *where, *args, app=self.tmp / "app.py")
+        return self.argv(f"keep={self.kept}", *FOUR, "resources.time_limit=20m", *args, app=self.tmp / "app.py")
 
     def begun(self, count: int) -> bool:
         return await_true(lambda: len(list(self.kept.glob("begun.*"))) == count)
@@ -84,7 +82,7 @@ def hanging(folder: Path, scheduler: str) -> Hanging:
     return probe
 
 
-SCHEDULERS = ["flux", "lsf", pytest.param("slurm", marks=pytest.mark.cluster)]
+SCHEDULERS = ["flux", pytest.param("slurm", marks=pytest.mark.cluster)]
 
 
 @pytest.fixture(params=SCHEDULERS)
@@ -96,15 +94,20 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Hanging:
     return hanging(tmp_path, request.param)
 
 
-def test_the_rank_that_hangs_on_another_node_is_named(elsewhere: Hanging) -> None:
-    """On SLURM, the others wait in a real collective."""
+def test_the_rank_that_hangs_on_another_node_is_named_and_status_tells_the_hung_run(elsewhere: Hanging) -> None:
+    """Without a launcher. On SLURM, the others wait in a real collective."""
     collective = elsewhere.scheduler == "slurm"
-    with elsewhere.started(argv=elsewhere.command("resources.nodes=2", f"collective={collective}")):
+    keys = ("resources.nodes=2", f"collective={collective}", "launch.hang_after=2s", "launch.bg=true")
+    done = forking.run(elsewhere.command(*keys), env=elsewhere.env(), cwd=elsewhere.tmp, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    try:
         assert elsewhere.begun(4)
         text = await_true(lambda: named(elsewhere))
         assert "rank 2 on " in text, hpc(elsewhere, "stacks", "--wait", "60", code=None)
         if collective:
             assert "3 ranks (0-1 3 on node" in text and " in barrier (app.py:" in text
+        assert await_true(lambda: "no progress for " in hpc(elsewhere, "status"))
+    finally:
         hpc(elsewhere, "cancel")
 
 
@@ -155,15 +158,6 @@ def test_a_hung_run_is_told_queued_again_with_its_stacks_and_completes_from_its_
     assert "was hung and requeued (1 of 3)" in text or "no progress for " in text, text
 
 
-def test_without_a_launcher_status_tells_a_hung_run(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    stand_in(request, "flux")
-    probe = hanging(tmp_path, "flux")
-    argv = probe.command("launch.hang_after=2s", "launch.bg=true", "waits=false")
-    subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=120)
-    assert await_true(lambda: "no progress for " in hpc(probe, "status"))
-    hpc(probe, "cancel")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -173,5 +167,5 @@ def test_without_a_launcher_status_tells_a_hung_run(tmp_path: Path, request: pyt
 )
 def test_what_cannot_be_done_at_a_hang_is_refused(words: list[str], message: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "-m", "scheduler=local", *words, "--", "true"]
-    done = subprocess.run(argv, cwd=tmp_path, env=Probe(tmp_path, "local").env(), capture_output=True, text=True)
+    done = forking.run(argv, cwd=tmp_path, env=Probe(tmp_path, "local").env())
     assert done.returncode == 2 and message in done.stderr

@@ -136,20 +136,16 @@ def test_a_node_whose_link_is_cut_is_left_out(slurm_probe: Probe, slurm_cluster:
 
 
 @pytest.mark.parametrize("scheduler", ["flux", "lsf", "pbs"])
-def test_the_same_on_the_stand_ins(scheduler: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Their nodes are this machine."""
+def test_a_spare_node_takes_the_place_of_a_bad_one_on_the_stand_ins(
+    scheduler: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Their nodes are this machine; without spare nodes: test_bad_nodes."""
     request.getfixturevalue(f"fake_{scheduler}")
     probe = Probe(tmp_path, scheduler)
     words = ["launch.preflight=true", "resources.cpus_per_proc=1", "resources.procs_per_node=1", "ret=number"]
     words += [*gpus(tmp_path, **{"1": [BROKEN]}), f"launch.env.FAKE_NVML_NODE=HPC_HYDRA_{scheduler.upper()}_NODE"]
     words += [f"rendezvous.master_addr={address()}", "rendezvous.interface=lo"]
-    done = probe.run("resources.nodes=2", *words)
-    hosts = [report["host"] for report in found(done)["reports"]]
-    assert done.code == 1 and not done.probes
-    assert (done.outcome(0)["reason"], done.outcome(0)["bad_nodes"]) == (f"{hosts[1]}: {WHY}", [hosts[1]])
-
-    probe.sweep = tmp_path / "spare"
-    done = probe.run("resources.nodes=2", "launch.spare_nodes=1", f"hydra.sweep.dir={probe.sweep}", *words)
+    done = probe.run("resources.nodes=2", "launch.spare_nodes=1", *words)
     assert done.code == 0, done.text
     record = found(done)
     hosts = [report["host"] for report in record["reports"]]

@@ -75,31 +75,23 @@ def outcome(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "outcome.json").read_text())
 
 
-def test_a_run_that_is_warned_saves_once_and_is_queued_again(saving: tuple[Probe, Path, list[str]]) -> None:
-    probe, saved, argv = saving
-    with probe.started(argv=[*argv, "launch.max_requeues=2", "times=2"]) as launcher:
-        warn(saved, probe, 2)
-        text, _ = launcher.communicate(timeout=180)
-    assert launcher.returncode == 0, text
-    first, second, last = attempts(probe)
-    ended = outcome(probe.sweep / "0")
-    assert (ended["status"], ended["requeues"], ended["attempt"]) == ("completed", 2, last.name)
-    for attempt in (first, second):
-        assert outcome(attempt)["reason"].startswith("warned that its time is up; rank ")
-        told = [(saved / f"{rank}.{attempt.name}").read_text() for rank in (0, 1)]
-        assert told == [f"1 {ended['result']['seed']}"] * 2  # once, on each rank, with the seed of the run
-    said = next((probe.sweep / ".hpc_hydra" / "jobs").glob("job0.*.log")).read_text()
-    assert "run 0 is queued again (1 of 2): warned" in said and "again (2 of 2)" in said
-
-
-def test_requeues_are_used_up(saving: tuple[Probe, Path, list[str]]) -> None:
+def test_a_run_that_is_warned_saves_once_and_is_queued_again_until_requeues_are_used_up(
+    saving: tuple[Probe, Path, list[str]],
+) -> None:
     probe, saved, argv = saving
     with probe.started(argv=[*argv, "launch.max_requeues=1", "times=5"]) as launcher:
         warn(saved, probe, 2)
         text, _ = launcher.communicate(timeout=180)
-    assert launcher.returncode == 1
-    assert len(attempts(probe)) == 2
-    assert "used up launch.max_requeues=1" in outcome(probe.sweep / "0")["reason"], text
+    assert launcher.returncode == 1, text
+    first, last = attempts(probe)
+    ended = outcome(probe.sweep / "0")
+    assert (ended["status"], ended["requeues"], ended["attempt"]) == ("failed", 1, last.name)
+    assert outcome(first)["reason"].startswith("warned that its time is up; rank ")
+    assert "used up launch.max_requeues=1" in ended["reason"], text
+    told = [(saved / f"{rank}.{attempt.name}").read_text() for attempt in (first, last) for rank in (0, 1)]
+    assert set(told) == {told[0]} and told[0].startswith("1 "), told  # once, on each rank, with the seed of the run
+    said = next((probe.sweep / ".hpc_hydra" / "jobs").glob("job0.*.log")).read_text()
+    assert "run 0 is queued again (1 of 1): warned" in said
 
 
 def test_a_run_that_gives_way_is_queued_again_and_one_that_is_cancelled_is_not(

@@ -6,15 +6,16 @@ With `--scheduler=flux`, on the real one.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.awaiting import await_true
 from tests.fakes.chosen import stand_in
 from tests.fakes.commands import Fakes
@@ -22,15 +23,23 @@ from tests.fakes.scheduler_state import ENDED, Cluster
 
 from .conftest import Probe
 from .test_coming_back import SMALL, hpc, runs, states
-from .test_requeue import APP, CONFIG, attempts, outcome
+from .test_requeue import attempts, outcome
 
 PATIENCE = 240.0  # seconds
 KILL = {"flux": ["flux", "job", "kill", "-s", "USR1"], "lsf": ["bkill", "-s", "USR1"]}
 CANCEL = {"flux": ["flux", "cancel"], "lsf": ["bkill", "-s", "TERM"], "pbs": ["qdel"]}
 
 
+SAVES = """
+cd "$1"; [ "$(ls | grep -c "^$RANK[.]")" -lt 2 ] || exit 0
+warned=0; trap 'warned=$((warned + 1))' USR1; touch "begun.$RANK"
+while [ $warned = 0 ]; do sleep 0.2; done
+rm "begun.$RANK"; echo "$warned $HPC_HYDRA_SEED" >"$RANK.$HPC_HYDRA_ATTEMPT"; exit 75
+"""
+
+
 class Saving(Probe):
-    """A program that saves when it is warned, and ends by itself after so many times."""
+    """A program that saves when it is warned, and ends by itself after two times."""
 
     cluster: object = None
 
@@ -39,9 +48,12 @@ class Saving(Probe):
         return self.tmp / "saved"
 
     def command(self, *args: str) -> list[str]:
-        given = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
-        limit = ("resources.time_limit=20m", "launch.signal_before_end=2m")
-        return self.argv(f"keep={self.saved}", *given, *limit, *args, app=self.tmp / "app.py")
+        return [
+            sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", f"scheduler={self.scheduler}",
+            "resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0",
+            "resources.time_limit=20m", "launch.signal_before_end=2m", *args, f"hydra.sweep.dir={self.sweep}",
+            "--", "sh", "-c", SAVES, "sh", str(self.saved),
+        ]  # fmt: skip
 
     def begun(self) -> bool:
         return len(list(self.saved.glob("begun.*"))) == 2
@@ -49,18 +61,20 @@ class Saving(Probe):
     def warn(self) -> None:
         """What the scheduler does before the time limit."""
         assert await_true(self.begun)
+        before = len(list(self.saved.glob("[01].*")))
         if self.scheduler in KILL:
             self.tell(KILL[self.scheduler])
         else:
             self.warn_from_within()
-        assert await_true(lambda: not list(self.saved.glob("begun.*")))
+        assert await_true(lambda: len(list(self.saved.glob("[01].*"))) == before + 2)
 
     def warn_from_within(self) -> None:
         """What the job does itself, where the scheduler does not warn."""
         assert isinstance(self.cluster, Cluster)
         for pid in self.cluster.members():
-            if b"\0timed\0" in Path("/proc", str(pid), "cmdline").read_bytes():
-                os.kill(pid, signal.SIGUSR1)
+            with suppress(FileNotFoundError):  # it has ended
+                if b"\0timed\0" in Path("/proc", str(pid), "cmdline").read_bytes():
+                    os.kill(pid, signal.SIGUSR1)
 
     def tell(self, command: list[str]) -> None:
         (view,) = runs(self)
@@ -71,45 +85,33 @@ class Saving(Probe):
 def saving(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Saving]:
     probe = Saving(tmp_path, request.param)
     probe.cluster = stand_in(request, request.param)
-    (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "config.yaml").write_text(CONFIG)
     probe.saved.mkdir()
     yield probe
 
 
-def test_a_run_that_is_warned_saves_and_goes_on_with_a_launcher(saving: Saving) -> None:
-    with saving.started(argv=saving.command("launch.max_requeues=2", "times=1")) as launcher:
-        saving.warn()
-        text, _ = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, text
-    first, last = attempts(saving)
-    ended = outcome(saving.sweep / "0")
-    assert (ended["status"], ended["requeues"], ended["attempt"]) == ("completed", 1, last.name)
-    assert outcome(first)["reason"].startswith("warned that its time is up; rank ")
-    told = [(saving.saved / f"{rank}.{first.name}").read_text() for rank in (0, 1)]
-    # once, or twice where the scheduler tells all processes and ours hand it on
-    assert all(re.fullmatch(f"[12] {ended['result']['seed']}", text) for text in told), told
-
-
-def test_without_a_launcher_the_job_does_it_until_requeues_are_used_up_or_a_person_ends_it(saving: Saving) -> None:
-    background = saving.command("launch.max_requeues=1", "times=5", "launch.bg=true")
-    done = subprocess.run(
-        background, env=saving.env(), cwd=saving.tmp, capture_output=True, text=True, timeout=PATIENCE
-    )
+def test_a_run_that_is_warned_saves_and_goes_on_until_it_ends_or_a_person_ends_it(saving: Saving) -> None:
+    """At first without a launcher; then counted anew, with one."""
+    background = saving.command("launch.max_requeues=1", "launch.bg=true")
+    done = forking.run(background, env=saving.env(), cwd=saving.tmp, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     saving.warn()
-    saving.warn()
-    assert await_true((saving.sweep / "0" / "outcome.json").exists)
-    assert states(saving) == ["failed"]
-    assert len(attempts(saving)) == 2
-    ended = outcome(saving.sweep / "0")
-    assert (ended["requeues"], ended["exit_code"]) == (1, 75)
-    assert "used up launch.max_requeues=1" in ended["reason"]
-    assert "1 of 1 run is submitted again" in hpc(saving, "resume", "--bg")
-    saving.warn()  # counted anew
-    assert await_true(saving.begun) and len(attempts(saving)) == 4
+    assert await_true(saving.begun)
     saving.tell(CANCEL[saving.scheduler])
-    assert await_true(lambda: states(saving) == ["cancelled"])
+    assert await_true(lambda: states(saving) == ["cancelled"]) and len(attempts(saving)) == 2
+    for begun in saving.saved.glob("begun.*"):
+        begun.unlink()
+    resume = [sys.executable, "-m", "hpc_hydra.cli", "resume", str(saving.sweep)]
+    with saving.started(argv=resume) as launcher:
+        saving.warn()
+        text, _ = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0 and "1 of 1 run is submitted again" in text, text
+    first, _, third, last = attempts(saving)
+    ended = outcome(saving.sweep / "0")
+    assert (ended["status"], ended["requeues"], ended["attempt"]) == ("completed", 1, last.name)
+    assert all(outcome(path)["reason"].startswith("warned that its time is up; rank ") for path in (first, third))
+    told = [(saving.saved / f"{rank}.{path.name}").read_text().split() for rank in (0, 1) for path in (first, third)]
+    assert len({seed for _, seed in told}) == 1, told
+    assert {times for times, _ in told} <= {"1", "2"}  # twice where the scheduler tells all, and ours hand it on
 
 
 STEP = """
@@ -163,7 +165,7 @@ def test_a_successor_that_begins_while_it_is_given_up_is_the_one_that_goes_on(
     given = ["resources.time_limit=20m", "launch.signal_before_end=2m", "launch.max_requeues=1", "launch.bg=true"]
     argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
     argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", ONCE, "sh", str(tmp_path)]
-    subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
+    forking.run(argv, env=probe.env(), cwd=tmp_path, timeout=PATIENCE).check_returncode()
     assert await_true((tmp_path / "once").exists)
     first = runs(probe)[0]["job_id"]
     subprocess.run(["flux", "job", "kill", "-s", "USR1", first], check=True, capture_output=True, timeout=200)
@@ -193,8 +195,13 @@ while :; do sleep 0.1; done
 TOLD = """echo '{"name": "exception", "context": {"type": "cancel", "severity": 0}}'; exit"""
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
-@pytest.mark.parametrize("when", ["queued", "on its way", "answered", "by hand"])
+@pytest.mark.parametrize(
+    ("when", "packed"),
+    [
+        ("queued", False), ("on its way", True), ("answered", False), ("answered", True), ("by hand", False),
+        ("by hand", True),
+    ],
+)  # fmt: skip
 def test_a_run_that_is_cancelled_while_it_is_queued_again_reads_cancelled_and_none_of_its_jobs_survives(
     fake_flux: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, packed: bool
 ) -> None:
@@ -214,7 +221,7 @@ def test_a_run_that_is_cancelled_while_it_is_queued_again_reads_cancelled_and_no
     given += ["+x=0,1", "launch.pack=2", "launch.allocations=1"] if packed else ["+x=0"]
     argv = [sys.executable, "-m", "hpc_hydra.cli", "run", "--fill", "-m", "scheduler=flux", *SMALL, *given]
     argv += [f"hydra.sweep.dir={probe.sweep}", "--", "sh", "-c", ENDLESS, "sh", str(tmp_path)]
-    subprocess.run(argv, env=probe.env(), cwd=tmp_path, check=True, capture_output=True, timeout=PATIENCE)
+    forking.run(argv, env=probe.env(), cwd=tmp_path, timeout=PATIENCE).check_returncode()
     assert await_true(lambda: len(list(tmp_path.glob("once.*"))) == 1 + packed)
     (first,) = fake_flux.jobs()
     subprocess.run(["flux", "job", "kill", "-s", "USR1", first.id], check=True, capture_output=True, timeout=200)
