@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests import forking
 from tests.cluster.fixtures import Cluster, run
 
 pytestmark = pytest.mark.cluster
@@ -47,10 +48,7 @@ class Inside:
         return [*hydra, f"hydra.sweep.dir={self.folder}/sweep", *words, *command]
 
     def run(self, argv: list[str], **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            argv, cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=180, check=False,
-        )  # fmt: skip
+        return forking.run(argv, cwd=self.folder, env={**self.env, **env}, timeout=180)
 
     def saw(self) -> dict[str, dict[str, Any]]:
         return {path.stem: json.loads(path.read_text()) for path in self.folder.glob("*.json")}

@@ -90,18 +90,18 @@ def slow_sbatch(tmp_path: Path) -> Path:
 def test_a_launcher_killed_during_submission_is_completed_by_resume(
     slurm_probe: Probe, slow_sbatch: Path, slow: str
 ) -> None:
-    """Killed while sbatch has not yet, or has already, given the first of three jobs to the scheduler."""
-    argv = slurm_probe.argv("resources.time_limit=5m,6m,7m", *SMALL)
+    """Killed while sbatch has not yet, or has already, given the first of two jobs to the scheduler."""
+    argv = slurm_probe.argv("resources.time_limit=5m,6m", *SMALL)
     env = slurm_probe.env({"SLOW": slow}, path=slow_sbatch)
     with subprocess.Popen(argv, env=env, cwd=slurm_probe.tmp, stdout=subprocess.DEVNULL) as launcher:
         assert await_true((slurm_probe.tmp / "there").exists)
         assert "still submitting" in hpc(slurm_probe, "resume", "1", code=2)
         launcher.kill()
     text = hpc(slurm_probe, "resume")
-    assert "2 of 3 runs are submitted again" in text
-    assert states(slurm_probe) == ["completed"] * 3
-    assert executions(slurm_probe) == [1, 1, 1]
-    assert sorted(jobs_of(slurm_probe).values()) == [1, 1, 1]
+    assert "1 of 2 runs is submitted again" in text
+    assert states(slurm_probe) == ["completed"] * 2
+    assert executions(slurm_probe) == [1, 1]
+    assert sorted(jobs_of(slurm_probe).values()) == [1, 1]
     assert "nothing to resume" in hpc(slurm_probe, "resume")
 
 

@@ -180,7 +180,8 @@ def test_a_killed_launcher_gives_the_allocation_back(here: Path) -> None:
 def test_runs_of_an_array_know_their_ids_and_return_results(here: Path) -> None:
     script = 'echo "$1 $HPC_HYDRA_JOB_ID"; echo "{\\"at\\": \\"$1\\"}" > "$HPC_HYDRA_RESULT"'
     done = hpc_hydra(
-        "run", "-m", "scheduler=slurm", "resources.nodes=2", "launch.launch_dir=swept", "--fill", "+x=1,2", "--",
+        "run", "-m", "scheduler=slurm", "resources.nodes=2", "resources.procs_per_node=1", "resources.gpus_per_proc=0",
+        "launch.launch_dir=swept", "--fill", "+x=1,2", "--",
         "bash", "-c", script, "_", "{num} {job_id} {output_dir} {x}", cwd=here,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
