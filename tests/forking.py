@@ -1,5 +1,5 @@
 """``run``: ``subprocess.run`` for Python programs at a fraction of the CPU time: they are forked from a server that has
-imported Hydra and hpc_hydra, or torch too (``torch=True``), and done nothing else.
+imported Hydra and hpc_hydra, or torch too (``torch=True``), composed once, and done nothing else.
 
 Each is a process of its own: arguments, environment, directory, streams, signals and exit code are those of a new
 interpreter. Its parent and its command line in ``/proc`` are not. Where a fork would differ, ``run`` starts an
@@ -165,6 +165,7 @@ def _started(torch: bool) -> socket.socket:
 def serve(number: int, torch: int) -> None:
     """The server: forks for each request that comes through this socket, until its other end is closed."""
     _import_all()
+    _compose()
     for name in TORCH if torch else ():
         importlib.import_module(name)
     requests = socket.socket(fileno=number)
@@ -244,6 +245,21 @@ def _import_all() -> None:
         if module.name.rpartition(".")[2] != "__main__" and module.name not in OF_SUBMITIT:
             importlib.import_module(module.name)
     assert "torch" not in sys.modules and "submitit" not in sys.modules
+
+
+def _compose() -> None:
+    """Compose once, for what Hydra, OmegaConf and hpc_hydra keep of it, and leave Hydra as it begins."""
+    import hydra
+    from hydra.core.singleton import Singleton
+    from omegaconf.basecontainer import BaseContainer
+
+    singletons, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
+    with warnings.catch_warnings(action="ignore"), hydra.initialize(config_path=None, version_base=None):
+        hydra.compose("hpc", ["scheduler=slurm", "+x=1"], return_hydra_config=True)
+    Singleton._instances.clear()
+    Singleton._instances.update(singletons)
+    BaseContainer._resolvers.clear()
+    BaseContainer._resolvers.update(resolvers)
 
 
 def _become(argv: list[str], cwd: str, env: dict[str, str], umask: int) -> None:
