@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,18 +34,18 @@ def main(cfg):
 
 if __name__ == "__main__":
     small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
-    sweep = hpc_hydra.launch(main, "x=1,2,3", *small, quiet=True)
+    sweep = hpc_hydra.launch(main, "x=1,3", *small, quiet=True)
     assert not sweep.wait(100)
-    assert [run.value for run in sweep.results()] == [{"y": 11}, {"y": 12}, None], sweep.results()
-    assert [run.state for run in sweep.status()] == ["completed", "completed", "failed"]
-    assert [run.params for run in sweep.status()] == [{"x": 1}, {"x": 2}, {"x": 3}]
+    assert [run.value for run in sweep.results()] == [{"y": 11}, None], sweep.results()
+    assert [run.state for run in sweep.status()] == ["completed", "failed"]
+    assert [run.params for run in sweep.status()] == [{"x": 1}, {"x": 3}]
     assert all(run.hosts and run.seconds > 0 and run.attempts == 1 and run.metrics == {} for run in sweep.status())
     assert all("launch.bg" not in text for run in sweep.status() for text in run.overrides)
-    assert "boom" in sweep.logs(2) and "x is 1" in sweep.logs(0, rank=0)
+    assert "boom" in sweep.logs(1) and "x is 1" in sweep.logs(0, rank=0)
     assert sweep.cancel() == []
     sweep.resume("failed")
     assert not hpc_hydra.Sweep(sweep.dir).wait(100)
-    squares = hpc_hydra.launch(lambda cfg: cfg.n ** 2, "n=2,3", *small, config={"n": 0}, quiet=True)
+    squares = hpc_hydra.launch(lambda cfg: cfg.n ** 2, "n=3", *small, config={"n": 0}, quiet=True)
     print([run.value for run in squares.results()])
 """
 
@@ -57,7 +55,7 @@ def test_a_program_launches_waits_looks_and_resumes(app: App) -> None:
     (app.folder / "app.py").write_text(LOOP)
     done = app.start()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "[4, 9]"
+    assert done.stdout.splitlines()[-1] == "[9]"
     assert len(list(app.folder.rglob("task.pkl"))) == 2
 
 
@@ -111,16 +109,11 @@ def test_a_run_in_this_process_is_no_sweep(app: App, monkeypatch: pytest.MonkeyP
 
 def test_runs_on_this_machine_outlive_the_command_that_started_them(app: App) -> None:
     small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
-    done = app.start("-m", *small, "launch.bg=true", "x=1,2", "hydra.sweep.dir=sweep")
+    done = app.start("-m", *small, "launch.bg=true", "x=1", "hydra.sweep.dir=sweep")
     assert done.returncode == 0 and "in the background: process" in done.stdout, done.stderr
     for verb in ("wait", "results"):
-        done = subprocess.run(
-            [sys.executable, "-m", "hpc_hydra.cli", verb, str(app.folder / "sweep")],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0 and done.stdout.count("completed") >= 2, done.stdout + done.stderr
+        done = app.python("-m", "hpc_hydra.cli", verb, str(app.folder / "sweep"))
+        assert done.returncode == 0 and "completed" in done.stdout, done.stdout + done.stderr
 
 
 SLOW = """\

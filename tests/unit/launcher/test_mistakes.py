@@ -25,11 +25,6 @@ MISTAKES = {
         [],
         ["mode", "primary"],
     ),
-    "unquoted time": (
-        {"config": "defaults: [hpc, _self_]\nresources:\n  time_limit: 1:30:00\n"},
-        [],
-        ["config.yaml, line 3", '"1:30:00"'],
-    ),
     "unquoted time in an experiment": (
         {"exp__long": "# @package _global_\nresources:\n  time_limit: 4:00\n"},
         ["+exp=long"],
@@ -51,12 +46,6 @@ MISTAKES = {
         ["resources (in ", "config.yaml, line 3)", "resources: {key: value}"],
     ),
     "the beginning of a key": ({}, ["+resources.gpu=2"], ["resources.gpu", "resources.gpus_per_proc"]),
-    "key of nobody": ({}, ["+resources.nodez=2"], ["nodez", "resources.nodes"]),
-    "no such choice": (
-        {},
-        ["system=fronteer,lumi"],
-        ["hpc_hydra: system: there is no 'fronteer'", "Try: system=front"],
-    ),
     "values with commas for one": (
         {},
         ["scheduler.mail_type=BEGIN,END"],
@@ -78,12 +67,7 @@ MISTAKES = {
         [],
         ["resources.nodez (in ", "config.yaml, line 4)", "Try: resources.nodes"],
     ),
-    "unknown key in a system of one's own": (
-        {"system__mine": "# @package _global_\ndefaults: [local, _self_]\nsystem:\n  name: mine\n  core_per_node: 4\n"},
-        ["system=mine"],
-        ["system.core_per_node (in ", "system/mine.yaml, line 5)", "Try: system.cores_per_node"],
-    ),
-    "unknown key of a queue": (
+    "unknown key of a queue in a system of one's own": (
         {"system__mine": "# @package _global_\nsystem:\n  name: mine\n  queues:\n    q: {max_node: 4}\n"},
         ["system=mine"],
         ["system.queues.q.max_node (in ", "system/mine.yaml, line 5)", "Try: system.queues.q.max_nodes"],
@@ -93,19 +77,11 @@ MISTAKES = {
         ["resources=small"],
         ["resources.nodez (in ", "resources/small.yaml, line 1)"],
     ),
-    "a value out of range in a file": (
-        {"config": "defaults: [hpc, _self_]\nresources: {nodes: -1}\n"},
-        [],
-        ["resources.nodes (in ", "config.yaml, line 2)", "at least 1"],
-    ),
     "a value of the wrong type in a file": (
         {"config": "defaults: [hpc, _self_]\nresources: {nodes: abc}\n"},
         [],
         ["resources.nodes (in ", "config.yaml, line 2)", "'abc' is not a whole number"],
     ),
-    "a value of the wrong type": ({}, ["resources.nodes=abc"], ["resources.nodes: 'abc'", "Try: resources.nodes=2"]),
-    "a text for a list": ({}, ["scheduler.hosts=a"], ["scheduler.hosts", "Try: 'scheduler.hosts=[a]'"]),
-    "a text for a mapping": ({}, ["launch.env=A"], ["launch.env", "Try: launch.env.A=VALUE"]),
     "the command line over a file": (
         {"config": "defaults: [hpc, _self_]\nresources: {nodes: 1}\n"},
         ["resources.nodes=-1"],
@@ -131,15 +107,10 @@ def test_a_mistake_is_one_clear_error_under_m(app: App, name: str) -> None:
     "name",
     [
         "bundle after _self_",
-        "unquoted time",
         "unquoted time in an experiment",
-        "unknown key in the primary",
-        "unknown key in a system of one's own",
         "unknown key in a choice",
         "a value in the place of a group",
         "a value of the wrong type in a file",
-        "a value of the wrong type",
-        "a text for a list",
     ],
 )
 def test_a_mistake_in_a_file_is_told_without_m_too(app: App, name: str) -> None:
@@ -170,7 +141,7 @@ def test_an_error_of_the_users_function_is_told_as_theirs(app: App) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [[], ["resources.procs_per_node=1"], ["resources.procs_per_node=2", "launch.debug=true"]],
+    [["resources.procs_per_node=1"], ["resources.procs_per_node=2", "launch.debug=true"]],
 )
 def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
     done = app.start(*overrides)
@@ -196,10 +167,9 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
         "        print('trains')\n"
         "main()\n"
     )
-    for typed in ("+scheduler=slurm", "+system=frontier"):
-        done = app.start(*flags, typed)
-        assert done.returncode != 0 and "trains" not in done.stdout
-        assert "add `- hpc` to the defaults list" in done.stderr
+    done = app.start(*flags, "+system=frontier")
+    assert done.returncode != 0 and "trains" not in done.stdout
+    assert "add `- hpc` to the defaults list" in done.stderr
     app.write(other="defaults: [hpc, _self_]\n")  # by which Hydra finds the group, and composes it
     done = app.start(*flags, "+scheduler=slurm")
     assert "add `- hpc` to the defaults list" in done.stderr and "trains" not in done.stdout
@@ -212,7 +182,7 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
 @pytest.mark.parametrize(
     ("swept", "told"),
     [
-        ("scheduler=slrum,local", "scheduler: there is no 'slrum'\n  Try: scheduler=slurm"),
+        ("system=fronteer,lumi", "system: there is no 'fronteer'\n  Try: system=front"),
         ("resources=5,6", "resources: 5 is not one of its options\n  Try: resources.nodes=5"),
         ("resources.exclusive=hello,true", "resources.exclusive: 'hello' is neither true nor false\n  Try: "),
         ("optim.lrr=3,4", "optim.lrr: not a key of the configuration\n  Try: optim.lr or +optim.lrr=3 to add it"),
@@ -234,7 +204,6 @@ def test_wrong_values_of_a_sweep_are_told_with_what_to_type(app: App, swept: str
     ("words", "unused"),
     [
         (["launch.env.TOKEN=secret", "monitor=gpu", "launch.pack=null"], "launch.env.TOKEN, monitor have no effect"),
-        (["++launch.pack=auto"], "launch.pack has no effect"),
         (["+machine=slurm", "scheduler.queue=x"], "in a job; scheduler=slurm makes it a job, -m a sweep\n"),
         (["resources.time_limit=5m", "launch.seed=3"], "resources.time_limit has no effect"),
         (["launch.seed=3", "launch.bg=false", "container=none", "resources.procs_per_node=1"], None),
@@ -267,7 +236,6 @@ def test_a_key_of_the_scheduler_without_effect_names_the_detected_scheduler(app:
             "scheduler=slurm on the command line, or -m, makes it a job\n",
         ),
         (["scheduler=local"], None),
-        ([], None),
     ],
 )
 def test_one_process_that_is_no_job_of_the_scheduler_is_noted(app: App, words: list[str], noted: str | None) -> None:
@@ -364,9 +332,14 @@ def test_a_sweep_directory_that_cannot_be_written_is_refused_before_submission(a
 OTHERS = ["launcher=basic", "launcher=basic sweeper=basic"]
 
 
-@pytest.mark.parametrize("choice", OTHERS)
 @pytest.mark.parametrize(
-    "asked", [["resources.procs_per_node=2"], ["resources.nodes=1,2"], ["launch.dry_run=true"], ["launch.bg=true"]]
+    ("choice", "asked"),
+    [
+        (OTHERS[0], ["resources.procs_per_node=2"]),
+        (OTHERS[0], ["resources.nodes=1,2"]),
+        (OTHERS[1], ["launch.dry_run=true"]),
+        (OTHERS[1], ["launch.bg=true"]),
+    ],
 )
 def test_a_launcher_that_starts_one_process_is_refused_where_more_is_asked(
     app: App, choice: str, asked: list[str]

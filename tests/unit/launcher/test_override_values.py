@@ -109,12 +109,17 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["plain", "multirun", "run"])
 @pytest.mark.parametrize(
-    ("override", "fix"),
-    [("scheduler.account=12e4", "'\"12e4\"'"), ("scheduler=[slurm,flux]", "scheduler=slurm,flux"),
-     ("system=[perlmutter,frontier]", "system=perlmutter,frontier"), ("scheduler.queue=' '", "scheduler.queue=null")],
-)  # fmt: skip
+    ("command", "override", "fix"),
+    [
+        ("plain", "scheduler.account=12e4", "'\"12e4\"'"),
+        ("plain", "system=[perlmutter,frontier]", "system=perlmutter,frontier"),
+        ("multirun", "scheduler.account=12e4", "'\"12e4\"'"),
+        ("multirun", "scheduler=[slurm,flux]", "scheduler=slurm,flux"),
+        ("run", "scheduler.account=12e4", "'\"12e4\"'"),
+        ("run", "scheduler.queue=' '", "scheduler.queue=null"),
+    ],
+)
 def test_every_command_refuses_before_anything_is_written(app: Path, command: str, override: str, fix: str) -> None:
     if command == "run":
         done: Any = hpc_hydra("run", "launch.dry_run=true", override, "--", "true", cwd=app)
@@ -124,10 +129,9 @@ def test_every_command_refuses_before_anything_is_written(app: Path, command: st
     assert "RAN" not in done.stdout and not any(app.rglob("*.sh")) and not any(app.rglob("*.json"))
 
 
-@pytest.mark.parametrize("command", [(), ("-m", "launch.dry_run=true")])
 @pytest.mark.parametrize(
-    ("group", "options"),
-    [("scheduler", "slurm,flux"), ("system", "perlmutter,frontier"), ("rendezvous", "tcp,torchrun")],
+    ("command", "group", "options"),
+    [((), "scheduler", "slurm,flux"), (("-m", "launch.dry_run=true"), "system", "perlmutter,frontier")],
 )
 def test_a_list_of_options_in_a_defaults_list_is_refused(
     app: Path, tmp_path: Path, command: tuple[str, ...], group: str, options: str

@@ -99,7 +99,7 @@ def test_code_after_the_task_function_is_not_executed_and_that_is_noted(program:
     done = program.start(*TWO)
     assert done.returncode == 0 and "THE END" not in done.stdout
     assert f"note: the code after main(), from line {line}, is not executed without -m" in done.stderr
-    done = program.start("-m", *TWO)
+    done = program.start("-m", *TWO, "launch.dry_run=true")
     assert done.stdout.rstrip().endswith("THE END") and "not executed" not in done.stderr
 
 
@@ -130,7 +130,6 @@ def test_code_after_the_task_function_is_that_with_an_effect(tmp_path: Path, tex
     ("words", "code", "told"),
     [
         (["x=exit"], 7, "rank 0 on"),
-        (["x=raise"], 1, "ValueError: boom"),
         (["resources.nodez=2"], 2, "Try: resources.nodes"),
         (["logging.console=2"], 2, "there is no rank 2"),
         (["logging.console=each"], 2, "neither a rank nor `all`"),
@@ -146,25 +145,28 @@ def test_the_launcher_exits_with_the_programs_exit_code(program: App, words: lis
         assert done.stdout.splitlines()[:2] == lines(program, 0, *words)
 
 
-@pytest.mark.parametrize("more", [[], ["resources.time_limit=7m"]])
-def test_a_run_that_failed_is_resumed_as_it_was_or_with_other_resources(
-    program: App, capsys: pytest.CaptureFixture[str], more: list[str]
+def test_a_run_that_failed_is_told_and_resumed_also_with_other_resources(
+    program: App, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert program.start(*TWO, "x=raise", "resources.time_limit=6m").returncode == 1
+    done = program.start(*TWO, "x=raise", "resources.time_limit=6m")
+    assert done.returncode == 1 and "ValueError: boom" in done.stderr
+    assert done.stdout.splitlines()[:2] == lines(program, 0, "x=raise", "resources.time_limit=6m")
     (program.folder / "mended").touch()
     out = str(program.folder / "out")
-    assert main(["resume", out, "--", *more]) == 0, capsys.readouterr()
+    assert main(["resume", out, "--", "resources.time_limit=7m"]) == 0, capsys.readouterr()
     capsys.readouterr()
     assert main(["results", "--json", out]) == 0
     (run,) = json.loads(capsys.readouterr().out)
-    assert run["result"]["task"] == ["x=raise", *(more or ["resources.time_limit=6m"])]
+    assert run["result"]["task"] == ["x=raise", "resources.time_limit=7m"]
 
 
-def test_output_of_all_ranks_is_prefixed(program: App) -> None:
-    done = program.start(*TWO, "logging.console=all")
+def test_output_of_all_ranks_is_prefixed_and_the_script_is_where_it_is_wanted(program: App) -> None:
+    words = ("logging.console=all", "launch.output_script=job.sh")
+    done = program.start(*TWO, *words)
+    assert done.returncode == 0 and (program.folder / "job.sh").exists(), done.stderr
     for rank in (0, 1):
         shown = [line for line in done.stdout.splitlines() if line.startswith(f"[{rank}]")]
-        assert shown == [f"[{rank}] {line}" for line in lines(program, rank, "logging.console=all")]
+        assert shown == [f"[{rank}] {line}" for line in lines(program, rank, *words)]
     assert len(done.stdout.splitlines()) == 4
 
 
@@ -174,7 +176,6 @@ def test_output_of_all_ranks_is_prefixed(program: App) -> None:
         (["launch.dry_run=true"], "dry run: nothing was written", []),
         (["launch.dry_run=true", "resources.procs_per_node=1"], "dry run: nothing was written", []),
         (["launch.setup_only=true"], "scripts are written", ["out/.hpc_hydra/jobs/job0.sh"]),
-        (["launch.output_script=job.sh"], "rank 0 of 2", ["job.sh", "out/outcome.json"]),
         (["launch.bg=true"], "in the background", ["out/multirun.yaml"]),
     ],
 )
@@ -187,7 +188,7 @@ def test_what_a_launch_can_do_instead(program: App, words: list[str], shown: str
         assert program.listing() == before
     if "launch.bg=true" in words:
         assert main(["wait", str(program.folder / "out")]) == 0
-    assert ("rank 0 of" in done.stdout) == (words == ["launch.output_script=job.sh"])
+    assert "rank 0 of" not in done.stdout
 
 
 def test_standard_input_reaches_rank_0_to_its_end(program: App) -> None:
@@ -243,18 +244,20 @@ def test_a_directory_in_use_is_refused_by_its_key(program: App) -> None:
     assert "hydra.run.dir" in done.stderr and "hydra.sweep.dir" not in done.stderr
 
 
-@pytest.mark.parametrize("defaults", ["[hpc, _self_]", "[notes, hpc, _self_]"])
-def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App, defaults: str) -> None:
+def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App) -> None:
+    """Those of the primary configuration, and of a file before the bundle."""
     (program.folder / "notes.py").write_text(CALLBACKS)
-    hydra = "hydra: {callbacks: {note: {_target_: notes.Note, name: a}}}\n"
+    hydra = "hydra: {{callbacks: {{note_{0}: {{_target_: notes.Note, name: {0}}}}}}}\n"
     program.write(
-        config=f"defaults: {defaults}\nx: 0\n{hydra if 'notes' not in defaults else ''}",
-        notes=f"# @package _global_\n{hydra}",
+        config=f"defaults: [notes, hpc, _self_]\nx: 0\n{hydra.format('a')}",
+        notes=f"# @package _global_\n{hydra.format('b')}",
     )
     done = program.start(*TWO)
     assert done.returncode == 0, done.stderr
     noted = (program.folder / "noted").read_text().splitlines()
-    assert noted == ["a run_start", "a job_start changed", "a run_end COMPLETED ['dir', 'task']"]
+    words = ("run_start", "job_start changed", "run_end COMPLETED ['dir', 'task']")
+    assert sorted(noted) == sorted(f"{name} {word}" for name in "ab" for word in words)
+    assert [line[2:] for line in noted if line[0] == "a"] == list(words)
 
 
 def test_a_failure_inside_the_launcher_does_not_train_in_this_process(program: App) -> None:

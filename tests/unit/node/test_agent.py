@@ -18,6 +18,7 @@ from hpc_hydra.node.modes.torchrun.elastic_agent import arguments
 from hpc_hydra.node.modes.torchrun.worker_supervisor import worker_info
 from hpc_hydra.node.rank.context import Starter
 from hpc_hydra.planning.types import Plan, Rendezvous, Request, to_json
+from hpc_hydra.records import requests
 from hpc_hydra.records.files import write_json
 from hpc_hydra.records.layout import RunPaths
 from hpc_hydra.records.types import RankEnd
@@ -172,26 +173,31 @@ def test_no_worker_outlives_a_killed_agent(freeze: Any) -> None:
 
 
 @pytest.mark.torch
-def test_a_warning_reaches_the_workers_and_not_the_agent_and_told_to_stop_they_may_finish(freeze: Any) -> None:
+def test_requests_and_warnings_reach_the_workers_and_told_to_stop_they_may_finish(freeze: Any) -> None:
     body = """
+        from hpc_hydra.node.rank import warned as asked
         warned, stopped = [], []
         signal.signal(signal.SIGUSR1, lambda *_: (warned.append(1), print("warned", flush=True)))
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         print("ready", flush=True)
         while not stopped:
             time.sleep(0.05)
+            if now := asked.own():
+                print(now.reason, flush=True)
         time.sleep(1)
         print("got", len(warned), len(stopped), flush=True)
         sys.exit(7)
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=3))
     process = running(frozen)
+    requests.ask(frozen.paths, ATTEMPT, "checkpoint")
+    assert await_true(lambda: all("requested" in frozen.log(rank) for rank in (0, 1)))
     process.send_signal(signal.SIGUSR1)
     assert await_true(lambda: all("warned" in frozen.log(rank) for rank in (0, 1)))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
     frozen.finish(process.returncode)
-    assert [frozen.log(rank) for rank in (0, 1)] == ["ready\nwarned\ngot 1 1\n"] * 2
+    assert [frozen.log(rank) for rank in (0, 1)] == ["ready\nrequested\nwarned\ngot 1 1\n"] * 2
     outcome = frozen.outcome()
     assert (outcome["status"], outcome["restarts"]) == ("cancelled", 0)
     assert not alive(process.pid)

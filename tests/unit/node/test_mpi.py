@@ -180,19 +180,18 @@ def test_mpi_says_who_a_rank_is_and_stays_with_the_program(freeze: Any) -> None:
 
 @needs_mpi
 def test_plain_mpiexec_starts_the_ranks(freeze: Any) -> None:
-    frozen = freeze("print(RANK)", procs=3, rendezvous=MPI)
+    frozen = freeze("print(RANK)", procs=2, rendezvous=MPI)
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
-    argv = [mpiexec, "-n", "3", sys.executable, "-m", "hpc_hydra.node", "rank"]
+    argv = [mpiexec, "-n", "2", sys.executable, "-m", "hpc_hydra.node", "rank"]
     done = subprocess.run(argv, env=frozen.environ(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert [frozen.log(rank) for rank in range(3)] == ["0\n", "1\n", "2\n"]
+    assert [frozen.log(rank) for rank in range(2)] == ["0\n", "1\n"]
 
 
 @needs_mpi
 @pytest.mark.parametrize(
     ("how", "code", "reason"),
     [
-        ("sys.exit(3)", 3, "rank 1 on {host}: exit code 3"),
         ("raise ValueError('boom')", 1, "rank 1 on {host}: ValueError: boom"),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 on {host}: killed by SIGKILL"),
     ],
