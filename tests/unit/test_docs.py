@@ -24,6 +24,7 @@ from tests import forking
 ROOT = Path(__file__).parents[2]
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 DOCUMENTS = sorted([*TOP, *(ROOT / "docs").rglob("*.md")])
+LIGHT = ROOT / "tests/chaos/light"  # in place of torch: the programs that pages show only use hpc_hydra.distributed
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
 )
@@ -67,8 +68,15 @@ def dry(command: str) -> str:
     return f"{bare} launch.dry_run=true"
 
 
+def scripts(body: str) -> list[str]:
+    """What is run one by one: the commands of a block; all of it, where one needs another or the shell's state."""
+    if re.search(r"<<|&$|^(?:for|until) ", body, re.M):
+        return [body]
+    return [command.partition("  #")[0].rstrip() for command in commands(body)]
+
+
 def execute(script: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run shell lines; a single Python command that the shell would leave as it is, as a fork."""
+    """Run what a shell reads; a single Python command that the shell would leave as it is, as a fork."""
     words = [] if re.search(r"[\n$`|<>;&*]", script) else shlex.split(script)
     if words and words[0] in ("python", "hpc-hydra"):
         argv = [sys.executable, *(["-m", "hpc_hydra.cli"] if words[0] == "hpc-hydra" else []), *words[1:]]
@@ -99,14 +107,15 @@ def run(document: Path, kinds: set[str], folder: Path) -> int:
     (folder / "train_examples").symlink_to(ROOT / "train_examples")
     write_files(ROOT / "docs" / "get-started.md", folder)
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    env = {"USER": "me", "OMP_NUM_THREADS": "1", **os.environ, "PATH": tools, "PYTHONPATH": str(ROOT)}
+    env = {"USER": "me", **os.environ, "PATH": tools, "PYTHONPATH": f"{LIGHT}:{ROOT}"}
+    training = {"OMP_NUM_THREADS": "1", **env, "PYTHONPATH": str(ROOT)}
     ran = 0
     write_files(document, folder)
     for block in blocks(document.read_text()):
         if block.language != "sh" or block.mark not in kinds:
             continue
-        for script in map(dry, commands(block.body)) if block.mark == "dry" else [block.body]:
-            done = execute(script, folder, env)
+        for script in map(dry, commands(block.body)) if block.mark == "dry" else scripts(block.body):
+            done = execute(script, folder, training if "train_examples" in script else env)
             assert done.returncode == 0, f"{document.name}:{block.line}\n{script}\n{done.stdout}{done.stderr}"
         ran += 1
     return ran
