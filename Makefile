@@ -7,6 +7,7 @@ HOUSE := pyproject.toml constraints/test.txt scripts/venv.sh
 # pytest workers: one more than cores, because most tests wait
 WORKERS := $(shell echo $$((1 + $$(nproc))))
 ARGS ?=
+HYDRA = $$(grep -rl --include='test_*.py' 'mark\.hydra' tests)
 LONG = $$(grep -rlE --include='test_*.py' 'hypothesis|mark\.long' tests)
 # tests start thousands of processes, which must not recompile our modules
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,7 +40,7 @@ test-long: .venv/.ready ## the tests on generated input, with many more examples
 	$(PY) -m pytest --hypothesis-profile=long $(LONG) -q -n $(WORKERS) $(ARGS)
 
 test-hydra14: .venv14/.ready ## what Hydra can change (marked hydra), on Hydra 1.4 in its own .venv14
-	$(PY14) -m pytest -m "hydra and not cluster" -q -n $(WORKERS) --dist worksteal $(ARGS)
+	$(PY14) -m pytest -m "hydra and not cluster" $(HYDRA) -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 demo: .venv/.ready ## a sweep of distributed training on this machine: 2 world sizes × 2 learning rates
 	$(PY) train_examples/digits_ddp/train.py -m scheduler=local resources.procs_per_node=1,2 optim.lr=0.05,0.1 \

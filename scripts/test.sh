@@ -25,9 +25,10 @@ trap 'stop 143' TERM
 log=$(mktemp)
 # compiles the tests and torch once, and not in each worker
 "$python" -c 'import torch._dynamo, torch.distributed.fsdp, torch.distributed.checkpoint' 2>/dev/null &
-"$python" -m pytest -q --collect-only >/dev/null 2>&1
+files=$("$python" -m pytest -q --collect-only --half slurm 2>/dev/null | sed -n 's/::.*//p' | sort -u) # all if none
 wait
-half slurm 4 >"$log" 2>&1 &
+# shellcheck disable=SC2086 # names of files
+half slurm 4 $files >"$log" 2>&1 &
 slurm=$!
 (half other "$((2 + $(nproc)))")
 other=$?
