@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -69,7 +70,9 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the source distribution."""
     out = tmp_path_factory.mktemp("wheel_of_sdist")
-    pip("wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", out, sdist, cwd=out)
+    shutil.unpack_archive(sdist, out)
+    (source,) = out.iterdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=source)
     return next(out.glob("*.whl"))
 
 
