@@ -152,23 +152,38 @@ def _server(torch: bool) -> socket.socket:
 
 @cache
 def _started(torch: bool) -> socket.socket:
-    """The way to the server, which ends with this process."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
-        subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(its.fileno()), str(int(torch))], pass_fds=[its.fileno()],
-            env=_environ(torch), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-    return ours
+    """The way to the server, which the workers of pytest-xdist share. It ends with the process that started them."""
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    kind, address = (socket.AF_UNIX, socket.SOCK_SEQPACKET), f"\0hpc_hydra-forking-{owner}-{int(torch)}"
+    with socket.socket(*kind) as its:
+        try:
+            its.bind(address)
+        except OSError:  # another worker's
+            pass
+        else:
+            its.listen(64)
+            subprocess.Popen(
+                [sys.executable, "-c", SERVER, str(its.fileno()), str(owner), str(int(torch))], pass_fds=[its.fileno()],
+                env=_environ(torch), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+    ours = socket.socket(*kind)
+    while True:
+        try:
+            ours.connect(address)
+        except ConnectionRefusedError:  # not yet listening
+            time.sleep(0.01)
+        else:
+            return ours
 
 
-def serve(number: int, torch: int) -> None:
-    """The server: forks for each request that comes through this socket, until its other end is closed."""
+def serve(number: int, owner: int, torch: int) -> None:
+    """The server: forks for each request that comes through a connection to this socket, until its owner ends."""
     _import_all()
     _compose()
     for name in TORCH if torch else ():
         importlib.import_module(name)
-    requests = socket.socket(fileno=number)
+    listening, gone = socket.socket(fileno=number), os.pidfd_open(owner)
+    clients: list[socket.socket] = []
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -178,41 +193,47 @@ def serve(number: int, torch: int) -> None:
     gc.collect()
     gc.freeze()
     while True:
-        ready = select.select([requests, woken], [], [])[0]
+        ready = select.select([listening, gone, woken, *clients], [], [])[0]
+        if gone in ready:
+            return
         if woken in ready:
             os.read(woken, 4096)
         for pid in list(running):
             if (ended := os.waitpid(pid, os.WNOHANG))[0]:
                 _tell(where := running.pop(pid), os.waitstatus_to_exitcode(ended[1]))
                 os.close(where)
-        if requests not in ready:
-            continue
-        request, fds, *_ = socket.recv_fds(requests, 1 << 20, 4)
-        if not request:
-            return
-        *streams, told = fds
-        if pid := os.fork():
-            _tell(told, pid)
-            running[pid] = told
-            for stream in streams:
-                os.close(stream)
-            continue
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        requests.close()
-        for stream, its in zip(streams, range(3), strict=True):
-            os.dup2(stream, its)
-        for unwanted in (*fds, *running.values(), woken, wake):
-            os.close(unwanted)
-        code: int | None = 0
-        try:
-            _become(**json.loads(request))
-        except SystemExit as end:
-            if not isinstance(end.code, int | None):
-                raise
-            code = end.code
-        _end(code or 0)  # nothing holds the program's frames any more
+        if listening in ready:
+            clients.append(listening.accept()[0])
+        for client in [each for each in clients if each in ready]:
+            request, fds, *_ = socket.recv_fds(client, 1 << 20, 4)
+            if not request:
+                clients.remove(client)
+                client.close()
+                continue
+            *streams, told = fds
+            if pid := os.fork():
+                _tell(told, pid)
+                running[pid] = told
+                for stream in streams:
+                    os.close(stream)
+                continue
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for connection in (listening, *clients):
+                connection.close()
+            for stream, its in zip(streams, range(3), strict=True):
+                os.dup2(stream, its)
+            for unwanted in (*fds, *running.values(), woken, wake, gone):
+                os.close(unwanted)
+            code: int | None = 0
+            try:
+                _become(**json.loads(request))
+            except SystemExit as end:
+                if not isinstance(end.code, int | None):
+                    raise
+                code = end.code
+            _end(code or 0)  # nothing holds the program's frames any more
 
 
 def _end(code: int) -> None:
