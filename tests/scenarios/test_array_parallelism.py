@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.awaiting import await_true
+from tests.unit.cli.running import hpc_hydra
 
 from .conftest import Probe
 from .test_coming_back import SMALL, executions, hpc, states
@@ -40,20 +42,23 @@ def test_batches_in_the_background_share_it(queue: Probe) -> None:
 
 def test_resume_counts_what_of_the_sweep_still_runs_or_waits(queue: Probe) -> None:
     gates = [queue.tmp / f"gate{num}" for num in range(3)]
-    words = (f"gate={','.join(map(str, gates))}", "scheduler.array_parallelism=2", "launch.bg=true")
-    assert queue.run(*words, *SMALL).code == 0
+    for gate in gates:
+        os.mkfifo(gate)
+    words = (f"scheduler={queue.scheduler}", "scheduler.array_parallelism=2", "launch.bg=true", *SMALL)
+    waiting = (f"hydra.sweep.dir={queue.sweep}", "+x=0,1,2", "--", "sh", "-c", "read word < gate{x}")
+    assert hpc_hydra("run", "--fill", "-m", *words, *waiting, cwd=queue.tmp).returncode == 0
     assert await_true(lambda: states(queue) == ["running", "running", "pending"])
     hpc(queue, "cancel", "0")
     assert await_true(lambda: states(queue) == ["cancelled", "running", "running"])
     hpc(queue, "resume", "0", "--bg")  # no room is left: it waits for the end of both
-    gates[1].touch()
+    gates[1].write_text("go\n")
     assert await_true(lambda: states(queue)[1] == "completed")
     assert states(queue) == ["pending", "completed", "running"] and executions(queue) == [1, 1, 1]
     hpc(queue, "cancel", "0")
     assert await_true(lambda: states(queue)[0] == "cancelled")
     hpc(queue, "resume", "0", "--bg")  # room for one
     assert await_true(lambda: states(queue) == ["running", "completed", "running"])
-    for gate in gates:
-        gate.touch()
+    for gate in (gates[0], gates[2]):
+        gate.write_text("go\n")
     assert await_true(lambda: states(queue) == ["completed"] * 3)
     assert executions(queue) == [2, 1, 1] and most_at_once(queue, 3) == 2

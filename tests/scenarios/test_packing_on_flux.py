@@ -41,9 +41,10 @@ def test_runs_share_allocations_and_one_that_fails_is_the_only_one(probe: Probe)
 
 
 def test_a_packed_run_is_cancelled_alone_and_resume_packs_what_is_left(probe: Probe) -> None:
-    given = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", *SMALL)
-    assert probe.run("sleep=600", "launch.bg=true", *given).code == 0
-    assert await_true(lambda: len(probe.saw()) == 2)
+    sleeping = (f"hydra.sweep.dir={probe.sweep}", "+x=1,2,3", "--", "sh", "-c", "touch saw.{x}; exec sleep 600")
+    given = ("scheduler=flux", "launch.pack=2", "launch.allocations=1", "launch.bg=true", *SMALL)
+    assert hpc_hydra("run", "--fill", "-m", *given, *sleeping, cwd=probe.tmp).returncode == 0
+    assert await_true(lambda: len(list(probe.tmp.glob("saw.*"))) == 2)
     assert states(probe) == ["running", "running", "pending"]
     assert "run 0" in hpc(probe, "cancel", "0")
     assert await_true(lambda: states(probe) == ["cancelled", "running", "running"])

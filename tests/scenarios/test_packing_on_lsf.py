@@ -123,10 +123,10 @@ def test_allocations_of_an_array_that_is_refused_are_jobs_of_their_own(probe: Pr
 
 @pytest.mark.parametrize("probe", ["standard"], indirect=True)
 def test_a_packed_run_is_cancelled_alone_and_resume_packs_what_is_left(probe: Probe, fake_lsf: Cluster) -> None:
-    given = ("note=1,2,3", "launch.pack=2", "launch.allocations=1", *SMALL)
-    flavour = f"scheduler.flavour={probe.flavour}"  # type: ignore[attr-defined]
-    assert probe.run("sleep=600", "launch.bg=true", flavour, *given).code == 0
-    assert await_true(lambda: len(probe.saw()) == 2, PATIENCE)
+    sleeping = (f"hydra.sweep.dir={probe.sweep}", "+x=1,2,3", "--", "sh", "-c", "touch saw.{x}; exec sleep 600")
+    given = ("scheduler=lsf", "launch.pack=2", "launch.allocations=1", "launch.bg=true", *SMALL)
+    assert hpc_hydra("run", "--fill", "-m", *given, *sleeping, cwd=probe.tmp).returncode == 0
+    assert await_true(lambda: len(list(probe.tmp.glob("saw.*"))) == 2, PATIENCE)
     assert states(probe) == ["running", "running", "pending"]
     assert "run 0" in hpc(probe, "cancel", "0")
     assert await_true(lambda: states(probe) == ["cancelled", "running", "running"], PATIENCE)
