@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from ..cluster.fixtures import Cluster, wait_for
-from .conftest import APP, ROOT, Probe
+from .conftest import APP, LIGHT, ROOT, Probe
 
-LIGHT = ROOT / "tests" / "chaos" / "light"  # torch of sockets
 TWO_BY_TWO = (
     "resources.nodes=2",
     "resources.procs_per_node=2",
@@ -28,6 +27,15 @@ MPI = ("rendezvous=mpi", *TWO_BY_TWO)
 LAYOUT = {0: ("0", "0"), 1: ("1", "0"), 2: ("0", "1"), 3: ("1", "1")}  # rank → local rank, node rank
 
 needs_mpi = pytest.mark.needs("mpi")
+
+
+@pytest.mark.torch
+def test_ranks_of_torch_meet_over_two_nodes(slurm_probe: Probe) -> None:
+    result = slurm_probe.run(*ONE_BY_TWO, "mode=gloo")
+    assert result.code == 0, result.text
+    assert [saw["sum"] for saw in result.probes.values()] == [3.0, 3.0]
+    assert len({saw["host"] for saw in result.probes.values()}) == 2
+    assert len({saw["seed"] for saw in result.probes.values()}) == 1
 
 
 def layout(result) -> dict[int, tuple[str, str]]:
@@ -47,8 +55,7 @@ ENDS = (
 @pytest.mark.parametrize("how", ["rendezvous.launcher=mpiexec", "scheduler.mpi=pmi2"])
 def test_mpi_over_two_nodes(slurm_probe: Probe, how: str) -> None:
     """All ranks meet, in each of three runs; then a rank exits or is killed, which ends its run."""
-    light = {"PYTHONPATH": f"{LIGHT}{os.pathsep}{ROOT}"}
-    result = slurm_probe.run(*MPI, how, "mode=gloo", *ENDS, env=light)
+    result = slurm_probe.run(*MPI, how, "mode=gloo", *ENDS, env=LIGHT)
     assert result.code == 1, result.text
     assert {at: saw["sum"] for at, saw in result.probes.items()} == dict.fromkeys(product(range(3), range(4)), 10.0)
     assert layout(result) == LAYOUT
