@@ -17,8 +17,6 @@ from hydra.test_utils.launcher_common_tests import (
 
 import hpc_hydra
 
-pytestmark = pytest.mark.hydra
-
 
 def overrides(scheduler: str, sweeper: str, *more: str) -> list[str]:
     return [f"hydra/sweeper={sweeper}", f"hydra.launcher.bundle=['scheduler={scheduler}']", *more]
@@ -29,10 +27,12 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(hpc_hydra.__file__).parents[1]))  # of the suites' subprocesses
 
 
+@pytest.mark.hydra
 def test_hydra_finds_the_launcher() -> None:
     assert "HpcLauncher" in [plugin.__name__ for plugin in Plugins.instance().discover(Launcher)]
 
 
+@pytest.mark.hydra
 class TestLauncher(LauncherTestSuite):
     @pytest.fixture
     def launcher_name(self) -> str:

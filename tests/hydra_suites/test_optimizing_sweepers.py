@@ -14,8 +14,6 @@ from hpc_hydra.errors import ConfigError
 
 from . import optimizer
 
-pytestmark = pytest.mark.hydra
-
 
 @pytest.fixture(autouse=True)
 def sweeper(monkeypatch: pytest.MonkeyPatch, hydra_restore_singletons: None) -> None:
@@ -62,6 +60,7 @@ def sweep(runner: TSweepRunner, folder: Path, *words: str) -> list[list[tuple[st
         ]
 
 
+@pytest.mark.hydra
 def test_each_batch_is_chosen_by_the_results_of_those_before(hydra_sweep_runner: TSweepRunner, tmp_path: Path) -> None:
     """A run that fails is told to the sweeper, and ends nothing."""
     assert sweep(hydra_sweep_runner, tmp_path, *overrides("hydra.sweeper.climb=true")) == [

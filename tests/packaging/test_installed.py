@@ -10,19 +10,19 @@ import pytest
 
 from .conftest import ROOT, Installed
 
-pytestmark = pytest.mark.hydra
-
 
 def test_it_comes_from_where_it_was_installed(installed: Installed) -> None:
     file = installed.run("-c", "import hpc_hydra; print(hpc_hydra.__file__)").strip()
     assert Path(file) == installed.home / "hpc_hydra" / "__init__.py"
 
 
+@pytest.mark.hydra
 def test_hydra_finds_the_plugins(installed: Installed) -> None:
     out = installed.run("train.py", "--info", "plugins")
     assert sorted(re.findall(r"\bHpc\w+", out)) == ["HpcConfigSource", "HpcLauncher", "HpcSearchPath", "HpcSweeper"]
 
 
+@pytest.mark.hydra
 def test_hydra_finds_the_config_groups_once(installed: Installed) -> None:
     out = installed.run("train.py", "--info", "searchpath")
     providers = [line for line in out.splitlines() if line.startswith("| hpc_hydra")]

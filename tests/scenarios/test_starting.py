@@ -13,8 +13,6 @@ from tests import forking
 
 from .conftest import APP, LIGHT, ROOT, Probe
 
-pytestmark = pytest.mark.hydra
-
 
 def start(*args: str, cwd: Path, env: dict[str, str] | None = None, before: tuple[str, ...] = ()) -> tuple[int, str]:
     argv = [*before, sys.executable, str(APP / "probe.py"), *args]
@@ -34,12 +32,14 @@ def test_plainly_with_one_process_it_is_a_world_of_one_in_place(tmp_path: Path) 
     assert (tmp_path / "outputs").is_dir()
 
 
+@pytest.mark.hydra
 def test_plainly_with_several_processes_it_is_one_launched_run(tmp_path: Path) -> None:
     code, text = start(f"out={tmp_path / 'saw'}", "scheduler=local", "resources.procs_per_node=2", cwd=tmp_path)
     assert code == 0, text
     assert set(Probe(tmp_path, "local").saw()) == {(0, 0), (0, 1)}
 
 
+@pytest.mark.hydra
 def test_multirun_in_the_primary_config_is_a_launch(tmp_path: Path) -> None:
     probe = Probe(tmp_path, "local")
     args = [f"out={probe.out}", f"hydra.sweep.dir={probe.sweep}", "scheduler=local", "resources.procs_per_node=2"]
@@ -72,6 +72,7 @@ def test_as_one_of_several_scheduler_tasks_it_is_a_rank(slurm_cluster, tmp_path:
     assert '"sum": 10.0' in (tmp_path / "saw" / "x.3.json").read_text()
 
 
+@pytest.mark.hydra
 def test_with_m_on_a_rank_it_is_refused(tmp_path: Path) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     code, text = start("-m", f"out={tmp_path / 'saw'}", "scheduler=local", cwd=tmp_path, env=env)

@@ -16,8 +16,6 @@ from tests.cluster.fixtures import Cluster
 
 from .conftest import APP, LIGHT, ROOT, Probe
 
-pytestmark = pytest.mark.hydra
-
 VALUES = [
     "a b  c", "it's", 'say "hi"', "$HOME", "$(touch PWNED)", "`touch PWNED`", "a;b&c|d>e", "(0.9, 0.95)", "*", "~",
     "back\\slash", "tab\tx", "x=y,z", "#notcomment", "%j %A_%a", "-x --flag", "", "null", "é 東京", "line\nbreak",
@@ -30,6 +28,7 @@ def quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if value != "back\\slash" else '"back\\slash"'
 
 
+@pytest.mark.hydra
 def test_values_that_are_swept_arrive_byte_for_byte(probe: Probe) -> None:
     """Those that a sweep may mistake for several."""
     result = probe.run("resources.cpus_per_proc=1", "note=" + ",".join(map(quoted, SWEPT)))
@@ -38,6 +37,7 @@ def test_values_that_are_swept_arrive_byte_for_byte(probe: Probe) -> None:
     assert not list(probe.tmp.rglob("PWNED")) and not (APP / "PWNED").exists()
 
 
+@pytest.mark.hydra
 def test_keys_and_variables_reach_every_rank_byte_for_byte_and_its_run_has_one_directory(probe: Probe) -> None:
     """Which rank 0 writes."""
     keys = {f"v{num}": value for num, value in enumerate(VALUES)}

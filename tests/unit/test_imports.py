@@ -231,7 +231,6 @@ def app(tmp_path: Path) -> App:
     return App(tmp_path)
 
 
-@pytest.mark.hydra
 @pytest.mark.parametrize(
     ("argv", "never"),
     [

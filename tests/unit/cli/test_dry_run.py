@@ -50,7 +50,6 @@ def test_every_published_example_dry_runs(line: str, capsys: pytest.CaptureFixtu
         assert re.search(r"^  (salloc|sbatch) ", out, re.MULTILINE)
 
 
-@pytest.mark.hydra
 @pytest.mark.parametrize(
     ("line", "directives"),
     [

@@ -62,7 +62,6 @@ echo "{{\\"acc\\": $2$RANK, \\"rank\\": $RANK}}" >> "$HPC_HYDRA_RESULT"
 """
 
 
-@pytest.mark.hydra
 def test_a_swept_script_knows_its_run_logs_and_returns_a_result(tmp_path: Path) -> None:
     log = f"{shlex.quote(sys.executable)} -m hpc_hydra.cli log"
     (tmp_path / "train.sh").write_text(SCRIPT.format(log=log))

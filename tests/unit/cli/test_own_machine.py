@@ -12,8 +12,6 @@ from hpc_hydra.cli.main import main
 from hpc_hydra.system.index import signs
 from hpc_hydra.system.probe import here
 
-pytestmark = pytest.mark.hydra
-
 SLURM = "override /scheduler: slurm"
 FACTS = "{name: atlas, cores_per_node: 8, gpus_per_node: 0, scheduler: slurm, hostnames: ['.*']}"
 

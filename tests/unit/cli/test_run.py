@@ -144,7 +144,6 @@ def test_without_fill_hydras_keys_are_the_commands_own(here: Path) -> None:
     assert done.stdout == "${hydra:job.num}\n" and "--fill" in done.stderr
 
 
-@pytest.mark.hydra
 def test_a_sweep_fills_each_run_and_keeps_their_logs(here: Path) -> None:
     done = hpc_hydra(
         "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--", "echo", "lr={lr}",
@@ -293,7 +292,6 @@ def test_a_script_that_only_the_job_can_see_is_not_missed(
     assert main(["run", *way, *asked, *words, "launch.setup_only=true", "--", "/opt/app/train.py"]) == 0
 
 
-@pytest.mark.hydra
 @pytest.mark.parametrize("way", [[], ["-m"], ["launch.bg=true"]])
 def test_a_dry_run_says_that_the_script_is_missing(
     way: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -388,7 +388,6 @@ def test_good_overrides_where_nothing_is_to_be_resumed_are_no_error(
     assert "nothing to resume" in capsys.readouterr().out
 
 
-@pytest.mark.hydra
 def test_resume_with_overrides_makes_a_new_plan_that_the_ranks_see(sweeps: Sweeps) -> None:
     assert sweeps.launch("optim.lr=0.1,0.2", "bad=true", "resources.time_limit=5m").returncode == 1
     (sweeps.folder / "mended").touch()

@@ -19,8 +19,6 @@ from hpc_hydra.planning.rendezvous import ONLY_FOR
 
 from .conftest import Compose
 
-pytestmark = pytest.mark.hydra
-
 OPEN = [
     *(f"container.{key}" for key in ("env", "extra")),
     "launch.env",
@@ -29,6 +27,7 @@ OPEN = [
 ]
 
 
+@pytest.mark.hydra
 def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> None:
     cfg = composed()
     got = {group: OmegaConf.to_container(cfg[group]) for group in GROUPS}
@@ -49,6 +48,7 @@ def test_the_bundle_brings_every_group_with_its_defaults(composed: Compose) -> N
         "launch/hpc.yaml",
     ],
 )
+@pytest.mark.hydra
 def test_each_file_shows_every_key_of_its_group(file: str) -> None:
     shown = yaml.safe_load((store.conf_dir() / file).read_text())
     want = dataclasses.asdict(GROUPS[file.partition("/")[0]]())
@@ -68,6 +68,7 @@ def test_every_shipped_system_and_scheduler_composes_and_loads(composed: Compose
             assert getattr(done, group).name == name
 
 
+@pytest.mark.hydra
 def test_hydra_launcher_sweeper_and_callback_are_ours(composed: Compose) -> None:
     with_hydra = composed("hydra/launcher=hpc")  # an override that names what the bundle chose changes nothing
     assert "hydra" not in with_hydra
@@ -78,12 +79,14 @@ def test_hydra_launcher_sweeper_and_callback_are_ours(composed: Compose) -> None
     assert "mode" not in bundle["hydra"]
 
 
+@pytest.mark.hydra
 def test_a_system_brings_its_scheduler_and_the_command_line_wins(composed: Compose) -> None:
     assert composed("system=local").scheduler.name == "local"
     assert composed("system=local", "scheduler=slurm").scheduler.name == "slurm"
     assert composed("scheduler=slurm", "system=local").scheduler.name == "slurm"
 
 
+@pytest.mark.hydra
 def test_a_users_own_system_file_needs_no_base(composed: Compose) -> None:
     mine = "# @package _global_\ndefaults: [{override /scheduler: slurm}]\nsystem: {name: mine, gpus_per_node: 4}\n"
     done = settings(composed("system=mine", **{"system/mine.yaml": mine}))
@@ -91,6 +94,7 @@ def test_a_users_own_system_file_needs_no_base(composed: Compose) -> None:
 
 
 @pytest.mark.parametrize("key", OPEN)
+@pytest.mark.hydra
 def test_open_mappings_take_any_key_without_a_plus(composed: Compose, key: str) -> None:
     cfg = composed(f"{key}.some-key=1", f"{key}={{other: x}}") if "queues" not in key else composed(f"{key}.a.qos=x")
     got = OmegaConf.to_container(OmegaConf.select(cfg, key))
@@ -98,6 +102,7 @@ def test_open_mappings_take_any_key_without_a_plus(composed: Compose, key: str) 
     assert str(got.get("some-key", 1)) == "1"
 
 
+@pytest.mark.hydra
 def test_values_of_variables_arrive_unchanged(composed: Compose) -> None:
     values = {
         "A": "a b",
@@ -113,11 +118,13 @@ def test_values_of_variables_arrive_unchanged(composed: Compose) -> None:
     assert settings(composed(*written)).launch.env == values
 
 
+@pytest.mark.hydra
 def test_settings_resolve_interpolations_to_the_users_config(composed: Compose) -> None:
     cfg = composed("size=3", "resources.nodes=${size}", primary="defaults: [hpc, _self_]\nsize: 1\n")
     assert settings(cfg).resources.nodes == 3
 
 
+@pytest.mark.hydra
 def test_registering_twice_changes_nothing_and_frozen_configs_can_be_pickled(composed: Compose) -> None:
     store.register()
     store.register()
@@ -125,6 +132,7 @@ def test_registering_twice_changes_nothing_and_frozen_configs_can_be_pickled(com
     assert pickle.loads(pickle.dumps(cfg)) == cfg
 
 
+@pytest.mark.hydra
 def test_the_bundle_alone_is_a_primary_config_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings(), initialize_config_dir(str(tmp_path), version_base=None):
         warnings.simplefilter("error")

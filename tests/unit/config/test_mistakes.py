@@ -12,8 +12,6 @@ from hpc_hydra.errors import ConfigError
 
 from .conftest import BUNDLE, Compose
 
-pytestmark = pytest.mark.hydra
-
 GLOBAL = "# @package _global_\n"
 SUBMITIT = (  # of hydra-submitit-launcher 1.2.0
     "submitit_folder", "timeout_min", "cpus_per_task", "gpus_per_node", "tasks_per_node", "mem_gb", "nodes", "name",
@@ -75,6 +73,7 @@ def explained(composed: Compose, *overrides: str, primary: str = BUNDLE, **files
         ("scheduler.comment=a'b", "scheduler.comment=a'b", "Hydra's quotes"),
     ],
 )
+@pytest.mark.hydra
 def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, where: str, fix: str) -> None:
     said = explained(composed, override)
     assert said is not None and said.where == where
@@ -85,6 +84,7 @@ def test_a_wrong_word_on_the_command_line(composed: Compose, override: str, wher
     ("override", "where"),
     [("scheduler=local", "scheduler"), ("system=frontier", "system"), ("resources.nodes=1", "resources.nodes")],
 )
+@pytest.mark.hydra
 def test_a_group_of_ours_where_the_bundle_is_not_in_the_defaults_list(
     composed: Compose, override: str, where: str
 ) -> None:
@@ -93,6 +93,7 @@ def test_a_group_of_ours_where_the_bundle_is_not_in_the_defaults_list(
 
 
 @pytest.mark.parametrize("override", ["scheduler=cosine", "scheduler.gamma=1"])
+@pytest.mark.hydra
 def test_a_group_of_the_users_own_with_the_name_of_ours_stays_hydras(composed: Compose, override: str) -> None:
     said = explained(composed, override, primary="defaults: [_self_]\nx: 1\n")
     assert said is None or "- hpc" not in (said.fix or "")
@@ -108,12 +109,14 @@ def test_what_is_left_over_of_submitits_launcher_has_a_key_here(composed: Compos
     assert "leave it out" in (left_over("n_jobs").fix or "")
 
 
+@pytest.mark.hydra
 def test_submitits_launcher_beside_the_bundle(composed: Compose) -> None:
     said = explained(composed, "hydra/launcher=submitit_local")
     assert said is not None and said.where == "hydra/launcher=submitit_local" and "scheduler=local" in (said.fix or "")
 
 
 @pytest.mark.parametrize("name", ["default", "my_hpc"])
+@pytest.mark.hydra
 def test_a_file_of_the_users_own_for_logging_is_kept_apart_as_advised(composed: Compose, name: str) -> None:
     own = {f"logging/{name}.yaml": "level: debug\n"}
     if name == "default":
@@ -124,12 +127,14 @@ def test_a_file_of_the_users_own_for_logging_is_kept_apart_as_advised(composed: 
 
 
 @pytest.mark.parametrize("name", ["hpc_hydra", "hpc-hydra"])
+@pytest.mark.hydra
 def test_another_name_for_the_bundle(composed: Compose, name: str) -> None:
     said = explained(composed, primary=f"defaults: [{name}, _self_]\n")
     assert said is not None and (said.where, said.fix) == ("defaults list of config.yaml", "- hpc")
 
 
 @pytest.mark.parametrize("override", ["model=b", "modl=a", "model.x=1", "hydra/launcher=none", "+model=a", "x={y"])
+@pytest.mark.hydra
 def test_errors_about_groups_of_the_users_own_stay_hydras(composed: Compose, override: str) -> None:
     primary = "defaults: [hpc, {model: a}, _self_]\n"
     assert explained(composed, override, primary=primary, **{"model/a.yaml": "m: 1\n"}) is None
@@ -149,6 +154,7 @@ def test_errors_about_groups_of_the_users_own_stay_hydras(composed: Compose, ove
         ("launch", "now", "launch: {key: value}"),
     ],
 )
+@pytest.mark.hydra
 def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: str, fix: str) -> None:
     said = explained(composed, primary=f"{BUNDLE}{group}: {value}\n")
     assert said is not None and said.where == group
@@ -182,12 +188,14 @@ def test_a_text_in_the_place_of_a_group(composed: Compose, group: str, value: st
         ({"mine": f"{GLOBAL}system: {{name: [\n"}, "system/mine.yaml, line 3", "is not valid YAML"),
     ],
 )  # fmt: skip
+@pytest.mark.hydra
 def test_a_system_file_that_is_wrong_is_named(composed: Compose, files: dict[str, str], where: str, words: str) -> None:
     said = explained(composed, "system=mine", **{f"system/{name}.yaml": text for name, text in files.items()})
     assert said is not None and (said.where or "").endswith(where), said
     assert words in f"{said.what} {said.fix}"
 
 
+@pytest.mark.hydra
 def test_an_experiment_file_without_its_package_line_is_named(composed: Compose) -> None:
     said = explained(composed, "+exp=big", **{"exp/big.yaml": SLURM})
     assert said is not None and said.where == "exp/big.yaml" and "# @package _global_" in said.what

@@ -23,8 +23,6 @@ from omegaconf import DictConfig, OmegaConf
 from hpc_hydra.launcher.compose import Composer, raw_list
 from hpc_hydra.records.frozen_config import Freezer, Program, parse_override, read_run, thaw
 
-pytestmark = pytest.mark.hydra
-
 FILES = {
     "config.yaml": """
 defaults:
@@ -144,7 +142,10 @@ def assert_same(ours: DictConfig, theirs: DictConfig) -> None:
         HydraConfig.instance().cfg = before
 
 
-@pytest.mark.parametrize("overrides", CASES, ids=lambda o: " ".join(o))
+@pytest.mark.parametrize(
+    "overrides",
+    [pytest.param(case, marks=[pytest.mark.hydra] if len(case) == 1 else [], id=" ".join(case)) for case in CASES],
+)
 def test_a_run_is_composed_as_hydra_composes_it(hydra: tuple[Any, DictConfig], overrides: list[str]) -> None:
     loader, master = hydra
     composer = Composer(loader, master)
@@ -181,12 +182,14 @@ def test_a_thawed_run_is_what_was_composed(hydra: tuple[Any, DictConfig], overri
     assert_alike(cfg, composed.cfg)
 
 
+@pytest.mark.hydra
 def test_the_now_resolver_gives_all_runs_one_time(hydra: tuple[Any, DictConfig]) -> None:
     composer = Composer(*hydra)
     runs = [composer.compose([f"lr={i}", "name=${now:%f}"]).cfg for i in range(3)]
     assert len({cfg.when for cfg in runs}) == len({cfg.name for cfg in runs}) == 1
 
 
+@pytest.mark.hydra
 def test_environment_is_left_for_the_rank_to_resolve(hydra: tuple[Any, DictConfig], monkeypatch: Any) -> None:
     monkeypatch.setenv("SOME_RANK", "submitting")
     cfg = Composer(*hydra).compose(["lr=1"]).cfg
@@ -194,12 +197,14 @@ def test_environment_is_left_for_the_rank_to_resolve(hydra: tuple[Any, DictConfi
     assert cfg.rank == 7 or cfg.rank == "7"
 
 
+@pytest.mark.hydra
 def test_runs_with_equal_choices_share_a_base(hydra: tuple[Any, DictConfig]) -> None:
     composer = Composer(*hydra)
     bases = [composer.compose([f"model={m}", f"lr={i}"]).base for m in ("mlp", "cnn") for i in range(50)]
     assert len(set(map(id, bases))) == 2
 
 
+@pytest.mark.hydra
 def test_runs_do_not_share_their_values(hydra: tuple[Any, DictConfig]) -> None:
     composer = Composer(*hydra)
     first, second = composer.compose(["+nested.x=1"]).cfg, composer.compose(["lr=2"]).cfg
@@ -224,6 +229,7 @@ def spelt(master: DictConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("overrides", [[], *CASES[::14]], ids=lambda o: " ".join(o))
+@pytest.mark.hydra
 def test_the_only_run_of_a_command_is_what_hydra_composed_already(
     hydra: tuple[Any, DictConfig], overrides: list[str]
 ) -> None:
@@ -248,6 +254,7 @@ def flags(cfg: DictConfig) -> list[Any]:
     [("defaults:\n- data: ???\n", []), ("", ["+hydra.callbacks.mine._target_=hydra.experimental.callback.Callback"])],
     ids=["a choice that is still to be made", "callbacks that may have changed it"],
 )
+@pytest.mark.hydra
 def test_what_is_not_what_hydra_would_compose_for_the_run_is_composed_anew(
     hydra: tuple[Any, DictConfig], primary: str, own: list[str]
 ) -> None:

@@ -17,8 +17,6 @@ from hpc_hydra.sweep import processes
 
 from .conftest import App
 
-pytestmark = pytest.mark.hydra
-
 LOOP = """
 import hydra
 import hpc_hydra
@@ -64,6 +62,7 @@ def test_a_configuration_cannot_be_given_twice() -> None:
         hpc_hydra.launch(print, config={}, config_name="config")
 
 
+@pytest.mark.hydra
 def test_the_configuration_of_hydra_main_is_found(app: App) -> None:
     import hydra
 
@@ -84,6 +83,7 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
 SHOWN = ("x=1,2", "scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
 
 
+@pytest.mark.hydra
 def test_a_dry_run_is_shown_and_says_that_nothing_is_there(
     app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +98,7 @@ def test_a_dry_run_is_shown_and_says_that_nothing_is_there(
     assert app.listing() == before
 
 
+@pytest.mark.hydra
 def test_a_run_in_this_process_is_no_sweep(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(app.folder)
     called: list[object] = []

@@ -11,8 +11,6 @@ from hpc_hydra.launcher.sweepers import needs_results
 
 from .conftest import App
 
-pytestmark = pytest.mark.hydra
-
 SLURM = "# @package _global_\ndefaults: [{override /scheduler: slurm}]\n"  # a file of the user's, not the command line
 MISTAKES = {
     "bundle after _self_": (
@@ -121,6 +119,7 @@ def test_a_mistake_in_a_file_is_told_without_m_too(app: App, name: str) -> None:
     assert "x is" not in done.stdout and not (app.folder / "outputs").exists()
 
 
+@pytest.mark.hydra
 def test_the_launchers_own_configuration_cannot_follow_a_swept_key(app: App) -> None:
     done = app.start(
         "-m", "hydra.launcher.bundle=['resources.nodes=${resources.nodes}']", "resources.nodes=1,2", "scheduler=slurm"
@@ -150,6 +149,7 @@ def test_one_process_runs_in_place(app: App, overrides: list[str]) -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["-m"]])
+@pytest.mark.hydra
 def test_a_new_group_that_is_nearly_ours_is_refused(app: App, flags: list[str]) -> None:
     done = app.start(*flags, "+resource.nodes=2")
     assert done.returncode == 2 and "Try: resources.nodes=2" in done.stderr, done.stderr
@@ -191,6 +191,7 @@ def test_a_scheduler_without_the_bundle_is_refused(app: App, flags: list[str]) -
         ("model=5,6", "overrides: a number is not an option of a config group\n  Try: GROUP=NAME"),
     ],
 )
+@pytest.mark.hydra
 def test_wrong_values_of_a_sweep_are_told_with_what_to_type(app: App, swept: str, told: str) -> None:
     app.write(
         config="defaults: [hpc, model: small, _self_]\nx: 0\noptim: {lr: 1}\n", model__small="n: 1", model__large="n: 2"
@@ -299,6 +300,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.hydra
 def test_which_sweepers_need_results_is_told_from_their_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     head = "from hydra.plugins.sweeper import Sweeper\n"
@@ -356,6 +358,7 @@ def test_such_a_launcher_may_run_what_it_can(app: App) -> None:
 
 
 @pytest.mark.parametrize("on", ["-m", ""])
+@pytest.mark.hydra
 def test_a_number_that_hydra_rewrites_is_refused_as_a_variable(app: App, on: str) -> None:
     done = app.start(*([on] if on else []), "launch.env.X=1_000", "scheduler=local")
     assert done.returncode == 2 and "launch.env.X" in done.stderr and "1000" in done.stderr, done.stderr

@@ -11,8 +11,6 @@ import pytest
 
 from .conftest import ROOT, App
 
-pytestmark = pytest.mark.hydra
-
 HEAVY = (
     "torch", "submitit", "rich", "psutil", "cloudpickle", "importlib.metadata", "hpc_hydra.planning",
     "hpc_hydra.schedulers", "hpc_hydra.launcher.run", "hpc_hydra.sweep", "hpc_hydra.system", "hpc_hydra.node",
@@ -41,6 +39,7 @@ print(len(new))
     assert int(count) < 20
 
 
+@pytest.mark.hydra
 def test_importing_the_plugins_before_hydra_starts_does_no_harm() -> None:
     out = python(
         "import hydra_plugins.hpc_hydra\n"
@@ -54,6 +53,7 @@ def test_importing_the_plugins_before_hydra_starts_does_no_harm() -> None:
     assert out.splitlines() == ["['hydra_plugins.hpc_hydra.HpcLauncher']", "['hydra_plugins.hpc_hydra.HpcSearchPath']"]
 
 
+@pytest.mark.hydra
 def test_importing_the_package_first_does_no_harm(app: App) -> None:
     (app.folder / "app.py").write_text(
         "import hydra_plugins.hpc_hydra, hpc_hydra, hydra\n"
@@ -65,6 +65,7 @@ def test_importing_the_package_first_does_no_harm(app: App) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.hydra
 def test_hydra_shows_the_groups(app: App) -> None:
     done = app.start("--help")
     assert "scheduler: auto" in done.stdout and "system: " in done.stdout
@@ -75,6 +76,7 @@ def test_hydra_shows_the_groups(app: App) -> None:
     assert "provider=hpc_hydra" in app.start("--info", "searchpath").stdout.replace("hpc_hydra ", "provider=hpc_hydra ")
 
 
+@pytest.mark.hydra
 def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
     done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2,3", "hydra.sweeper.max_batch_size=2")
     assert done.returncode == 0 and "HpcCallback" not in done.stderr, done.stderr  # Hydra 1.4 warns of callbacks
@@ -90,6 +92,7 @@ def test_a_quiet_sweep_says_nothing_but_what_failed(app: App) -> None:
     assert (done.returncode, done.stdout) == (1, "") and "1 of 1 run failed" in done.stderr, done.stderr
 
 
+@pytest.mark.hydra
 def test_sweeper_params_are_swept(app: App) -> None:
     app.write(config="defaults: [hpc, _self_]\nx: 0\ny: 0\nhydra: {sweeper: {params: {y: '1,2'}}}\n")
     done = app.start("-m", "scheduler=slurm", "launch.dry_run=true", "x=1,2")
@@ -98,6 +101,7 @@ def test_sweeper_params_are_swept(app: App) -> None:
     ]
 
 
+@pytest.mark.hydra
 def test_the_users_own_launcher_wins(app: App) -> None:
     app.write(config="defaults: [hpc, _self_, {override hydra/launcher: basic}]\nx: 0\n")
     done = app.start("-m", "x=1,2")

@@ -13,8 +13,6 @@ from hpc_hydra.launcher.typed_command import parse
 
 from .conftest import APP, ROOT, App
 
-pytestmark = pytest.mark.hydra
-
 COMMANDS = {
     "train.py -m x=1": ("script", "train.py", ["train.py", "-m", "x=1"]),
     "-O -X dev -Wignore ./train.py": ("script", "./train.py", ["./train.py"]),

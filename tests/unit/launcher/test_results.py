@@ -20,8 +20,6 @@ from hpc_hydra.sweep.results import RunFailed, RunReturn
 from .conftest import App
 from .fakes import runs
 
-pytestmark = pytest.mark.hydra
-
 OK = Outcome(0, "completed", 0, job_id="17_0", result=41.5, result_kind="json")
 
 
@@ -37,6 +35,7 @@ def result(tmp_path: Path, composed: Callable[..., Any]) -> Callable[..., RunRet
     return lambda outcome, kind="script": RunReturn(sweep, run, outcome, task_name="app", program_kind=kind)
 
 
+@pytest.mark.hydra
 def test_a_result_has_all_fields_of_hydras_job_return(result: Callable[..., RunReturn], tmp_path: Path) -> None:
     found = result(OK)
     assert isinstance(found, JobReturn) and found.status is JobStatus.COMPLETED and found.return_value == 41.5

@@ -11,8 +11,6 @@ import pytest
 
 from .conftest import App
 
-pytestmark = pytest.mark.hydra
-
 SWEEP = ("-m", "scheduler=slurm", "x=1,2", "resources.nodes=1,2", "resources.time_limit=90", "scheduler.queue=gpu")
 
 
@@ -102,6 +100,7 @@ def test_the_launch_directory_is_the_sweep_directory(app: App, launch_dir: str) 
     assert not (app.folder / "multirun").exists()
 
 
+@pytest.mark.hydra
 def test_a_bare_launch_directory_has_the_time_in_its_name(app: App) -> None:
     done = app.start("-m", "scheduler=slurm", "launch.setup_only=true", "launch.launch_dir=''")
     assert done.returncode == 0, done.stderr

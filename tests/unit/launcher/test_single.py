@@ -22,8 +22,6 @@ from tests.awaiting import await_true
 
 from .conftest import ROOT, App
 
-pytestmark = pytest.mark.hydra
-
 TWO = ["scheduler=local", "resources.procs_per_node=2", "hydra.run.dir=out"]
 PROGRAM = """\
 import warnings
@@ -244,6 +242,7 @@ def test_a_directory_in_use_is_refused_by_its_key(program: App) -> None:
     assert "hydra.run.dir" in done.stderr and "hydra.sweep.dir" not in done.stderr
 
 
+@pytest.mark.hydra
 def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App) -> None:
     """Those of the primary configuration, and of a file before the bundle."""
     (program.folder / "notes.py").write_text(CALLBACKS)
@@ -260,6 +259,7 @@ def test_callbacks_of_the_user_are_called_as_for_a_run_in_place(program: App) ->
     assert [line[2:] for line in noted if line[0] == "a"] == list(words)
 
 
+@pytest.mark.hydra
 def test_a_failure_inside_the_launcher_does_not_train_in_this_process(program: App) -> None:
     broken = "import hpc_hydra.launcher.single as s\ndef fail(*_):\n    raise RuntimeError('broken')\ns.launch = fail\n"
     (program.folder / "app.py").write_text(broken + PROGRAM)

@@ -18,8 +18,6 @@ from hpc_hydra.schedulers.base import JobStatus, State
 
 from .fakes import FakeSubmitter, finish, runs
 
-pytestmark = pytest.mark.hydra
-
 KEY = "hydra.run.dir"
 
 

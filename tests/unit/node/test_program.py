@@ -14,12 +14,11 @@ from hpc_hydra.records.frozen_config import Program, TaskId
 
 from .conftest import ATTEMPT, ROOT, Frozen
 
-pytestmark = pytest.mark.hydra
-
 Freeze = Callable[..., Frozen]
 CONFIG = "note: x\nhydra:\n  job:\n    name: app\n"
 
 
+@pytest.mark.hydra
 def test_hydra_knows_everything_on_the_rank(freeze: Freeze) -> None:
     body = """
     from hydra.core.hydra_config import HydraConfig
@@ -36,6 +35,7 @@ def test_hydra_knows_everything_on_the_rank(freeze: Freeze) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.hydra
 def test_only_rank_0_writes_hydras_files(freeze: Freeze) -> None:
     body = "import logging; logging.getLogger('me').info('rank %d', RANK)"
     frozen = freeze(body, procs=3, overrides=("note=y",))
@@ -48,6 +48,7 @@ def test_only_rank_0_writes_hydras_files(freeze: Freeze) -> None:
         assert log.read_text().endswith(f"rank {rank}\n") and len(log.read_text().splitlines()) == 1
 
 
+@pytest.mark.hydra
 def test_hydra_job_chdir_and_env_set_apply_on_the_rank(freeze: Freeze) -> None:
     config = CONFIG + "    chdir: true\n    env_set: {FOO: bar}\n"
     frozen = freeze("print(os.getcwd(), os.environ['FOO'])", procs=2, config=config)
@@ -55,6 +56,7 @@ def test_hydra_job_chdir_and_env_set_apply_on_the_rank(freeze: Freeze) -> None:
     assert [frozen.log(r) for r in (0, 1)] == [f"{frozen.root}/0 bar\n"] * 2
 
 
+@pytest.mark.hydra
 def test_callbacks_run_once_per_run(freeze: Freeze) -> None:
     outside = """
     from hydra.experimental.callback import Callback
@@ -68,12 +70,14 @@ def test_callbacks_run_once_per_run(freeze: Freeze) -> None:
     assert frozen.log(0) == "start x\ntask\nend 3\n" and frozen.log(1) == "task\n"
 
 
+@pytest.mark.hydra
 def test_interpolations_resolve_on_the_rank(freeze: Freeze) -> None:
     frozen = freeze("print(cfg.note)", procs=2, config=CONFIG.replace("x", "${oc.env:RANK}", 1))
     frozen.run()
     assert [frozen.log(r) for r in (0, 1)] == ["0\n", "1\n"]
 
 
+@pytest.mark.hydra
 def test_the_programs_own_resolvers_and_types_are_there(freeze: Freeze) -> None:
     outside = """
     import dataclasses, threading
@@ -107,6 +111,7 @@ def test_records_of_a_version_that_kept_no_command_line_give_the_overrides(freez
         ("exec('try:\\n main()\\nexcept SystemExit:\\n pass')", ""),
     ],
 )
+@pytest.mark.hydra
 def test_the_run_ends_with_the_task_function(freeze: Freeze, after: str, said: str) -> None:
     """What comes after it does not run, and changes nothing where it does."""
     frozen = freeze("print('task'); return 1", main=after)
@@ -137,6 +142,7 @@ def test_a_rank_is_marked_so_that_nothing_is_launched_from_it(freeze: Freeze) ->
     assert freeze("return os.environ['HPC_HYDRA_RANK_PROCESS']").run()[1]["result"] == "1"
 
 
+@pytest.mark.hydra
 def test_the_config_directory_is_not_read_again(freeze: Freeze) -> None:
     frozen = freeze("return cfg.note")
     (frozen.root.parent / "conf" / "config.yaml").write_text("this: [is not\n")
