@@ -60,10 +60,15 @@ def _of_ranks() -> list[world.Process]:
     return [each for each in _of_nodes("rank", "worker") if "HPC_HYDRA_ATTEMPT" in each.env]
 
 
+def _programs() -> list[world.Process]:
+    """The user's."""
+    ours = _of_ranks()
+    return [each for each in ours if each.pid not in {other.parent for other in ours}]
+
+
 def kill_rank(_: Victim, fault: Fault) -> Done:
     """The user's program."""
-    ours = _of_ranks()
-    return _killed([each for each in ours if each.pid not in {other.parent for other in ours}], fault, "rank")
+    return _killed(_programs(), fault, "rank")
 
 
 def kill_supervisor(_: Victim, fault: Fault) -> Done:
@@ -159,6 +164,16 @@ def preempt(_: Victim, fault: Fault) -> Done:
     return (f"{job.id} by {done.stdout.strip()}" if done.returncode == 0 else ""), nothing
 
 
+def hang(_: Victim, fault: Fault) -> Done:
+    """The user's program, until the time limit of its job, which is a minute."""
+    rank = picked(sorted(_programs(), key=lambda each: (each.env["HPC_HYDRA_RUN"], each.pid)), fault)
+    if rank is None:
+        return "", nothing
+    rank.kill(signal.SIGSTOP)
+    job = rank.env["SLURM_JOB_ID"]
+    return (job if world.call("scontrol", "update", f"JobId={job}", "TimeLimit=1").returncode == 0 else ""), nothing
+
+
 def suspend(_: Victim, fault: Fault) -> Done:
     hit, _mend = _asked(["scontrol", "suspend"], job := _job(fault, "RUNNING"))
     return hit, lambda: world.call("scontrol", "resume", job)
@@ -197,6 +212,6 @@ ALL: dict[str, Callable[[Victim, Fault], Done]] = {
     each.__name__: each
     for each in (
         kill_rank, kill_supervisor, kill_script, kill_srun, kill_node, cut_link, restart_controller, stop_accounting,
-        fill_tmp, scancel, requeue, preempt, suspend, kill_launcher, hang_up_launcher, stop_launcher, two_resumes,
+        fill_tmp, scancel, requeue, preempt, hang, suspend, kill_launcher, hang_up_launcher, stop_launcher, two_resumes,
     )
 }  # fmt: skip

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import forking
 from tests.chaos import faults, reasons, verify, world
 from tests.chaos.plan import Fault, Round
 
@@ -42,6 +43,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     missed: int = 0  # faults that found nothing to hit
     ends: list[dict[str, Any]] = field(default_factory=list)  # of runs and attempts that ended, but not well
+    attempts: list[int] = field(default_factory=list)  # of each run
     resumes: int = 0
     recovery: float | None = None  # seconds from the last fault until all runs were completed
     seconds: float = 0.0
@@ -68,7 +70,7 @@ class Game:
         paths = [str(ROOT)] if self.round.mode.torch else [str(LIGHT), str(ROOT)]
         own = {name: str(self.folder / name) for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")}
         keep = {name: value for name, value in os.environ.items() if name != "HPC_HYDRA_CHAOS_LANE"}
-        return {**keep, **own, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+        return {**keep, **own, "PYTHONPATH": os.pathsep.join(paths)}
 
     def launched(self) -> subprocess.Popen[bytes]:
         argv = [sys.executable, str(APP / self.round.mode.app), *self.round.words(self.journal)]
@@ -130,6 +132,7 @@ class Game:
         self.report.wrong += verify.left_behind(before, self.folder)
         self.report.ends += [each for each in verify.attempts(self.sweep) if each not in self.report.ends]
         self.report.wrong += reasons.unexplained(self.report.ends, self.hits(), cancelled=self.cancelled)
+        self.report.attempts = [len(list(self.sweep.glob(f"{num}/logs/*/"))) for num in range(self.round.runs)]
         if states is not None:
             self.report.wrong += verify.runs(self.round, self.sweep, self.journal, states)
         self.report.seconds = time.monotonic() - self.begun
@@ -184,12 +187,25 @@ class Game:
     def _states(self) -> list[dict[str, Any]] | None:
         """What `hpc-hydra status` says; None if it says nothing that can be read."""
         argv = [sys.executable, "-m", "hpc_hydra.cli", "status", str(self.sweep), "--json"]
-        done = subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=120, cwd=self.folder)
+        done = forking.run(argv, env=self.env, timeout=120, cwd=self.folder)
         if done.returncode:
             self.say(f"status: {done.returncode} {done.stdout}{done.stderr}")
             return None
         found: list[dict[str, Any]] = json.loads(done.stdout)["runs"]
         return found
+
+    def _command(self, name: str) -> int | None:
+        """How a command on the sweep ended; None if it did not."""
+        argv = [sys.executable, "-m", "hpc_hydra.cli", name, str(self.sweep)]
+        try:
+            done = forking.run(argv, env=self.env, timeout=RESUME_ENDS, cwd=self.folder)
+        except subprocess.TimeoutExpired:
+            self.report.wrong.append(f"{name} did not end within {RESUME_ENDS:g} s")
+            return None
+        with (self.folder / "resume.log").open("a") as out:
+            out.write(done.stdout + done.stderr)
+        self.say(f"{name} ended with {done.returncode}")
+        return done.returncode
 
     def _completed_by_user(self) -> list[dict[str, Any]] | None:
         """Call `hpc-hydra resume` until nothing is missing, and once more, which must do nothing."""
@@ -207,16 +223,13 @@ class Game:
             if states is not None and not open_ and number:
                 return states
             self.report.resumes += bool(open_) or states is None
-            argv = [sys.executable, "-m", "hpc_hydra.cli", "resume", str(self.sweep)]
-            process = self._start(argv, "resume.log")
-            if not self._await(process, RESUME_ENDS, "resume"):
+            if (code := self._command("resume")) is None:
                 return self._states()
-            if process.returncode == 2:
+            if code == 2:
                 time.sleep(5)
-            if any(state["state"] in ("pending", "running") for state in open_):  # of which there is nothing to resume
-                argv = [sys.executable, "-m", "hpc_hydra.cli", "wait", str(self.sweep)]
-                if not self._await(self._start(argv, "resume.log"), RESUME_ENDS, "wait"):
-                    return self._states()
+            active = any(state["state"] in ("pending", "running") for state in open_)  # there is nothing to resume
+            if active and self._command("wait") is None:
+                return self._states()
         self.report.wrong.append(f"after {RESUMES} times resume it is not completed")
         return self._states()
 

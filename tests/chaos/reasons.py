@@ -33,6 +33,7 @@ OF: Mapping[str, str] = {
     "scancel": rf"{_FORGOTTEN}|CANCELLED|cancelled|{_STOPPED}|^by an unknown user",
     "requeue": _AGAIN,
     "restart_controller": "Unable to create step",  # SLURM does not know yet what the job has
+    "hang": r"time limit|TIMEOUT",
     "preempt": rf"preempted|PREEMPTED|stopped by SIGTERM|{_AGAIN}",  # packed runs tell no more than the signal
 }
 """By fault, what a reason may say. The others must not end a run."""

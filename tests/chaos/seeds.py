@@ -1,6 +1,10 @@
-"""Rounds that once found a fault of hpc_hydra, each with the fault. Tests play them again; round N is seed -N."""
+"""Rounds that once found a fault of hpc_hydra, each with the fault, and a planned one. Tests play them again; round N
+is seed -N.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tests.chaos.plan import MODES, Fault, Round
 
@@ -29,6 +33,17 @@ FOUND = (
         requeues=1, faults=(Fault("kill_rank", 5.65, True, 0.52, 7.5),),
     ),
 )  # fmt: skip
+
+PLANNED = Round(
+    seed=-5, mode=replace(_MODE["ranks"], words=("resources.exclusive=true",)), runs=3, nodes=1, procs_per_node=2,
+    steps=100, pause=0.1, queue="spot", requeues=1,
+    faults=(
+        Fault("hang", 0.5, True, 0.1, 0.0),
+        Fault("kill_node", 1.0, True, 0.5, 3.0),
+        Fault("preempt", 1.5, True, 0.9, 3.0),
+    ),
+)  # fmt: skip
+"""Each run has a node of its own and is hit by another fault. Time limits are minutes."""
 
 DRAWN = (
     9017,  # replica groups whose srun had ended with 0 after a preemption counted as completed
