@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,20 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from hpc_hydra.node.rank.requests import Page
+from tests import forking
 from tests.awaiting import PATIENCE, await_true
 from tests.chaos.app.answers import answer
 from tests.fakes.chosen import stand_in
 
-from .conftest import DIGITS, Probe
+from .conftest import DIGITS, ROOT, Probe
 from .test_coming_back import hpc, runs, states
 
 CHAOS = Path(__file__).parents[1] / "chaos"
-SIZE = (
-    "resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0", "epochs=4", "width=4",
-    "batch_size=128", "launch.seed=7",
-)  # fmt: skip
+SIZE = ("resources.procs_per_node=2", "resources.cpus_per_proc=1", "resources.gpus_per_proc=0")
 
-# Appended to the example's checkpoint.py, or to PLAIN: rank 0 lets the others wait until the request has come.
+# Appended to PLAIN: rank 0 lets the others wait until the request has come.
 HELD = """
 save_now = save
 
@@ -38,7 +38,7 @@ def save(folder, epoch, state):
 """
 
 
-# A training without torch, of the same shape.
+# A training without torch.
 PLAIN = """
 import json, os, sys
 import hydra
@@ -72,15 +72,20 @@ def main(cfg):
 RUN = "\nif __name__ == '__main__':\n    main()\n"
 
 
-class Training(Probe):
-    """The digits example, or one without torch, which waits for requests after its first and its third epoch."""
+def lay_out(folder: Path, name: str, program: str) -> None:
+    """Write a program with its configuration and the stand-in for torch."""
+    (folder / name).write_text(program)
+    (folder / "config.yaml").write_text("defaults: [hpc, _self_]\n")
+    shutil.copytree(CHAOS / "light" / "torch", folder / "torch")
 
-    app = "digits/train.py"
+
+class Training(Probe):
+    """A training that waits for requests after its first and its third epoch."""
+
     more: tuple[str, ...] = ()
 
     def command(self) -> list[str]:
-        size = SIZE if self.app.startswith("digits") else SIZE[:3]
-        words = self.argv(*size, *self.more, app=self.tmp / self.app)
+        words = self.argv(*SIZE, *self.more, app=self.tmp / "plain.py")
         return [word for word in words if word != f"out={self.out}"]
 
     def saved(self, epoch: int) -> Path:
@@ -88,7 +93,7 @@ class Training(Probe):
 
 
 TRAININGS = [
-    pytest.param(("local", "rendezvous.fork_server=true"), id="local, fork server", marks=pytest.mark.torch),
+    pytest.param(("local",), id="local"),
     pytest.param(("slurm", "launch.pack=2", "launch.allocations=1"), id="slurm, packed", marks=pytest.mark.cluster),
     pytest.param(("flux", "launch.max_requeues=1"), id="flux"),
 ]
@@ -96,7 +101,6 @@ TRAININGS = [
 
 @pytest.fixture(params=TRAININGS)
 def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Training]:
-    """On this machine the digits example, elsewhere the training without torch."""
     scheduler, *more = request.param
     if scheduler == "slurm":
         request.getfixturevalue("slurm_cluster")
@@ -104,16 +108,8 @@ def training(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Trainin
         stand_in(request, scheduler)
     made = Training(tmp_path, scheduler)
     made.more = tuple(more)
-    if scheduler == "local":
-        shutil.copytree(DIGITS.parent, tmp_path / "digits")
-        with (tmp_path / "digits" / "checkpoint.py").open("a") as file:
-            file.write(HELD)
-    else:
-        made.app = "plain.py"
-        (tmp_path / made.app).write_text(PLAIN + HELD + RUN)
-        (tmp_path / "config.yaml").write_text("defaults: [hpc, _self_]\n")
-        shutil.copy(CHAOS / "app" / "answers.py", tmp_path)
-        shutil.copytree(CHAOS / "light" / "torch", tmp_path / "torch")
+    lay_out(tmp_path, "plain.py", PLAIN + HELD + RUN)
+    shutil.copy(CHAOS / "app" / "answers.py", tmp_path)
     yield made
 
 
@@ -135,10 +131,20 @@ def test_training_saves_and_goes_on_then_saves_and_ends_and_is_resumed_to_the_sa
     hpc(training, "resume")
     assert states(training) == ["completed"]
     assert len([path for path in (training.sweep / "0" / "logs").iterdir() if path.is_dir()]) == 2
-    if training.app == "plain.py":  # of the digits example, test_digits has the weights
-        assert json.loads(training.saved(4).read_text()) == answer(7, steps=4, ranks=2)
-    else:
-        assert training.saved(4).exists()
+    assert json.loads(training.saved(4).read_text()) == answer(7, steps=4, ranks=2)
+
+
+@pytest.mark.torch
+def test_the_digits_example_saves_and_ends_on_request_and_goes_on(tmp_path: Path) -> None:
+    page = Page.create()
+    page.stop = 1
+    words = [sys.executable, str(DIGITS), "epochs=2", "width=4", "launch.seed=7", f"hydra.run.dir={tmp_path}/out"]
+    words += [f"checkpoint_dir={tmp_path}/checkpoints"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ended = forking.run(words, env={**env, "HPC_HYDRA_REQUESTS": page.path}, cwd=tmp_path, torch=True)
+    assert ended.returncode == 75 and "Saved after epoch 1 (" in ended.stdout, ended.stdout + ended.stderr
+    ended = forking.run(words, env=env, cwd=tmp_path, torch=True)
+    assert ended.returncode == 0 and "Going on after epoch 1 (" in ended.stdout, ended.stdout + ended.stderr
 
 
 ASKS = """
@@ -161,9 +167,8 @@ if __name__ == "__main__":
 
 
 def test_a_run_at_the_console_ends_because_of_a_file_in_its_directory(local_probe: Probe) -> None:
-    (local_probe.tmp / "app.py").write_text(ASKS)
-    (local_probe.tmp / "config.yaml").write_text("defaults: [hpc, _self_]\n")
-    argv = [sys.executable, "app.py", "scheduler=local", *SIZE[:3], f"hydra.run.dir={local_probe.sweep}"]
+    lay_out(local_probe.tmp, "app.py", ASKS)
+    argv = [sys.executable, "app.py", "scheduler=local", *SIZE, f"hydra.run.dir={local_probe.sweep}"]
     with local_probe.started(argv=argv) as launcher:
         assert await_true((local_probe.sweep / "began").exists)
         (local_probe.sweep / "STOP").touch()
@@ -194,14 +199,13 @@ if __name__ == "__main__":
 
 def test_a_run_that_does_not_answer_is_told_with_what_its_program_is_at(local_probe: Probe) -> None:
     here = local_probe.tmp
-    (here / "app.py").write_text(BUSY)
-    (here / "config.yaml").write_text("defaults: [hpc, _self_]\n")
+    lay_out(here, "app.py", BUSY)
 
     def told(text: str) -> bool:
         said = hpc(local_probe, "checkpoint", "--wait", "2s", code=1)
         return f"no answer after 2s: run 0: rank 0 {text}\n" in said and "the request stays" in said
 
-    argv = [sys.executable, "app.py", "scheduler=local", *SIZE[:3], f"hydra.run.dir={local_probe.sweep}"]
+    argv = [sys.executable, "app.py", "scheduler=local", *SIZE, f"hydra.run.dir={local_probe.sweep}"]
     with local_probe.started(argv=argv) as launcher:
         assert await_true((local_probe.sweep / "logs").exists)
         assert await_true(lambda: told("still imports, or has not reached hpc_hydra.distributed() yet"))
