@@ -27,7 +27,7 @@ _CODES = {
     "PartitionNodeLimit": "the partition does not allow this number of nodes, or some of its nodes are down",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition does not start jobs now",
-    "PartitionConfig": "it violates a limit of the partition",
+    "PartitionConfig": "it asks for more nodes, time or GPUs than the partition has or allows",
     "Constraints": "no available node satisfies its constraints (scheduler.constraint)",
     "BadConstraints": "no node can ever satisfy its constraints",
     "DeadLine": "it cannot complete before its deadline",
