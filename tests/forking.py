@@ -275,7 +275,8 @@ def _compose() -> None:
     from omegaconf.basecontainer import BaseContainer
 
     singletons, resolvers = dict(Singleton._instances), dict(BaseContainer._resolvers)
-    with warnings.catch_warnings(action="ignore"), hydra.initialize(config_path=None, version_base=None):
+    with warnings.catch_warnings(), hydra.initialize(config_path=None, version_base=None):
+        warnings.simplefilter("ignore")
         hydra.compose("hpc", ["scheduler=slurm", "+x=1"], return_hydra_config=True)
     Singleton._instances.clear()
     Singleton._instances.update(singletons)
