@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import forking
+from tests.examples.conftest import ROOT, environment
+
 CODE = "/scratch/me/py-in-container/lit-gpt"
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train_examples" / "digits_ddp" / "train.py"), "-m", "launch.dry_run=script",
+    done = forking.run(
+        [sys.executable, ROOT / "train_examples/digits_ddp/train.py", "-m", "launch.dry_run=script",
          "+experiment=enroot_h800"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "USER": "me", "DEBUG": "1"},
-        cwd=tmp_path_factory.mktemp("here"), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        env=environment(USER="me", DEBUG="1"), cwd=tmp_path_factory.mktemp("here"), torch=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.examples.conftest import ROOT, Start, StartRanks
+from tests import forking
+from tests.examples.conftest import ROOT, Start, StartRanks, environment
 
 EXAMPLE = ROOT / "train_examples" / "plain_script"
 HERE = ("-m", "hpc_hydra.cli", "run", "scheduler=local", "resources.procs_per_node=2")
@@ -25,20 +27,39 @@ def losses(output: str) -> list[float]:
 def test_script_with_torch_alone_learns_and_goes_on_as_if_unbroken(
     tmp_path: Path, start: Start, start_ranks: StartRanks
 ) -> None:
+    """And as without the launcher."""
     script = EXAMPLE / "train.py"
     whole = losses(start(tmp_path, *HERE, "--", script, "--epochs", "2"))
     assert whole[0] > whole[1]
     broken = ("--checkpoint", tmp_path / "digits.pt", "--epochs")
     first = losses(start_ranks(tmp_path, 2, script, *broken, "1"))
-    rest = losses(start(tmp_path, *HERE, "--", script, *broken, "2"))
+    rest = losses(start_ranks(tmp_path, 2, script, *broken, "2"))
     assert first + rest == whole
 
 
+@pytest.fixture(scope="module")
+def of_launcher(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a rank of two."""
+    folder = tmp_path_factory.mktemp("launched")
+    command = [sys.executable, *HERE, "--", "bash", "-c", "env -0 > rank$RANK"]
+    done = forking.run(command, env=environment(), cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    given = dict(line.split("=", 1) for line in (folder / "rank1").read_text().split("\0") if line)
+    assert given.pop("PYTHONUNBUFFERED") == "1"  # read by an interpreter at its start, which a fork has not
+    return given
+
+
 @pytest.mark.parametrize("package", ["accelerate", "lightning"])
-def test_script_with_a_trainer_of_its_own_learns_on_two_ranks(package: str, tmp_path: Path, start: Start) -> None:
+def test_script_with_a_trainer_of_its_own_learns_on_two_ranks(
+    package: str, of_launcher: dict[str, str], tmp_path: Path
+) -> None:
     assert importlib.util.find_spec(package), f"pip install {package}"
-    output = start(tmp_path, *HERE, "--", EXAMPLE / f"{package}_train.py", "--epochs", "2")
-    first, last = losses(output)
+    both = forking.ranks(
+        [sys.executable, EXAMPLE / f"{package}_train.py", "--epochs", "2"], 2, env=of_launcher, cwd=tmp_path
+    )
+    said = "".join(rank.stdout + rank.stderr for rank in both)
+    assert [rank.returncode for rank in both] == [0, 0], said
+    first, last = losses(said)
     assert first > last
 
 
