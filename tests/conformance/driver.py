@@ -34,6 +34,7 @@ class Driver:
         gives_input: ranks of an attached run read the console's standard input.
         short_limit: seconds of a time limit that ends a job soon; None: none does.
         warned: seconds of a time limit, and how many of them before it a warning is to come.
+        ranks_only: its queue is that of another driver; tests of how ranks start and end (marker ``ranks``) are run.
         quicken: has the value of ``fixture`` let time pass faster, for a test of ``warned``.
     """
 
@@ -48,6 +49,7 @@ class Driver:
     gives_input: bool = True
     short_limit: int | None = None
     warned: tuple[int, int] = (120, 80)
+    ranks_only: bool = False
     quicken: Callable[[Any], None] | None = None
 
     @property
@@ -77,6 +79,7 @@ DRIVERS = (
         fixture="fake_csm",
         label="lsf-csm",
         fields={"flavour": "csm"},
+        ranks_only=True,
         warned=(600, 60),
         quicken=_quick_minutes,
     ),

@@ -16,10 +16,20 @@ from typing import Any
 from hpc_hydra.errors import PlanError
 from hpc_hydra.planning.types import Plan, Request
 from hpc_hydra.schedulers.base import JobSpec, JobStatus, Scheduler, State, Submitter
+from tests.fakes.scheduler_state import Cluster
 
 ROOT = Path(__file__).parents[2]
 SAY = "say = lambda *said: os.write(1, (' '.join(map(str, said)) + '\\n').encode());"  # one write: ranks share a file
 PATIENCE = 300.0  # seconds; the cluster may be busy with others' jobs
+
+
+def nothing() -> None:
+    """What can be looked at where a command alone tells states."""
+
+
+def states_in(cluster: Any) -> Callable[[], Any]:
+    """A look at the states of all jobs, where a stand-in keeps them; it takes no command."""
+    return (lambda: [job.state for job in cluster.jobs()]) if isinstance(cluster, Cluster) else nothing
 
 
 @dataclass
@@ -32,6 +42,7 @@ class Jobs:
     ids: list[str] = field(default_factory=list)
     unique: str = field(default_factory=lambda: uuid.uuid4().hex)
     defaults: dict[str, Any] = field(default_factory=dict)  # what every request of this scheduler has
+    look: Callable[[], Any] = nothing  # another value says that a state has changed
 
     @property
     def adapter(self) -> Scheduler:
@@ -87,9 +98,13 @@ class Jobs:
     def until(self, ids: Sequence[str], there: Callable[[JobStatus], bool]) -> list[JobStatus]:
         """States of these jobs, once ``there`` holds for all."""
         end = time.monotonic() + PATIENCE
-        while not all(map(there, (said := self.submitter.poll(ids)).values())):
+        while True:
+            seen, soon = self.look(), time.monotonic() + 0.3
+            if all(map(there, (said := self.submitter.poll(ids)).values())):
+                break
             assert time.monotonic() < end, f"still {said}"
-            time.sleep(0.1)
+            while self.look() == seen and time.monotonic() < soon:
+                time.sleep(0.05)
         assert list(said) == list(ids)
         return list(said.values())
 
@@ -125,12 +140,16 @@ class Jobs:
 
 
 IN_PYTHON = (  # one write a line: ranks share a file
-    "import json, os, subprocess, sys\n"
-    "from hpc_hydra.schedulers import capability_defaults\n"
-    "from hpc_hydra.schedulers.registry import adapter_for\n"
-    "adapter, env = adapter_for(os.environ['HPC_HYDRA_SCHEDULER']), dict(os.environ)\n"
-    "info = adapter.rank_info(env)\n"
+    "import json, os, sys\n"
+    "from hpc_hydra.schedulers import registry\n"
+    "env = dict(os.environ)\n"
+    "info = registry.rank_info(env['HPC_HYDRA_SCHEDULER'], env)\n"
     "def tell(said): os.write(1, f'told {json.dumps([info.rank, said])}\\n'.encode())\n"
+)
+WITH_ADAPTER = (
+    "import subprocess\n"
+    "from hpc_hydra.schedulers import capability_defaults\n"
+    "adapter = registry.adapter_for(env['HPC_HYDRA_SCHEDULER'])\n"
     "def ask(argv):\n"
     "    full = {**env, **capability_defaults.command_environment(adapter, env)}\n"
     "    return subprocess.run(argv, env=full, stdout=subprocess.PIPE, text=True, check=True).stdout\n"
@@ -138,5 +157,6 @@ IN_PYTHON = (  # one write a line: ranks share a file
 
 
 def in_python(code: str) -> str:
-    """A program for ranks in Python: it has ``adapter``, ``env``, ``info``, ``ask(argv)`` and ``tell(value)``."""
-    return f"{shlex.quote(sys.executable)} -c {shlex.quote(IN_PYTHON + code)}"
+    """A program for ranks in Python: it has ``env``, ``info``, ``tell(value)``, ``adapter`` and ``ask(argv)``."""
+    program = IN_PYTHON + (WITH_ADAPTER if "adapter" in code else "") + code  # which takes longer to import
+    return f"{shlex.quote(sys.executable)} -c {shlex.quote(program)}"

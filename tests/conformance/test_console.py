@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 
+import pytest
+
 from hpc_hydra import envvars
 from hpc_hydra.schedulers import capability_defaults
 from hpc_hydra.schedulers.capabilities import Attach
@@ -14,6 +16,7 @@ from tests.conformance.jobs import Jobs
 
 
 @declares(Attach)
+@pytest.mark.ranks
 def test_an_attached_run_has_input_output_and_exit_code(jobs: Jobs, driver: Driver) -> None:
     assert isinstance(jobs.adapter, Attach)
     spec = jobs.spec('read line; echo "got $line"; echo wrong >&2; exit 7')

@@ -15,15 +15,15 @@ import pytest
 from hpc_hydra.errors import PlanError
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.registry import submitter
-from tests.conformance.jobs import SAY, Jobs
+from tests.conformance.jobs import SAY, Jobs, states_in
 from tests.fakes.chosen import stand_in
 from tests.fakes.scheduler_state import Cluster
 
 pytestmark = pytest.mark.only("flux")
 
 WHO = (
-    f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
-    "i = adapter_for('flux').rank_info(os.environ);"
+    f'{sys.executable} -S -c "import os; from hpc_hydra.schedulers.registry import rank_info;{SAY}'
+    "i = rank_info('flux', os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.num_nodes, "
     'len(i.hosts), i.job_id) or ()))"'
 )
@@ -31,8 +31,7 @@ WHO = (
 
 @pytest.fixture
 def flux(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
-    stand_in(request, "flux")
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(stand_in(request, "flux")))
     yield made
     made.submitter.cancel([job for job, said in made.submitter.poll(made.ids).items() if not said.state.is_finished])
 
@@ -130,7 +129,7 @@ def test_text_of_the_user_arrives_as_it_is(flux: Jobs, text: str) -> None:
 
 
 def test_runs_of_a_sweep_are_submitted_by_one_command(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     fake_flux.set_note("hosts", {"node01": {"slots": 1, "gpus": 0}})
     ids = made.submit("sleep 600", runs=tuple(range(100)))
     assert len(set(ids)) == 100
@@ -141,7 +140,7 @@ def test_runs_of_a_sweep_are_submitted_by_one_command(fake_flux: Cluster, tmp_pa
 
 def test_part_of_the_runs_is_refused(fake_flux: Cluster, tmp_path: Path) -> None:
     """What was taken is told, so that nothing is submitted twice."""
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     fake_flux.set_note("max-jobs", 2)
     with pytest.raises(SubmitError) as error:
         made.submit("sleep 600", runs=(0, 1, 2, 3))
@@ -151,7 +150,7 @@ def test_part_of_the_runs_is_refused(fake_flux: Cluster, tmp_path: Path) -> None
 
 
 def test_a_lost_answer_submits_nothing_twice(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     fake_flux.misbehave("flux submit", code=1, errors="flux-submit: ERROR: timed out", after=True, times=1)
     ids = made.submit("sleep 600", runs=(0, 1, 2))
     assert len(ids) == len(fake_flux.jobs()) == 3
@@ -159,7 +158,7 @@ def test_a_lost_answer_submits_nothing_twice(fake_flux: Cluster, tmp_path: Path)
 
 
 def test_chatter_of_a_wrapper_is_no_id(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     for command in ("flux batch", "flux submit", "flux jobs"):
         fake_flux.misbehave(command, chatter="Welcome!\nf1 news: maintenance on Monday")
     ids = [*made.submit("true"), *made.submit("true", runs=(0, 1), key="job1")]
@@ -167,7 +166,7 @@ def test_chatter_of_a_wrapper_is_no_id(fake_flux: Cluster, tmp_path: Path) -> No
 
 
 def test_jobs_that_flux_forgot_are_unknown(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     (job,) = made.submit("true")
     made.ended([job])
     fake_flux.forget(job)
@@ -175,7 +174,7 @@ def test_jobs_that_flux_forgot_are_unknown(fake_flux: Cluster, tmp_path: Path) -
 
 
 def test_a_silent_instance_does_not_end_a_run(fake_flux: Cluster, tmp_path: Path) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     (job,) = made.submit("sleep 600")
     fake_flux.misbehave("flux jobs", code=1, errors="flux-jobs: ERROR: Unable to connect to Flux", times=1)
     assert made.submitter.poll([job])[job].state is State.UNKNOWN
@@ -195,7 +194,7 @@ def test_a_silent_instance_does_not_end_a_run(fake_flux: Cluster, tmp_path: Path
     ],
 )
 def test_which_gpus_a_rank_sees(fake_flux: Cluster, tmp_path: Path, fields: dict[str, Any], seen: list[str]) -> None:
-    made = Jobs("flux", tmp_path, submitter("flux"))
+    made = Jobs("flux", tmp_path, submitter("flux"), look=states_in(fake_flux))
     ids = made.submit('echo "rank $FLUX_TASK_RANK $CUDA_VISIBLE_DEVICES"', procs_per_node=2, **fields)
     made.ended(ids)
     shared = fields.get("shared_gpus", 4)

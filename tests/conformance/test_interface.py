@@ -13,50 +13,32 @@ from hpc_hydra.schedulers.capabilities import Dependencies
 from tests.conformance.driver import Driver
 from tests.conformance.jobs import Jobs, in_python
 
-
-def test_a_run_that_ends_well(jobs: Jobs) -> None:
-    (status,) = jobs.ended(jobs.submit("echo hello"))
-    assert (status.state, status.exit_code) == (State.COMPLETED, 0)
-    assert "hello\nfinish 0\n" in jobs.log(jobs.ids[0])
+ranks = pytest.mark.ranks  # tests of how they start and end
 
 
-@pytest.mark.parametrize("code", [7, 255])
-def test_an_exit_code_comes_through(jobs: Jobs, code: int) -> None:
-    ids = jobs.submit(f"exit {code}")
-    (status,) = jobs.coded(ids)
-    assert (status.state, status.exit_code) == (State.FAILED, code)
-    assert f"finish {code}\n" in jobs.log(ids[0])
+@ranks
+def test_each_run_has_its_id_its_variables_and_its_exit_code(jobs: Jobs) -> None:
+    """Also one whose rank is killed. None waits for input."""
+    codes = {7: 7, 255: 255, 9: 137, 0: 0}  # run → exit code; the ids are in their order
+    program = 'cat; env | grep ^HPC_HYDRA_; pwd; [ "$HPC_HYDRA_RUN" != 9 ] || kill -9 $$; exit "$HPC_HYDRA_RUN"'
+    ids = jobs.submit(program, runs=tuple(codes))
+    assert len(set(ids)) == len(codes)
+    found = [(status.state, status.exit_code) for status in jobs.coded(ids)]
+    assert found == [(State.FAILED if code else State.COMPLETED, code) for code in codes.values()]
+    assert [f"finish {code}\n" in jobs.log(job) for job, code in zip(ids, codes.values(), strict=True)] == [True] * 4
+    log = jobs.log(ids[0])
+    for name, value in {
+        "SWEEP": jobs.root, "JOB": "job0", "PLAN": "plan0", "SCHEDULER": jobs.name, "RUN": "7",
+    }.items():  # fmt: skip
+        assert f"HPC_HYDRA_{name}={value}\n" in log
+    assert "HPC_HYDRA_ATTEMPT=2" in log
+    assert f"\n{jobs.root}\n" in log
+    assert [f"HPC_HYDRA_RUN={run}\n" in jobs.log(job) for run, job in zip((255, 0), ids[1::2], strict=True)] == [
+        True
+    ] * 2
 
 
-def test_a_rank_that_is_killed(jobs: Jobs) -> None:
-    ids = jobs.submit("kill -9 $$")
-    (status,) = jobs.coded(ids)
-    assert (status.state, status.exit_code) == (State.FAILED, 137)
-
-
-def test_a_job_script_that_is_killed(jobs: Jobs) -> None:
-    ids = jobs.submit("echo trained", setup_lines=("kill -9 $$",))
-    (status,) = jobs.coded(ids)
-    assert (status.state, status.exit_code, status.signal) == (State.FAILED, 137, 9)
-    assert "trained" not in jobs.log(ids[0])
-
-
-def test_several_runs_have_ids_in_their_order(jobs: Jobs) -> None:
-    runs = (3, 1, 4, 5, 9)
-    ids = jobs.submit('echo "run $HPC_HYDRA_RUN"; exit $HPC_HYDRA_RUN', runs=runs)
-    assert len(set(ids)) == len(runs)
-    statuses = jobs.coded(ids)
-    assert [status.exit_code for status in statuses] == list(runs)
-    assert [f"run {run}\n" in jobs.log(job) for run, job in zip(runs, ids, strict=True)] == [True] * 5
-
-
-def test_each_rank_knows_who_it_is(jobs: Jobs) -> None:
-    names = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", "num_nodes", "job_id")
-    (job,) = jobs.submit(in_python(f"tell([getattr(info, name) for name in {names}])"), procs_per_node=2)
-    jobs.ended([job])
-    assert jobs.told(job) == [[rank, rank, 2, 2, 0, 1, job] for rank in range(2)]
-
-
+@ranks
 def test_the_ranks_of_several_nodes(jobs: Jobs) -> None:
     nodes = jobs.nodes
     names = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", "num_nodes", "master_host")
@@ -71,18 +53,7 @@ def test_a_process_that_is_no_task_is_no_rank(jobs: Jobs) -> None:
     assert jobs.adapter.rank_info({"PATH": "/bin", "HOME": "/"}) is None
 
 
-def test_the_contract_of_the_environment(jobs: Jobs) -> None:
-    ids = jobs.submit("env | grep ^HPC_HYDRA_ | sort; pwd", runs=(7,))
-    jobs.ended(ids)
-    log = jobs.log(ids[0])
-    for name, value in {
-        "SWEEP": jobs.root, "JOB": "job0", "PLAN": "plan0", "SCHEDULER": jobs.name, "RUN": "7",
-    }.items():  # fmt: skip
-        assert f"HPC_HYDRA_{name}={value}\n" in log
-    assert "HPC_HYDRA_ATTEMPT=2" in log
-    assert f"\n{jobs.root}\n" in log
-
-
+@ranks
 def test_one_rank_that_fails_ends_the_others(jobs: Jobs) -> None:
     ids = jobs.submit(in_python("import time; sys.exit(7) if info.rank else time.sleep(600)"), procs_per_node=2)
     (status,) = jobs.coded(ids)
@@ -107,6 +78,7 @@ def test_a_waiting_run_is_cancelled(jobs: Jobs, driver: Driver) -> None:
     jobs.running(ids[:1])
 
 
+@ranks
 def test_a_running_run_is_cancelled_and_nothing_of_it_is_left(jobs: Jobs) -> None:
     ids = jobs.submit("echo $$ > pid; exec sleep 601")
     pid = jobs.appears("pid").strip()
@@ -117,27 +89,17 @@ def test_a_running_run_is_cancelled_and_nothing_of_it_is_left(jobs: Jobs) -> Non
     assert pid not in left
 
 
-def test_cancelling_all_leaves_none(jobs: Jobs) -> None:
-    ids = [*jobs.submit("sleep 600", runs=(0, 1, 2)), *jobs.submit("sleep 600", key="job1")]
-    jobs.submitter.cancel(ids)
-    assert {status.state for status in jobs.ended(ids)} == {State.CANCELLED}
-
-
-def test_of_several_that_are_cancelled_some_are_over(jobs: Jobs) -> None:
+def test_cancelling_all_leaves_none_and_changes_none_that_is_over(jobs: Jobs) -> None:
     done = jobs.submit("true")
     jobs.ended(done)
-    on = jobs.submit("sleep 600", key="job1")
-    jobs.submitter.cancel([*done, *on])
-    assert [status.state for status in jobs.ended([*done, *on])] == [State.COMPLETED, State.CANCELLED]
+    ids = [*jobs.submit("sleep 600", key="job1", runs=(0, 1)), *jobs.submit("sleep 600", key="job2")]
+    jobs.submitter.cancel([*done, *ids])
+    jobs.submitter.cancel(done)
+    states = [status.state for status in jobs.ended([*done, *ids])]
+    assert states == [State.COMPLETED, *[State.CANCELLED] * len(ids)]
 
 
-def test_cancelling_what_is_over_is_no_error(jobs: Jobs) -> None:
-    ids = jobs.submit("true")
-    jobs.ended(ids)
-    jobs.submitter.cancel(ids)
-    assert jobs.ended(ids)[0].state is State.COMPLETED
-
-
+@ranks
 def test_ranks_are_told_before_they_are_killed(jobs: Jobs) -> None:
     ids = jobs.submit("trap 'echo told > told; exit 3' TERM HUP; echo on > on; while :; do sleep 0.1; done")
     jobs.appears("on")
@@ -155,21 +117,28 @@ def test_an_unknown_id_is_unknown(jobs: Jobs, driver: Driver) -> None:
     assert said[ids[0]].state in (State.PENDING, State.RUNNING)
 
 
-def test_a_setup_line_that_fails_is_the_end(jobs: Jobs) -> None:
-    ids = jobs.submit("echo trained", setup_lines=("echo one", "(exit 9)", "echo three"))
-    (status,) = jobs.coded(ids)
-    assert (status.state, status.exit_code) == (State.FAILED, 9)
-    log = jobs.log(ids[0])
-    assert "\none\n" in log
-    assert "setup line 2 failed with exit code 9" in log
-    assert "trained" not in log
-    assert "\nthree" not in log
+@ranks
+def test_a_setup_line_that_fails_or_is_killed_is_the_end(jobs: Jobs) -> None:
+    lines = ("echo one", '[ "$HPC_HYDRA_RUN" = 0 ] || kill -9 $$; (exit 9)', "echo three")
+    ids = jobs.submit("echo trained", setup_lines=lines, runs=(0, 1))
+    failed, killed = jobs.coded(ids)
+    assert (failed.state, failed.exit_code) == (State.FAILED, 9)
+    assert (killed.state, killed.exit_code, killed.signal) == (State.FAILED, 137, 9)
+    assert "setup line 2 failed with exit code 9" in jobs.log(ids[0])
+    for log in map(jobs.log, ids):
+        assert "\none\n" in f"\n{log}" and "trained" not in log and "\nthree" not in log
 
 
-def test_exports_of_setup_lines_reach_every_rank(jobs: Jobs) -> None:
-    ids = jobs.submit('echo "A is $A"', setup_lines=('export A="b c"',), procs_per_node=2)
-    jobs.ended(ids)
-    assert jobs.log(ids[0]).count("A is b c\n") == 2
+TEXTS = ["#x {} $HOME `id` it's a'''b back\\slash", 'say "hi" a"""b é 東']
+
+
+def test_exports_of_setup_lines_reach_every_rank_and_text_of_the_user_harms_no_job(jobs: Jobs) -> None:
+    ids: list[str] = []
+    for text, other in (TEXTS, TEXTS[::-1]):
+        fields = {"comment": text, "job_name": other, "setup_lines": ('export A="b c"',)}
+        ids += jobs.submit('echo "A is $A"', key=f"job{len(ids)}", procs_per_node=2, **fields)
+    assert [status.state for status in jobs.ended(ids)] == [State.COMPLETED] * 2
+    assert [jobs.log(id_, f"job{num}").count("A is b c\n") for num, id_ in enumerate(ids)] == [2, 2]
 
 
 def test_the_script_runs_by_hand(jobs: Jobs) -> None:
@@ -180,10 +149,7 @@ def test_the_script_runs_by_hand(jobs: Jobs) -> None:
         assert subprocess.run(argv, cwd="/", stdin=stdin, capture_output=True).returncode == 0
 
 
-def test_a_program_that_reads_its_input_ends(jobs: Jobs) -> None:
-    assert jobs.ended(jobs.submit("cat; exit 0"))[0].state is State.COMPLETED
-
-
+@ranks
 def test_what_an_outer_job_left_does_not_reach_a_new_one(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a job of this scheduler's, whose variables a rank tells, nor one of another's."""
     (outer,) = jobs.submit(in_python("tell(env)"))
@@ -195,9 +161,11 @@ def test_what_an_outer_job_left_does_not_reach_a_new_one(jobs: Jobs, monkeypatch
     for name, value in {**jobs.told(outer)[0], **left}.items():
         if name not in os.environ:
             monkeypatch.setenv(name, value)
-    (job,) = jobs.submit(in_python("tell([info.world_size, info.job_id, env.get('RANK')])"), key="job1")
+    names = ("rank", "local_rank", "world_size", "local_world_size", "node_rank", "num_nodes", "job_id")
+    told = f"tell([*(getattr(info, name) for name in {names}), env.get('RANK')])"
+    (job,) = jobs.submit(in_python(told), key="job1", procs_per_node=2)
     jobs.ended([job])
-    assert jobs.told(job, "job1") == [[1, job, None]]
+    assert jobs.told(job, "job1") == [[rank, rank, 2, 2, 0, 1, job, None] for rank in range(2)]
 
 
 @pytest.mark.queue
@@ -213,11 +181,3 @@ def test_an_option_that_nobody_knows_is_refused_and_named(jobs: Jobs) -> None:
     with pytest.raises(HpcHydraError, match="nosuch-option"):
         jobs.submit("true", submit_args=(("nosuch-option", "1"),), launch_args=(("nosuch-option", "1"),))
     assert jobs.ids == []
-
-
-TEXTS = ["it's a'''b back\\slash", 'say "hi" a"""b é 東', "#x {} $HOME `id`"]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_of_the_user_harms_no_job(jobs: Jobs, text: str) -> None:
-    assert jobs.ended(jobs.submit("true", comment=text, job_name=text))[0].state is State.COMPLETED

@@ -15,19 +15,22 @@ from hpc_hydra.schedulers.capabilities import (
     RequeueExitCode,
     Resubmission,
 )
+from tests.conformance.conftest import Told
 from tests.conformance.driver import Driver, declares
 from tests.conformance.jobs import Jobs, in_python
 
 
 @declares(EndWarning)
+@pytest.mark.ranks
 def test_every_rank_is_warned_before_the_time_limit(jobs: Jobs, driver: Driver, cluster: Any) -> None:
     if driver.quicken:
         driver.quicken(cluster)
     limit, before = driver.warned
-    program = "trap 'echo warned; exit 0' USR1; while :; do sleep 0.1; done"
+    program = "trap 'echo warned >> warned; exit 0' USR1; while :; do sleep 0.5; done"
     ids = jobs.submit(program, nodes=jobs.nodes, procs_per_node=2, time_limit=limit, warning=f"USR1@{before}")
+    jobs.appears("warned")
     jobs.ended(ids)
-    assert jobs.log(ids[0]).count("warned\n") == 2 * jobs.nodes
+    assert (jobs.root / "warned").read_text() == "warned\n" * 2 * jobs.nodes
 
 
 @pytest.mark.limited
@@ -37,20 +40,15 @@ def test_a_time_limit_is_the_end(jobs: Jobs, driver: Driver) -> None:
 
 
 @declares(JobEndQuery)
-def test_a_job_that_nobody_ends_is_running(jobs: Jobs) -> None:
-    assert isinstance(jobs.adapter, JobEndQuery)
-    code = "end = adapter.parse_job_end(ask(adapter.job_end_command(env)))\n"
-    (job,) = jobs.submit(in_python(code + "tell([end.is_running, end.reached_limit, end.is_preempted])"))
-    jobs.ended([job])
-    assert jobs.told(job) == [[True, False, False]]
-    assert jobs.adapter.job_end_command({"PATH": "/bin"}) is None
+def test_a_job_that_nobody_ends_is_running(told: Told, driver: Driver) -> None:
+    assert isinstance(driver.adapter, JobEndQuery)
+    assert told.of(JobEndQuery) == [[True, False, False]] * told.nodes
+    assert driver.adapter.job_end_command({"PATH": "/bin"}) is None
 
 
 @declares(Requeue)
-def test_a_new_job_was_never_requeued(jobs: Jobs) -> None:
-    (job,) = jobs.submit(in_python("tell(adapter.restarts(env) or 0)"), max_requeues=1)
-    jobs.ended([job])
-    assert jobs.told(job) == [0]
+def test_a_new_job_was_never_requeued(told: Told) -> None:
+    assert told.of(Requeue) == [0] * told.nodes
 
 
 @declares(RequeueCommand)

@@ -14,14 +14,14 @@ from hpc_hydra.planning.types import EnvVar
 from hpc_hydra.schedulers.base import State, SubmitError
 from hpc_hydra.schedulers.executor import BatchSubmitter
 from hpc_hydra.schedulers.registry import adapter_for, submitter
-from tests.conformance.jobs import PATIENCE, SAY, Jobs
+from tests.conformance.jobs import PATIENCE, SAY, Jobs, states_in
 from tests.fakes.scheduler_state import ENDED, Cluster
 
 pytestmark = pytest.mark.only("lsf")
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
-    "i = adapter_for('lsf').rank_info(os.environ);"
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import rank_info;{SAY}'
+    "i = rank_info('lsf', os.environ);"
     "say('rank', i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, i.job_id,"
     "os.environ['A'], os.environ['NOTE'].encode().hex())\""
 )
@@ -30,10 +30,10 @@ NOTE = 'it\'s "so" $(touch pwned)\n%j é 東京 ; \\'
 
 @pytest.fixture(params=["standard", "csm"])
 def lsf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
-    request.getfixturevalue("fake_csm" if request.param == "csm" else "fake_lsf")
+    cluster = request.getfixturevalue("fake_csm" if request.param == "csm" else "fake_lsf")
     root = tmp_path / "it's (a) sweep"
     root.mkdir()
-    made = Jobs("lsf", root, submitter("lsf"), defaults={"flavour": request.param})
+    made = Jobs("lsf", root, submitter("lsf"), defaults={"flavour": request.param}, look=states_in(cluster))
     yield made
     left = [job for job, status in made.submitter.poll(made.ids).items() if not status.state.is_finished]
     made.submitter.cancel(left)
@@ -41,22 +41,23 @@ def lsf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Jobs]:
 
 @pytest.fixture
 def jobs(fake_lsf: Cluster, tmp_path: Path) -> Jobs:
-    return Jobs("lsf", tmp_path, BatchSubmitter(adapter_for("lsf"), sleep=lambda seconds: None))
+    made = BatchSubmitter(adapter_for("lsf"), sleep=lambda seconds: None)
+    return Jobs("lsf", tmp_path, made, look=states_in(fake_lsf))
 
 
 def test_ranks_of_several_hosts_and_what_reaches_them(
     lsf: Jobs, fake_lsf: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # for the file that all hosts read: the sweep's path needs quotes
-    spec = lsf.spec(WHO, nodes=3, procs_per_node=2, setup_lines=("export A=1", "echo once >> setup"))
+    spec = lsf.spec(WHO, nodes=2, procs_per_node=2, setup_lines=("export A=1", "echo once >> setup"))
     spec = replace(spec, plan=replace(spec.plan, env=(EnvVar("NOTE", NOTE, "force"),)))
     ids = lsf.submitter.submit(spec, lsf.write(spec))
     assert lsf.ended(ids)[0].state is State.COMPLETED, lsf.log(ids[0])
     found = sorted(line for line in lsf.log(ids[0]).splitlines() if line.startswith("rank"))
     text = NOTE.encode().hex()
-    assert found == [f"rank {r} {r % 2} 6 2 {r // 2} node01 {ids[0]} 1 {text}" for r in range(6)]
+    assert found == [f"rank {r} {r % 2} 4 2 {r // 2} node01 {ids[0]} 1 {text}" for r in range(4)]
     on_launch_node = 1 if fake_lsf.note("flavour") == "csm" else 0
-    assert (lsf.root / "setup").read_text() == "once\n" * (3 + on_launch_node)
+    assert (lsf.root / "setup").read_text() == "once\n" * (2 + on_launch_node)
     assert not (lsf.root / "pwned").exists()
     assert list(tmp_path.glob(".hpc_hydra-*")) == []
 
@@ -70,13 +71,13 @@ def test_a_rank_that_fails_on_another_host_ends_all_and_leaves_nothing(lsf: Jobs
     assert job is not None and job.left == []
 
 
-def test_a_warning_comes_before_the_limit_and_the_limit_is_told(lsf: Jobs, fake_lsf: Cluster) -> None:
+def test_a_warning_comes_before_the_limit_and_the_limit_is_told(jobs: Jobs, fake_lsf: Cluster) -> None:
     fake_lsf.set_note("minute", 1.0)
     given = (("wa", "USR1"), ("wt", "1"))
     program = "trap 'echo warned > warned' USR1; while :; do sleep 0.1; done"
-    ids = lsf.submit(program, procs_per_node=2, time_limit=180, submit_args=given)
-    assert lsf.appears("warned") == "warned\n"
-    (status,) = lsf.ended(ids)
+    ids = jobs.submit(program, procs_per_node=2, time_limit=180, submit_args=given)
+    assert jobs.appears("warned") == "warned\n"
+    (status,) = jobs.ended(ids)
     assert (status.state, status.exit_code) == (State.TIMEOUT, 140)
 
 

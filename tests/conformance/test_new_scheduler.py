@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.conformance.jobs import ROOT
 from tests.unit.test_docs import blocks
 
@@ -39,20 +39,23 @@ class Site:
     installed: Path | None  # where other packages are
 
     def run(self, *words: str, cwd: Path | None = None, timeout: int = 250) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words], cwd=cwd or self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
+
+    def sweep(self, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "app.py", "-m", "scheduler=spool", *words, f"hydra.sweep.dir={self.folder}/sweep"]
+        return forking.run(argv, env=self.environment(), cwd=self.folder)
+
+    def environment(self) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
         path = [str(place) for place in (self.installed, self.checkout) if place]
-        env |= {
+        return env | {
             "PATH": os.pathsep.join([str(self.folder / "bin"), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join(path),
             "SPOOL_DIR": str(self.folder / "jobs"),
         }
-        return subprocess.run(
-            [sys.executable, *words], cwd=cwd or self.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, timeout=timeout, check=False,
-        )  # fmt: skip
-
-    def sweep(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run("app.py", "-m", "scheduler=spool", *words, f"hydra.sweep.dir={self.folder}/sweep")
 
 
 def written(folder: Path) -> Path:
@@ -86,7 +89,7 @@ def dropped_in(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The scheduler as a folder of a copy of hpc_hydra, which has no other change."""
     folder = written(tmp_path_factory.mktemp("dropped_in"))
     checkout, source = folder / "checkout", folder / "spool/hpc_hydra_spool"
-    for name in ("hpc_hydra", "hydra_plugins", "conf", "tests", "docs"):
+    for name in ("hpc_hydra", "hydra_plugins", "conf"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, checkout)
@@ -98,28 +101,23 @@ def dropped_in(tmp_path_factory: pytest.TempPathFactory) -> Site:
     return Site(folder, checkout, None)
 
 
-@pytest.fixture(params=["package", "dropped_in"])
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    found: Site = request.getfixturevalue(request.param)
-    yield found
-    shutil.rmtree(found.folder / "sweep", ignore_errors=True)
-
-
-def test_a_sweep_runs(site: Site) -> None:
-    done = site.sweep("scheduler.comment=mine", "resources.procs_per_node=2", "x=1,2")
+@pytest.mark.parametrize(("place", "values"), [("package", "1,2"), ("dropped_in", "1")])
+def test_a_sweep_runs(place: str, values: str, request: pytest.FixtureRequest) -> None:
+    site: Site = request.getfixturevalue(place)
+    done = site.sweep("scheduler.comment=mine", "resources.procs_per_node=2", f"x={values}")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [json.loads((site.folder / f"sweep/{num}/outcome.json").read_text()) for num in (0, 1)]
-    assert [one["result"] for one in found] == ["0 of 2, x is 1", "0 of 2, x is 2"]
+    for num, x in enumerate(values.split(",")):
+        assert json.loads((site.folder / f"sweep/{num}/outcome.json").read_text())["result"] == f"0 of 2, x is {x}"
     assert "#SPOOL --comment=mine\n" in (site.folder / "sweep/.hpc_hydra/jobs/job0.sh").read_text()
 
 
-def test_a_dry_run_tells_where_its_lines_come_from(site: Site) -> None:
-    done = site.sweep("scheduler.comment=mine", "launch.dry_run=true")
+def test_a_dry_run_tells_where_its_lines_come_from(dropped_in: Site) -> None:
+    done = dropped_in.sweep("scheduler.comment=mine", "launch.dry_run=true")
     assert re.search(r"^--comment +mine +scheduler\.comment +command line$", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_what_it_does_not_support_is_refused(site: Site) -> None:
-    done = site.sweep("scheduler.qos=high", "launch.dry_run=true")
+def test_what_it_does_not_support_is_refused(package: Site) -> None:
+    done = package.sweep("scheduler.qos=high", "launch.dry_run=true")
     assert done.returncode == 2
     assert "scheduler=spool does not support scheduler.qos=" in done.stderr
 
@@ -132,17 +130,9 @@ def test_its_adapter_is_not_loaded_to_know_a_rank(dropped_in: Site) -> None:
     assert "hpc_hydra.schedulers.spool.adapter" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("site", "path", "part"),
-    [
-        ("package", "hpc_hydra_spool.driver:SPOOL", ""),
-        ("dropped_in", "hpc_hydra.schedulers.spool.driver:SPOOL", "test_interface.py"),  # the code is the same
-    ],
-    indirect=["site"],
-)
 @pytest.mark.timeout(600)
-def test_it_passes_the_conformance_suite(site: Site, path: str, part: str) -> None:
-    words = ["-q", "-n0", "-p", "no:cacheprovider", "--tb=short", f"--driver={path}"]
-    done = site.run("-m", "pytest", f"tests/conformance/{part}", *words, cwd=site.checkout, timeout=560)
+def test_it_passes_the_conformance_suite(package: Site) -> None:
+    words = ["-q", "-n0", "-p", "no:cacheprovider", "--tb=short", "--driver=hpc_hydra_spool.driver:SPOOL"]
+    done = package.run("-m", "pytest", "tests/conformance", *words, cwd=package.checkout, timeout=560)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr
     assert "skipped" not in done.stdout

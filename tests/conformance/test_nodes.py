@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 
+import pytest
+
 from hpc_hydra.config.schema import SystemConfig
 from hpc_hydra.schedulers.capabilities import (
     AutoDetection,
@@ -17,23 +19,19 @@ from hpc_hydra.schedulers.capabilities import (
     ReplicaLaunch,
     TaskVariables,
 )
-from tests.conformance.driver import declares
+from tests.conformance.conftest import Told
+from tests.conformance.driver import Driver, declares
 from tests.conformance.jobs import Jobs, in_python
+
+pytestmark = pytest.mark.ranks
 
 
 @declares(NodeList)
-def test_the_nodes_of_a_job_are_known_in_their_order(jobs: Jobs) -> None:
+def test_the_nodes_of_a_job_are_known_in_their_order(told: Told) -> None:
     """In its script; empty: the launch command alone knows them."""
-    nodes = jobs.nodes
-    write = in_python("from pathlib import Path\nPath('hosts').write_text('\\n'.join(adapter.hosts(env)))")
-    tell = in_python("tell([info.node_rank, info.master_host])")
-    (job,) = jobs.submit(tell, nodes=nodes, setup_lines=(f"[ -e hosts ] || {write}",))
-    jobs.ended([job])
-    hosts = (jobs.root / "hosts").read_text().split()
-    assert len(hosts) in (0, nodes)
-    told = jobs.told(job)
-    assert [node for node, _ in told] == list(range(nodes))
-    assert not hosts or {master for _, master in told} == {hosts[0]}
+    assert len(told.hosts) in (0, told.nodes)
+    assert [node for node, _ in told.of(NodeList)] == list(range(told.nodes))
+    assert not told.hosts or {master for _, master in told.of(NodeList)} == {told.hosts[0]}
 
 
 @declares(ReplicaLaunch)
@@ -55,32 +53,23 @@ def test_there_is_a_command_for_each_node(jobs: Jobs) -> None:
 
 
 @declares(JobSteps)
-def test_a_job_knows_its_allocation(jobs: Jobs) -> None:
-    assert isinstance(jobs.adapter, JobSteps)
-    nodes = jobs.nodes
-    code = "held = adapter.parse_allocation(ask(adapter.allocation_command(env)), env)\n"
-    (job,) = jobs.submit(in_python(code + "tell([held.job_id, held.hosts, len(held.slots)])"), nodes=nodes)
-    jobs.ended([job])
-    for id_, hosts, slots in jobs.told(job):
-        assert id_ == job
-        assert (len(set(hosts)), slots) == (nodes, nodes)
-    assert jobs.adapter.allocation_command({"PATH": "/bin"}) is None
+def test_a_job_knows_its_allocation(told: Told, driver: Driver) -> None:
+    assert isinstance(driver.adapter, JobSteps)
+    for id_, hosts, slots in told.of(JobSteps):
+        assert id_ == told.job
+        assert (len(set(hosts)), slots) == (told.nodes, told.nodes)
+    assert driver.adapter.allocation_command({"PATH": "/bin"}) is None
 
 
 @declares(NestedQueue)
-def test_a_job_reaches_the_queue_that_it_came_from(jobs: Jobs) -> None:
-    code = "argv = adapter.status_commands([info.job_id])[0]\nsaid = adapter.parse_status(argv, ask(argv))\n"
-    (job,) = jobs.submit(in_python(code + "tell(said[info.job_id].state.name)"))
-    jobs.ended([job])
-    assert jobs.told(job) == ["RUNNING"]
+def test_a_job_reaches_the_queue_that_it_came_from(told: Told) -> None:
+    assert told.of(NestedQueue) == ["RUNNING"] * told.nodes
 
 
 @declares(TaskVariables)
 def test_a_task_tells_no_more_than_it_knows(jobs: Jobs) -> None:
     names = ("cpus_of_tasks", "gpus_of_task", "array_id", "signals_tasks_only")
-    code = (
-        f"from hpc_hydra.schedulers import registry\ntell([getattr(registry, n)(adapter.name, env) for n in {names}])"
-    )
+    code = f"tell([getattr(registry, name)(env['HPC_HYDRA_SCHEDULER'], env) for name in {names}])"
     ids = jobs.submit(in_python(code), runs=(0, 1), procs_per_node=2)
     jobs.ended(ids)
     for job in ids:
@@ -91,11 +80,9 @@ def test_a_task_tells_no_more_than_it_knows(jobs: Jobs) -> None:
 
 
 @declares(MpiTasks)
-def test_a_task_knows_how_many_were_started(jobs: Jobs) -> None:
+def test_a_task_knows_how_many_were_started(told: Told) -> None:
     """Where its launch command is one of MPI; it may be one of ours."""
-    (job,) = jobs.submit(in_python("tell(env.get(adapter.size_variable))"), procs_per_node=2)
-    jobs.ended([job])
-    assert jobs.told(job) in (["2", "2"], [None, None])
+    assert told.of(MpiTasks) in ([str(told.nodes)] * told.nodes, [None] * told.nodes)
 
 
 @declares(AutoDetection)

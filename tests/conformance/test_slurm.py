@@ -16,8 +16,8 @@ from tests.conformance.jobs import ROOT, SAY, Jobs
 pytestmark = [pytest.mark.cluster, pytest.mark.only("slurm")]
 
 WHO = (
-    f'python3 -c "import os; from hpc_hydra.schedulers.registry import adapter_for;{SAY}'
-    "i = adapter_for('slurm').rank_info(os.environ);"
+    f'python3 -c "import os; from hpc_hydra.schedulers.registry import rank_info;{SAY}'
+    "i = rank_info('slurm', os.environ);"
     "say('rank', *(i and (i.rank, i.local_rank, i.world_size, i.local_world_size, i.node_rank, i.master_host, "
     "os.environ['SLURMD_NODENAME']) or ()))\""
 )
@@ -49,7 +49,7 @@ def test_ranks_of_several_nodes(slurm: Jobs) -> None:
     assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
 
 
-@pytest.mark.parametrize("distribution", ["cyclic", "block", "plane=1"])
+@pytest.mark.parametrize("distribution", ["cyclic", "plane=1"])  # block: SLURM's own
 def test_distributions(slurm: Jobs, distribution: str) -> None:
     (job,) = slurm.submit(WHO, nodes=2, procs_per_node=2, launch_args=(("m", distribution),))
     assert slurm.ended([job])[0].state is State.COMPLETED
