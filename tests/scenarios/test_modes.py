@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ..cluster.fixtures import Cluster, wait_for
-from .conftest import APP, LIGHT, ROOT, Probe
+from .conftest import APP, LIGHT, ROOT, Probe, Result
 
 TWO_BY_TWO = (
     "resources.nodes=2",
@@ -74,19 +74,21 @@ def test_a_launch_command_that_does_not_speak_mpi_is_named(slurm_probe: Probe) -
     assert "SLURM_STEP_NUM_TASKS=4" in result.text and "rendezvous.launcher=mpiexec" in result.text
 
 
+# a site that gives each task one GPU
+GPU_A_TASK = ("resources.gpus_per_proc=1", "system.gpus_per_node=4", "system.gpu_request=gpus-per-task")
+
+
 def test_a_rank_finds_its_gpu_at_its_local_rank(slurm_probe: Probe) -> None:
-    """On a site that gives each task one GPU."""
-    result = slurm_probe.run(
-        "rendezvous=tcp,static", "rendezvous.gpu_visibility=all,own", "resources.procs_per_node=2",
-        "resources.cpus_per_proc=1", "resources.gpus_per_proc=1", "system.gpus_per_node=4",
-        "system.gpu_request=gpus-per-task",
-    )  # fmt: skip
+    size = ("resources.procs_per_node=2", "resources.cpus_per_proc=1")
+    result = slurm_probe.run("rendezvous.gpu_visibility=all,own", *size, *GPU_A_TASK)
     assert result.code == 0, result.text
-    seen = {at: saw["env"]["CUDA_VISIBLE_DEVICES"].split(",") for at, saw in result.probes.items()}
-    for num in (0, 2):  # all
-        assert seen[num, 0] == seen[num, 1] and len({*seen[num, 0]}) == 2
-    for num in (1, 3):  # its own
-        assert len({*seen[num, 0], *seen[num, 1]}) == 2 and len(seen[num, 0]) == len(seen[num, 1]) == 1
+    shared, own = ([gpus(result, num, rank) for rank in (0, 1)] for num in (0, 1))
+    assert shared[0] == shared[1] and len({*shared[0]}) == 2
+    assert len({*own[0], *own[1]}) == 2 and len(own[0]) == len(own[1]) == 1
+
+
+def gpus(result: Result, num: int, rank: int) -> list[str]:
+    return result.probes[num, rank]["env"]["CUDA_VISIBLE_DEVICES"].split(",")
 
 
 @pytest.mark.torch
@@ -98,13 +100,16 @@ def test_agents_on_this_machine(local_probe: Probe) -> None:
 
 @pytest.mark.torch
 def test_a_worker_that_dies_ends_the_job_of_agents_with_its_own_code(slurm_probe: Probe) -> None:
+    """On each node its ranks have seen a GPU of their own."""
     words = ("rendezvous=torchrun,static", *TWO_BY_TWO, "fail_rank=2", "how=kill", "sleep=60")
-    result = slurm_probe.run(*words)
+    result = slurm_probe.run(*words, *GPU_A_TASK, "rendezvous.gpu_visibility=own")
     assert result.code == 1, result.text
     for num in (0, 1):
         outcome = result.outcome(num)
         assert (outcome["rank"], outcome["exit_code"]) == (2, 137)
         assert outcome["ended"] - outcome["started"] < 60
+        seen = {(result.probes[num, rank]["host"], *gpus(result, num, rank)) for rank in range(4)}
+        assert len(seen) == 4 and {len(host_and_gpu) for host_and_gpu in seen} == {2}
         saw = [result.probes[num, rank]["env"] for rank in range(4)]
         assert sorted((env["LOCAL_RANK"], env["NODE_RANK"]) for env in saw) == sorted(LAYOUT.values())
         assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in saw}) == 1
