@@ -189,7 +189,9 @@ def test_setup_and_variables_of_sixteen_nodes_stand_before_the_replicas(drawn: s
 
 def test_replicas_that_span_nodes_are_drawn_with_their_nodes(tmp_path: Path, start: Start) -> None:
     words = ("scheduler.queue=normal", "resources.nodes=4", "algorithm=muloco")
-    said = start(tmp_path, EXAMPLE, *PAPER, *words, "rendezvous=torchft", "rendezvous.nodes_per_replica=2")
+    ours = ("rendezvous=torchft", "rendezvous.nodes_per_replica=2", "resources.time_limit=2h")
+    said = start(tmp_path, EXAMPLE, *PAPER, *words, *ours)
+    assert "#SBATCH --time=02:00:00\n" in said and "replica 2" not in said
     assert "replica 0: [node 0 (8 GPUs)] + [node 1 (8 GPUs)]\n" in said
     assert "replica 1: [node 2 (8 GPUs)] + [node 3 (8 GPUs)]\nlighthouse: on node 0\n" in said
     assert "#SBATCH --ntasks-per-node=9\n#SBATCH --cpus-per-task=7\n#SBATCH --gpus-per-node=8\n" in said  # of 64
@@ -220,15 +222,7 @@ def test_same_sweep_of_a_trainer_that_is_not_hydras(tmp_path: Path, start: Start
     assert "#SBATCH --ntasks-per-node=1\n" in said  # an agent a node
 
 
-@pytest.mark.parametrize(
-    ("more", "time", "groups"),
-    [((), "1-12:00:00", 16), (("rendezvous.nodes_per_replica=2", "resources.time_limit=2h"), "02:00:00", 1)],
-)
-def test_the_cluster_has_its_own_time_limit_and_replicas(
-    tmp_path: Path, start: Start, more: tuple[str, ...], time: str, groups: int
-) -> None:
-    said = start(
-        tmp_path, EXAMPLE, *PAPER, "resources.nodes=2", "algorithm=muloco", "rendezvous=torchft", *more
-    )  # fmt: skip
-    assert f"#SBATCH --time={time}\n" in said
-    assert f"replica {groups - 1}" in said and f"replica {groups}" not in said
+def test_the_cluster_has_its_own_time_limit_and_replicas(tmp_path: Path, start: Start) -> None:
+    said = start(tmp_path, EXAMPLE, *PAPER, "resources.nodes=2", "algorithm=muloco", "rendezvous=torchft")
+    assert "#SBATCH --time=1-12:00:00\n" in said
+    assert "replica 15" in said and "replica 16" not in said
