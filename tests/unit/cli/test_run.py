@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("chosen", "said"),
-    [((), "local (detected): 1 node × 2 ranks\n"), (("system=auto", "scheduler=local"), ""), (("system=local",), "")],
+    [((), "local (detected): 1 node × 2 ranks\n"), (("system=local",), "")],
 )
 def test_what_was_detected_is_told(here: Path, chosen: tuple[str, ...], said: str) -> None:
     (here / "bin").mkdir()
@@ -72,7 +72,7 @@ def test_arguments_arrive_byte_for_byte_on_every_rank(here: Path) -> None:
     assert files(here.parent / "tmp") == []
 
 
-@pytest.mark.parametrize("code", [7, 120, 255])
+@pytest.mark.parametrize("code", [120, 255])
 def test_the_exit_code_is_the_scripts_own(here: Path, code: int) -> None:
     done = hpc_hydra(*LOCAL, "--", "train.py", cwd=here, env={"CODE": str(code)})
     assert done.returncode == code
@@ -123,10 +123,6 @@ def test_fill_takes_keys_and_what_the_rank_knows(here: Path) -> None:
     assert lines(done.stdout, "r") == [f'r{r} {r}/2/1/0 0.001 {{lr}} {{"a": {r}}}' for r in (0, 1)], done.stderr
 
 
-def test_without_fill_braces_stay(here: Path) -> None:
-    assert hpc_hydra(*LOCAL, "--", "echo", "{rank} {lr}", cwd=here).stdout == "{rank} {lr}\n"
-
-
 @pytest.mark.hydra
 def test_keys_of_hydra_are_filled_on_the_node(here: Path) -> None:
     shown = ["{o}", "{p}", "{hydra.runtime.output_dir}", "${hydra:job.name}", "${{hydra:job.num}}", "{{o}}"]
@@ -139,25 +135,19 @@ def test_keys_of_hydra_are_filled_on_the_node(here: Path) -> None:
     assert done.stdout.splitlines() == ["0", str(kept), "n0", str(kept), "bash", "${hydra:job.num}", "{o}"]
 
 
-def test_without_fill_hydras_keys_are_the_commands_own(here: Path) -> None:
-    done = hpc_hydra(*LOCAL, "--", "echo", "${hydra:job.num}", cwd=here)
-    assert done.stdout == "${hydra:job.num}\n" and "--fill" in done.stderr
+def test_without_fill_braces_and_hydras_keys_are_the_commands_own(here: Path) -> None:
+    done = hpc_hydra(*LOCAL, "--", "echo", "{rank} {lr} ${hydra:job.num}", cwd=here)
+    assert done.stdout == "{rank} {lr} ${hydra:job.num}\n" and "--fill" in done.stderr
 
 
-def test_a_sweep_fills_each_run_and_keeps_their_logs(here: Path) -> None:
+def test_a_sweep_fills_each_run_and_keeps_their_logs_and_a_failing_run_fails_it(here: Path) -> None:
     done = hpc_hydra(
-        "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--", "echo", "lr={lr}",
-        cwd=here,
+        "run", "-m", "scheduler=local", "launch.launch_dir=sweep", "--fill", "+lr=0.1,0.2", "--",
+        "bash", "-c", "echo lr={lr}; test {lr} = 0.1", cwd=here,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1 and "1 of 2 runs failed" in done.stderr, done.stderr
     logs = sorted((here / "sweep").glob("*/logs/*/rank_0.log"))
     assert [log.read_text() for log in logs] == ["lr=0.1\n", "lr=0.2\n"]
-
-
-def test_a_failing_run_of_a_sweep_fails_it(here: Path) -> None:
-    done = hpc_hydra("run", "-m", "scheduler=local", "--fill", "+c=0,3", "--", "bash", "-c", "exit {c}", cwd=here)
-    assert done.returncode == 1
-    assert "1 of 2 runs failed" in done.stderr
 
 
 def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name(here: Path) -> None:
@@ -225,11 +215,13 @@ def test_a_directory_with_machines_alone_or_with_a_configuration_of_another_name
         (["run", "scheduler=local", "launch.after=nowhere", "--", "x"], "launch.after"),
     ],
 )
-def test_mistakes_end_with_2_and_touch_nothing(here: Path, words: list[str], message: str) -> None:
-    done = hpc_hydra(*words, cwd=here)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_mistakes_end_with_2_and_touch_nothing(
+    here: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(here)
+    assert main(words) == 2
+    told = capfd.readouterr().err
+    assert message in told and "Traceback" not in told
     assert files(here) == ["train.py"]
 
 
@@ -367,10 +359,8 @@ RUN = ("run", "scheduler=local", "resources.procs_per_node=2", "launch.output_sc
 @pytest.mark.parametrize(
     ("words", "only_written"),
     [
-        (TORCHRUN, True),
         (TORCHRUN, False),
         ((*TORCHRUN, "-l", "."), False),
-        ((*TORCHRUN, "-l", "kept"), True),
         (RUN, True),
     ],
 )
@@ -388,7 +378,7 @@ def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...
     def by_hand(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, cwd="/", env=environment(), capture_output=True, text=True, check=False)
 
-    for command in (["bash", f"{here}/job.sh", "0"], [f"{here}/job.sh"]):
+    for command in (*commands, [f"{here}/job.sh"]):
         ended = by_hand(*command)
         assert ended.returncode == 0, ended.stderr
     shown = "".join(log.read_text() for log in folder.glob("**/rank_*.log")) + ended.stdout
@@ -399,8 +389,10 @@ def test_a_script_that_is_written_runs_by_hand(here: Path, words: tuple[str, ...
     assert f"{folder}: the directory of the sweep is gone" in ended.stderr
 
 
-@pytest.mark.parametrize("words", [TORCHRUN, RUN, (*RUN, "-m")])
-@pytest.mark.parametrize("target", ["train.py", "link.sh", "data", "folder", "pipe"])
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [(TORCHRUN, "train.py"), (TORCHRUN, "link.sh"), (RUN, "data"), (RUN, "folder"), ((*RUN, "-m"), "pipe")],
+)
 def test_a_script_replaces_no_file_of_the_user(here: Path, words: tuple[str, ...], target: str) -> None:
     (here / "data").write_bytes(b"#!/bin/bash\n\xff\0")
     (here / "link.sh").symlink_to("train.py")
@@ -416,7 +408,7 @@ def test_a_script_replaces_no_file_of_the_user(here: Path, words: tuple[str, ...
     assert (here / "link.sh").is_symlink() and (here / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize("scheduler", ["slurm", "lsf", "flux", "ssh", "local"])
+@pytest.mark.parametrize("scheduler", ["slurm", "ssh"])
 def test_a_script_replaces_an_earlier_one_and_an_empty_file(here: Path, scheduler: str) -> None:
     (here / "job.sh").touch()
     words = ["run", "-m", f"scheduler={scheduler}", "launch.output_script=job.sh", "launch.setup_only=true"]
@@ -562,10 +554,8 @@ def test_a_terminal_is_the_commands_own(here: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "names"),
     [
-        (["logging.out=b.out", "logging.err=b.err"], ["b.out", "b.err"]),
-        (["logging.out='a-{job_id}.out'", "logging.err='a-{job_id}.err'"], ["a-*.out", "a-*.err"]),
+        (["logging.out=b.out", "logging.err='a-{job_id}.err'"], ["b.out", "a-*.err"]),
         (["logging.out='[1]/{host}.out'", "logging.err='{host}-{rank}.err'"], ["[[]1]/*.out", "*.err"]),
-        (["logging.out='{rank}.out'"], ["*.out"]),
     ],
 )
 def test_output_goes_to_the_console_and_to_files_in_this_directory(

@@ -85,7 +85,7 @@ def test_the_batches_of_the_sweeper_number_their_runs_on(app: App) -> None:
 
 def test_a_quiet_sweep_says_nothing_but_what_failed(app: App) -> None:
     words = ("-m", "scheduler=local", "launch.quiet=true", "hydra.sweep.dir=sweep")
-    done = app.start(*words, "x=1,2")
+    done = app.start(*words, "x=1")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     (app.folder / "app.py").write_text((app.folder / "app.py").read_text().replace("print(", "raise ValueError("))
     done = app.start(*words, "x=1", "hydra.sweep.dir=again")
@@ -122,8 +122,7 @@ class Noting(BasicSweeper):
 """
 
 
-@pytest.mark.parametrize("name", ["out", "a b"])
-def test_a_sweeper_writes_to_the_launch_directory(app: App, name: str) -> None:
+def test_a_sweeper_writes_to_the_launch_directory(app: App) -> None:
     """As Optuna's does, at its end, to ``hydra.sweep.dir``."""
     app.write(config="defaults: [hpc, _self_]\nx: 0\nhydra: {sweeper: {_target_: hydra_plugins.noting.Noting}}\n")
     plugin = app.folder / "hydra_plugins" / "noting" / "__init__.py"
@@ -131,7 +130,7 @@ def test_a_sweeper_writes_to_the_launch_directory(app: App, name: str) -> None:
     plugin.write_text(NOTING)
     path = os.pathsep.join([str(app.folder), str(ROOT)])
     done = app.start(
-        "-m", "scheduler=local", "x=1", "launch.setup_only=true", f"launch.launch_dir='{name}'", PYTHONPATH=path
+        "-m", "scheduler=local", "x=1", "launch.setup_only=true", "launch.launch_dir='a b'", PYTHONPATH=path
     )
     assert done.returncode == 0, done.stderr
-    assert (app.folder / name / "best.yaml").exists()
+    assert (app.folder / "a b" / "best.yaml").exists()

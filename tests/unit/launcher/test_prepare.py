@@ -144,11 +144,12 @@ def test_an_unknown_key_is_refused_before_submission(composed: Callable[..., Any
         prepared(composed, runs=[[LOCAL, "+resources.nodez=2"]])
 
 
-@pytest.mark.parametrize("key", ["dry_run", "bg", "setup_only"])
-def test_what_becomes_of_the_whole_command_cannot_be_swept(composed: Callable[..., Any], key: str) -> None:
-    with pytest.raises(ConfigError, match="differs between runs") as error:
-        prepared(composed, runs=[[LOCAL, f"launch.{key}={v}"] for v in ("true", "false")])
-    assert error.value.where == f"launch.{key}"
+def test_what_becomes_of_the_whole_command_cannot_be_swept(composed: Callable[..., Any]) -> None:
+    loader = composed()
+    for key in ("dry_run", "bg", "setup_only"):
+        with pytest.raises(ConfigError, match="differs between runs") as error:
+            Preparer(*loader).prepare([[LOCAL, f"launch.{key}={v}"] for v in ("true", "false")], 0)
+        assert error.value.where == f"launch.{key}"
 
 
 def test_a_seed_is_the_users_or_drawn_for_each_run(composed: Callable[..., Any]) -> None:
@@ -181,29 +182,29 @@ def test_packing_one_run_is_told_to_have_no_effect(composed: Callable[..., Any])
         assert not [note for note in prepared(composed, runs=runs).notes if "launch.pack" in note]
 
 
-@pytest.mark.parametrize(
-    ("value", "seen"),
-    [
-        ("${hydra:runtime.output_dir}", ["{sweep}/0", "{sweep}/1"]),
-        ("run ${hydra:job.num}", ["run 0", "run 1"]),
-        ("${hydra:job.name}", ["app", "app"]),
-        ("${hydra:sweep.dir}", ["{sweep}", "{sweep}"]),
-        ("${hydra:job.override_dirname}", ["x=1", "x=2"]),
-        ("${hydra:runtime.choices.scheduler}", ["slurm", "slurm"]),
-        ("${x}", ["1", "2"]),
-    ],
-)
+ASKED = {
+    "${hydra:runtime.output_dir}": ["{sweep}/0", "{sweep}/1"],
+    "run ${hydra:job.num}": ["run 0", "run 1"],
+    "${hydra:job.name}": ["app", "app"],
+    "${hydra:sweep.dir}": ["{sweep}", "{sweep}"],
+    "${hydra:job.override_dirname}": ["x=1", "x=2"],
+    "${hydra:runtime.choices.scheduler}": ["slurm", "slurm"],
+    "${x}": ["1", "2"],
+}
+
+
 @pytest.mark.parametrize("in_file", [False, True])
-def test_what_a_variable_asks_of_hydra_is_the_runs_own(
-    app: App, composed: Callable[..., Any], value: str, seen: list[str], in_file: bool
-) -> None:
-    app.write(config=f"defaults: [hpc, _self_]\nx: 0\nlaunch: {{env: {{A: '{value if in_file else 1}'}}}}\n")
-    words = () if in_file else (f"launch.env.A='{value}'",)
+def test_what_a_variable_asks_of_hydra_is_the_runs_own(app: App, composed: Callable[..., Any], in_file: bool) -> None:
+    names = dict(zip("ABCDEFG", ASKED, strict=True))
+    if in_file:
+        app.write(config=f"defaults: [hpc, _self_]\nx: 0\nlaunch: {{env: {names}}}\n")
+    words = () if in_file else tuple(f"launch.env.{name}='{value}'" for name, value in names.items())
     found = prepared(
         composed, LOCAL, "hydra.sweep.dir=sweep", *words, runs=[[LOCAL, *words, f"x={n}"] for n in (1, 2)]
     ).runs
-    told = [next(var.value for var in run.plan.env if var.name == "A") for run in found]
-    assert told == [text.format(sweep=app.folder / "sweep") for text in seen]
+    for name, value in names.items():
+        told = [next(var.value for var in run.plan.env if var.name == name) for run in found]
+        assert told == [text.format(sweep=app.folder / "sweep") for text in ASKED[value]], value
 
 
 @pytest.mark.parametrize(

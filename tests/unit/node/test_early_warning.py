@@ -62,7 +62,7 @@ def test_a_warning_while_the_interpreter_ends_does_not_change_the_exit_code(free
         """,
         warning="USR1@60",
     )
-    code, outcome = frozen.run()
+    code, outcome = frozen.launch()
     assert (code, outcome["exit_code"], frozen.end(0)["signal"]) == (75, 75, None), outcome
 
 

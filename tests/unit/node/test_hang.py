@@ -116,7 +116,7 @@ def test_dumps_of_a_failed_run_are_named_with_the_command_that_reads_them(freeze
         sys.exit(3)
     """
     frozen = freeze(body, logging=Logging(flight_recorder=2000))
-    code, outcome = frozen.launch()
+    code, outcome = frozen.run()
     folder = frozen.paths.flight_recorder(ATTEMPT)
     assert code == 3 and outcome["dumps"] == str(folder)
     assert [path.name for path in folder.iterdir()] == ["nccl_trace_rank_0"]
