@@ -26,30 +26,21 @@ ROOT = HERE.parents[1]
 Told = Callable[[str], None]
 
 
-def lane_environment(name: object, light: bool) -> dict[str, str]:
+def lane_environment(name: object) -> dict[str, str]:
     """Variables of a lane's processes: without those of another SLURM."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HPC_HYDRA_CHAOS_LANE": str(name)}
-    return {**env, **own, **({"HPC_HYDRA_CHAOS_LIGHT": "1"} if light else {})}
+    return {**env, **own}
 
 
 class Series:
-    """Rounds in lanes. ``light``: replica groups use the stand-in for torch, too."""
+    """Rounds in lanes."""
 
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        lanes: int,
-        base: Path,
-        tell: Told = print,
-        minutes: float = 0,
-        light: bool = False,
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], lanes: int, base: Path, tell: Told = print, minutes: float = 0) -> None:
         self.seeds: queue.SimpleQueue[int] = queue.SimpleQueue()
         for seed in seeds:
             self.seeds.put(seed)
         self.lanes, self.base, self.tell, self.total = max(1, min(lanes, len(seeds))), base, tell, len(seeds)
-        self.light = light
         self.reports: list[dict[str, Any]] = []
         self.broken: list[str] = []
         self.end = time.monotonic() + 60 * minutes if minutes else None
@@ -72,7 +63,7 @@ class Series:
             subprocess.Popen(
                 argv,
                 cwd=ROOT,
-                env=lane_environment(number, self.light),
+                env=lane_environment(number),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

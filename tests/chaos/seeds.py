@@ -14,7 +14,7 @@ FOUND = (
     # A job that an administrator requeued was failed, and resume ran it beside the requeued job: a rank that had lost
     # another one had failed. The same happened when SLURM requeued a job that had lost a node.
     Round(
-        seed=-1, mode=_MODE["ranks"], runs=2, nodes=2, procs_per_node=2, steps=30, pause=0.1, queue="gpu", requeues=1,
+        seed=-1, mode=_MODE["ranks"], runs=2, nodes=2, procs_per_node=1, steps=30, pause=0.1, queue="gpu", requeues=1,
         faults=(Fault("requeue", 0.4, True, 0.16, 0.8),),
     ),
     # SLURM requeued a job whose node was lost after its ranks had completed, and it repeated its runs.

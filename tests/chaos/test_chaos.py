@@ -26,7 +26,7 @@ def lane_folder() -> Iterator[Path]:
 def test_runs_survive_random_faults(lane_folder: Path) -> None:
     """A round that fails is repeated by `make chaos ROUNDS=1 SEED=…`."""
     seeds = [PLANNED.seed, *(round_.seed for round_ in FOUND), *DRAWN]
-    series = Series(seeds, lanes=3, base=lane_folder, light=True)
+    series = Series(seeds, lanes=3, base=lane_folder)
     reports = series.run()
     wrong = {report["seed"]: (report["wrong"], report["faults"]) for report in reports if report["wrong"]}
     logs = "".join(path.read_text()[-3000:] for path in lane_folder.glob("lane*/seed*/round.log"))
