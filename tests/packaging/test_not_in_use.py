@@ -43,7 +43,7 @@ COMMANDS = [
     "lr=2", "nope=1", "+boom=1", "lr={", "lr=1,2", "-m lr=1,2", "-m scheduler=cosine,step", "-m nope=1,2",
     "scheduler=slurm", "scheduler.gamm=2", "+scheduler=step", "system=frontier", "+system=frontier",
     "launch.dry_run=true", "logging=default", "resources.nodes=2", "monitor=gpu", "hydra/launcher=nope", "--cfg job",
-    "--help", "--info searchpath", "--nope", "~lr", "scheduler=step", "--config-name bare system=frontier",
+    "--help", "--info defaults-tree", "--nope", "~lr", "scheduler=step", "--config-name bare system=frontier",
     "--config-name nope",
 ]  # fmt: skip
 
