@@ -97,9 +97,9 @@ class Jobs:
 
     def until(self, ids: Sequence[str], there: Callable[[JobStatus], bool]) -> list[JobStatus]:
         """States of these jobs, once ``there`` holds for all."""
-        end = time.monotonic() + PATIENCE
+        end, pause = time.monotonic() + PATIENCE, 0.3 if self.look is nothing else 1
         while True:
-            seen, soon = self.look(), time.monotonic() + 0.3
+            seen, soon = self.look(), time.monotonic() + pause
             if all(map(there, (said := self.submitter.poll(ids)).values())):
                 break
             assert time.monotonic() < end, f"still {said}"

@@ -73,7 +73,7 @@ def test_many_runs_take_few_commands(jobs: Jobs) -> None:
 @declares(FindJobs)
 def test_a_job_is_found_again(jobs: Jobs) -> None:
     """With a comment of the user's or without."""
-    spec = jobs.spec("sleep 600", runs=(0, 1, 5), comment="mine | yours ^ theirs")
+    spec = jobs.spec("sleep 600", runs=(0, 5), comment="mine | yours ^ theirs")
     for each in (spec, jobs.spec("sleep 600", key="job1")):
         script = jobs.write(each)
         assert jobs.submitter.find(each, script) == ()
