@@ -17,13 +17,14 @@ _FORGOTTEN = r"(has not known|no longer knows) job"  # SLURM does, of elements t
 _FAILED = r"FAILED: (JobLaunchFailure|RaisedSignal|NonZeroExitCode)"
 _NO_STEP = r"its launch command ended with exit code 1"  # of a replica group, whose step cannot be started again
 _BY_SIGKILL = r"killed by SIGKILL|exit code 137"
+_BY_ITS_AGENT = r"torchrun agent of node \d ended with exit code 1"  # of a rank that had recorded its end
 _CUT_OFF = r"Connection (closed|reset|refused)|ConnectionError|Broken pipe|No route to host|Time(d )?out|within \d+ s"
 _NODE_LOST = (
     rf"node\d\d: lost|node\d\d lost|NODE_FAIL|hosts, but \d+ are left|no rank has started|{_SILENT}|{_CUT_OFF}|{_AGAIN}"
 )
 
 OF: Mapping[str, str] = {
-    "kill_rank": _BY_SIGKILL,
+    "kill_rank": rf"{_BY_SIGKILL}|{_BY_ITS_AGENT}",
     "kill_supervisor": rf"{_BY_SIGKILL}|{_SILENT}",
     "kill_script": rf"{_NO_STEP}|{_FAILED}|its script was ended by SIGKILL",
     "kill_srun": rf"exit code 137|{_STOPPED}",
