@@ -83,6 +83,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     """
     checks.refuse_on_a_rank()
     keep = _keeps(master)
+    _prefix_ranks(master)
     with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
         prepared = preparer.prepare_as_composed()
         preparer.check_files(prepared)
@@ -161,6 +162,22 @@ def _keeps(master: DictConfig) -> bool:
     return master.launch.launch_dir is not None
 
 
+def _prefix_ranks(master: DictConfig) -> None:
+    """Begin each line with its rank for ``logging.console=all``: the console shows all ranks in any case."""
+    from omegaconf import open_dict, read_write
+
+    if master.logging.console != "all":
+        return
+    if master.rendezvous.name == "mpi":
+        raise ConfigError(
+            "MPI's ranks write to this console themselves, without their rank",
+            where="logging.console",
+            fix="leave it out, or logging.out='rank_{rank}.log' for a file each",
+        )
+    with read_write(master), open_dict(master):
+        master.logging.rank_prefix = True
+
+
 @contextlib.contextmanager
 def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     """Provide a temporary launch directory, removed at the end, or None if the launch directory is kept."""
@@ -211,7 +228,9 @@ def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Att
         )
     if prepared.settings.logging.console not in (None, "all"):
         raise ConfigError(
-            "an attached command shows the output of all ranks", where="logging.console", fix="leave it out, or all"
+            "an attached command shows the output of all ranks",
+            where="logging.console",
+            fix="leave it out, or logging.console=all for each line with its rank",
         )
     spec = scripts.spec(Group(plan, (run,)), JOB, PLAN, root, task)
     marks = [envvars.ATTACHED] + [envvars.TEMPORARY] * (not keep)

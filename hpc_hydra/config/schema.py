@@ -285,7 +285,10 @@ class LoggingConfig:
     timestamps: Any = key(None, "Interval of lines with the time in the ranks' logs. Null: none.", "time", "2m")
     rank_prefix: bool = key(False, "Begin each line with the rank, for files and consoles that ranks share.")
     console: Any = key(
-        None, "Whose output a run without `-m` shows; all: with the rank before each line. Null: rank 0.", "rank or all"
+        None,
+        "Whose output a run without `-m` shows; all: with the rank before each line. Null: rank 0; of `hpc-hydra run` "
+        "all ranks.",
+        "rank or all",
     )
 
 

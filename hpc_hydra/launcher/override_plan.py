@@ -22,6 +22,7 @@ from hpc_hydra.records.batching import Run
 from hpc_hydra.records.frozen_config import RunRecord, apply_overrides, fix_run, parse_override
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.schedulers.planner import plan as make_plan
+from hpc_hydra.suggest import nearest
 from hpc_hydra.system import detect
 
 if TYPE_CHECKING:
@@ -110,10 +111,11 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
         key = str(parsed.key_or_group)
         group = key.split(".")[0].split("@")[0].split("/")[0]
         if group not in GROUPS:
+            near = "".join(f"{name}{text.lstrip('+').removeprefix(group)}; or " for name in nearest(group, GROUPS)[:1])
             raise ConfigError(
                 "the configuration of a run is frozen; only single keys can change, of the groups " + ", ".join(GROUPS),
                 where=text,
-                fix="keys such as resources.time_limit=2h; a new sweep for other values of your own keys",
+                fix=f"{near}keys such as resources.time_limit=2h; a new sweep for other values of your own keys",
             )
         if "." not in key:
             raise ConfigError(

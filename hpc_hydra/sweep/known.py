@@ -32,7 +32,9 @@ class Known:
 
 
 def remember(sweep: Path) -> None:
-    """Add a sweep to the list. Fails silently."""
+    """Add a sweep to the list, and note the time of its launch in its directory. Fails silently."""
+    with suppress(OSError):
+        os.utime(SweepPaths(sweep).program)
     state_directory.add_line("sweeps", {"time": round(time.time(), 6), "sweep": str(sweep)})
 
 

@@ -55,16 +55,19 @@ def log_files(
     ranks = rank_logs(view.run, attempt)
     if all_ranks and ranks:
         return [Log(path, number) for number, path in sorted(ranks.items())]
+    attached = [Log(path) for path in view.paths.console if attempt and path.is_file() and path.stat().st_size]
     if rank is not None:
         if rank in ranks:
             return [Log(ranks[rank], rank)]
-        raise SweepError(f"rank {rank} has written nothing yet", where=f"run {view.run.num}", fix=_status(sweep))
+        if attached:  # its ranks share these
+            return attached
+        yet = " yet" if view.is_active else ""
+        raise SweepError(f"rank {rank} has written nothing{yet}", where=f"run {view.run.num}", fix=_status(sweep))
     outcome = view.outcome
     if outcome is not None and outcome.status != "completed" and outcome.log and Path(outcome.log).is_file():
         return [Log(Path(outcome.log), outcome.rank)]
     if 0 in ranks:
         return [Log(ranks[0], 0)]
-    attached = [Log(path) for path in view.paths.console if attempt and path.is_file() and path.stat().st_size]
     if attached:
         return attached
     waits = follow and view.is_active  # wait for the ranks' logs

@@ -197,7 +197,7 @@ def _failure(several: Sequence[tuple[Run, Outcome]], common: Collection[str], sw
     lines += [f"    {advice}"] if advice else []
     if outcome.log:
         lines.append(f"    log: {outcome.log}")
-        lines += [f"    | {printable(line)}" for line in outcome.last_lines[-_LINES:]]
+        lines += [f"    | {printable(line.expandtabs())}" for line in outcome.last_lines[-_LINES:]]
     alike = [other for other, its in several[1:] if _what(its) == _what(outcome)]
     lines += [f"    the same: {numbers(alike, 100)}"] if alike else []
     unlike = [(other, its) for other, its in several[1:] if _what(its) != _what(outcome)]

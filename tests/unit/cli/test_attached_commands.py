@@ -105,6 +105,7 @@ def test_a_run_that_waits_for_its_allocation_is_cancelled_by_its_launcher(
 def test_a_run_on_this_machine(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
     process = console.run("scheduler=local", "--", "sh", "-c", "echo hello; exec sleep 600")
     await_true(lambda: "hello" in said(capsys, "logs", "d"))
+    assert "hello" in said(capsys, "logs", "--rank", "0", "d")
     assert " running " in said(capsys, "status", "d")
     assert "cancelled on local: run 0" in said(capsys, "cancel", "d")
     assert process.wait() == 143

@@ -561,11 +561,14 @@ def test_a_terminal_is_the_commands_own(here: Path) -> None:
 def test_output_goes_to_the_console_and_to_files_in_this_directory(
     here: Path, typed: list[str], names: list[str]
 ) -> None:
+    """`logging.console=all` begins each line with its rank, as shared files of one's own do."""
     said = 'echo "out $RANK" | tee -a own; echo "err $RANK" >&2'
     for again in (1, 2):  # files of an earlier run are not shown
         done = hpc_hydra(*LOCAL, "resources.procs_per_node=2", *typed, "--", "sh", "-c", said, cwd=here)
         assert done.returncode == 0, done.stderr
         shown = [re.sub(r"^\[\d\] ", "", line) for line in (done.stdout + done.stderr).splitlines()]
         assert sorted(shown) == ["err 0", "err 1", "out 0", "out 1"], again
+    done = hpc_hydra(*LOCAL, "resources.procs_per_node=2", "logging.console=all", "--", "sh", "-c", said, cwd=here)
+    assert sorted(done.stdout.splitlines()) == ["[0] out 0", "[1] out 1"], done.stderr
     kept = "".join(path.read_text() for name in names for path in here.glob(name))
     assert {"err 0", "err 1", "out 0", "out 1"} == set(kept.splitlines())

@@ -147,6 +147,15 @@ def test_a_refused_sweep_is_not_the_newest(tmp_path: Path) -> None:
     assert find_sweep(None, tmp_path) == bad  # there is no other
 
 
+def test_a_sweep_that_was_resumed_is_the_newest_for_all_commands(tmp_path: Path) -> None:
+    older = make(tmp_path / "older", "started", "submitting", "submitted", age=100)
+    newer = make(tmp_path / "newer", "started", "submitting", "submitted")
+    for root in (older, newer):
+        known.remember(root)
+    known.remember(older)  # as `resume` does
+    assert known.remembered()[0].root == older == find_sweep(None, tmp_path)
+
+
 @pytest.mark.parametrize("place", ["a", "a/b/c/d/e/f", "a/b/c/d/e/f/g/h/i"])
 def test_a_sweep_is_found_at_any_depth(tmp_path: Path, place: str) -> None:
     root = make(tmp_path / "project" / place, "started", "submitting", "submitted")
