@@ -101,11 +101,13 @@ def everything(folder: Path) -> list[psutil.Process]:
 
 
 def shared_memory(cluster: Cluster | None) -> set[tuple[str, str]]:
-    """Entries of /dev/shm, by node."""
+    """Entries of /dev/shm, by node, but for those of MPI, which only jobs of other tests use."""
     if cluster is None:
-        return {("here", path.name) for path in Path("/dev/shm").iterdir()}
-    listed = {node: cluster.node(node).exec(["ls", "-A", "/dev/shm"]).stdout for node in NODES}
-    return {(node, name) for node, text in listed.items() for name in text.splitlines()}
+        listed = {"here": "\n".join(path.name for path in Path("/dev/shm").iterdir())}
+    else:
+        listed = {node: cluster.node(node).exec(["ls", "-A", "/dev/shm"]).stdout for node in NODES}
+    names = {(node, name) for node, text in listed.items() for name in text.splitlines()}
+    return {(node, name) for node, name in names if not name.startswith("mpich_")}
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -37,18 +37,18 @@ def python(tmp_path: Path) -> str:
 )
 def test_either_half_can_fail_it(python: str, tmp_path: Path, slurm: int, other: int, good: bool) -> None:
     env = {**os.environ, "DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}"}
-    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(["sh", SCRIPT, python], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0) == good
     assert sorted(line for line in done.stdout.splitlines() if "here" in line) == ["other here", "slurm here"]
 
 
 @pytest.mark.parametrize(("slurm", "other", "good"), [(1, 0, True), (0, 1, True), (2, 1, False), (1, 3, False)])
 def test_only_where_all_tests_ran_are_failed_ones_tried_once_more(
-    python: str, slurm: int, other: int, good: bool
+    python: str, tmp_path: Path, slurm: int, other: int, good: bool
 ) -> None:
     codes = {"DO_SLURM": f"exit {slurm}", "DO_OTHER": f"exit {other}"}
     env = {**os.environ, **codes, "AGAIN": "echo tests/scenarios/test_a.py::test_b"}
-    done = subprocess.run(["sh", SCRIPT, python], env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(["sh", SCRIPT, python], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert (done.returncode == 0) == good
     assert ("tried once more" in done.stdout and "test_a.py::test_b" in done.stdout) == good
 
@@ -83,7 +83,9 @@ def test_an_interrupt_ends_the_half_in_the_background_too(python: str, tmp_path:
     ended, begun = tmp_path / "ended", tmp_path / "begun"
     waiting = f'exec python3 -c \'import signal; signal.signal(2, signal.default_int_handler)\ntry: open("{begun}", "w"); signal.pause()\nexcept KeyboardInterrupt: open("{ended}", "w")\''  # noqa: E501
     env = {**os.environ, "DO_SLURM": waiting, "DO_OTHER": f"while [ ! -e {begun} ]; do :; done; exec sleep 30"}
-    script = subprocess.Popen(["sh", SCRIPT, python], env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    script = subprocess.Popen(
+        ["sh", SCRIPT, python], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         await_true(begun.exists)
         os.killpg(script.pid, getattr(signal, name))
