@@ -30,7 +30,7 @@ wait
 # shellcheck disable=SC2086 # names of files
 half slurm 4 $files >"$log" 2>&1 &
 slurm=$!
-(half other "$((2 + $(nproc)))")
+(half other "$((1 + $(nproc)))")
 other=$?
 wait "$slurm"
 code=$?
