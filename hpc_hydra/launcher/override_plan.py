@@ -111,7 +111,7 @@ def check(overrides: Sequence[str]) -> tuple[str, ...]:
         key = str(parsed.key_or_group)
         group = key.split(".")[0].split("@")[0].split("/")[0]
         if group not in GROUPS:
-            near = "".join(f"{name}{text.lstrip('+').removeprefix(group)}; or " for name in nearest(group, GROUPS)[:1])
+            near = "".join(f"{name}{text.lstrip('+~').removeprefix(group)}; or " for name in nearest(group, GROUPS)[:1])
             raise ConfigError(
                 "the configuration of a run is frozen; only single keys can change, of the groups " + ", ".join(GROUPS),
                 where=text,

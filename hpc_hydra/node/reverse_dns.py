@@ -18,7 +18,6 @@ from datetime import timedelta
 from typing import Any
 
 from hpc_hydra import envvars
-from hpc_hydra.planning.addresses import is_loopback
 
 QUICK = "timeout:1 attempts:1"  # of resolv.conf(5), for programs that make their process group themselves
 LARGE = 32  # ranks; so many queries at once, of which one may get lost, cost more than names in a log are worth
@@ -62,8 +61,6 @@ def nobody_answers(address: str) -> bool:
     """
     try:
         found = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        if is_loopback(found):
-            return False
     except (OSError, ValueError):
         return False
     with _resolver(retry=1) as known:

@@ -374,6 +374,7 @@ def test_resume_submits_only_what_failed_and_keeps_the_old_attempts(sweeps: Swee
         (["resources.time_limit=yesterday"], "resources.time_limit"),
         (["optim.lr=3"], "a new sweep for other values"),
         (["resource.nodes=3"], "Try: resources.nodes=3; or keys such as"),
+        (["~resource.nodes"], "Try: resources.nodes; or keys such as"),
         (["resources.nodes=1,2"], "resources.nodes"),
         (["--bg"], "Try: hpc-hydra resume 0 SWEEP --bg"),
         (["launch.seed=3", "--", "foo"], "'foo' is not an override\n  Try: resources.time_limit=2h"),

@@ -47,11 +47,11 @@ def silenced(tmp_path: Path, argv: list[str]) -> list[str]:
     return ["unshare", "-n", "-m", "bash", "-c", line, "bash", *server, *argv]
 
 
-def asked(tmp_path: Path) -> int:
-    """How often the name of this network's host was asked for."""
+def asked(tmp_path: Path, address: str = HERE) -> int:
+    """How often the name of an address was asked for."""
     questions = json.loads((tmp_path / "asked.json").read_text())
     return sum(
-        "".join(f"{len(part):02x}{part.encode().hex()}" for part in reversed(HERE.split("."))) in each
+        "".join(f"{len(part):02x}{part.encode().hex()}" for part in reversed(address.split("."))) in each
         for each in questions
     )
 
@@ -117,8 +117,29 @@ print(server.get("here"))
     assert asked(tmp_path) == 0
 
 
-def test_loopback_and_what_has_no_address_are_not_asked_for() -> None:
-    assert not reverse_dns.nobody_answers("127.0.0.1") and not reverse_dns.nobody_answers("no.such.host.invalid")
+@needs_networks
+@pytest.mark.torch
+def test_a_store_on_loopback_asks_for_nobody_where_no_name_server_answers(tmp_path: Path) -> None:
+    """As in a job of one node: its ranks meet at 127.0.0.1, whose name torch would ask for, too."""
+    code = """
+from hpc_hydra.node import reverse_dns
+from torch.distributed import TCPStore
+reverse_dns.spare_torch("127.0.0.1", world_size=2)
+server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+client = TCPStore("127.0.0.1", server.port, is_master=False)
+client.set("here", "1")
+print(server.get("here"))
+"""
+    done = subprocess.run(
+        silenced(tmp_path, [sys.executable, "-c", code]),
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.stderr) == ("b'1'", "")
+    assert asked(tmp_path, "127.0.0.1") == 1, "whether anybody answers"
+
+
+def test_what_has_no_address_is_not_asked_for() -> None:
+    assert not reverse_dns.nobody_answers("no.such.host.invalid")
 
 
 def test_what_is_known_or_set_is_kept() -> None:
@@ -126,5 +147,5 @@ def test_what_is_known_or_set_is_kept() -> None:
     reverse_dns.note(env, "127.0.0.1")
     assert env == {envvars.NAMES_SILENT: "1", "RES_OPTIONS": "rotate"}
     env = {}
-    reverse_dns.note(env, "127.0.0.1")
+    reverse_dns.note(env, "no.such.host.invalid")
     assert env == {envvars.NAMES_SILENT: "0"}
