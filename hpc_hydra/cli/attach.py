@@ -24,11 +24,11 @@ from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
 from hpc_hydra.config.schema import THIS_MACHINE
 from hpc_hydra.config.secrets import masked_words
-from hpc_hydra.config.store import expanded
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
 from hpc_hydra.launcher.console_output import ALL, ConsoleOutput
 from hpc_hydra.launcher.prepare import Prepared, Preparer
+from hpc_hydra.launcher.temporary import remove, shared_directory
 from hpc_hydra.planning.tasks import task_request
 from hpc_hydra.planning.types import Logging, Plan
 from hpc_hydra.processes import user_name
@@ -183,8 +183,6 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     """Provide a temporary launch directory, removed at the end, or None if the launch directory is kept."""
     from omegaconf import open_dict, read_write
 
-    from hpc_hydra.launcher.temporary import remove
-
     dry = bool(master.launch.dry_run)
     temporary: Path | None = None
     if not keep:
@@ -196,23 +194,6 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     finally:
         if temporary is not None and not dry:
             remove(temporary)
-
-
-def shared_directory(scheduler: str) -> Path:
-    """Create a directory that nodes can access: in the current directory, else in the home directory.
-
-    Removes such directories of processes that were killed.
-    """
-    from hpc_hydra.launcher.temporary import make
-
-    if scheduler == THIS_MACHINE:
-        return make(Path(tempfile.gettempdir()), "hpc_hydra-")
-    for parent in (Path.cwd(), expanded("~")):
-        with contextlib.suppress(OSError):
-            return make(parent, ".hpc_hydra-")
-    raise ConfigError(
-        "neither the current directory nor your home directory is writable", where="launch.launch_dir", fix="-l DIR"
-    )
 
 
 def _decide(prepared: Prepared, task: Program, root: Path, *, keep: bool) -> Attached | None:

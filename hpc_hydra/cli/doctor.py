@@ -48,7 +48,7 @@ class Check:
 
 def main(argv: Sequence[str]) -> int:
     """Run ``hpc-hydra doctor``; returns the exit code. Raises `HpcHydraError`."""
-    from hpc_hydra.cli.attach import shared_directory
+    from hpc_hydra.launcher.temporary import shared_directory
 
     overrides, given = _parse(argv)
     if "help" in given:

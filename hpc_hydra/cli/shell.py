@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> int:
     from hpc_hydra.cli.command import program
     from hpc_hydra.launcher import checks, scripts
     from hpc_hydra.launcher.prepare import Preparer
+    from hpc_hydra.launcher.temporary import shared_directory
     from hpc_hydra.planning.tasks import task_request
     from hpc_hydra.planning.types import Rendezvous
     from hpc_hydra.records.batching import Group
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     plan = replace(plan, request=request)
     adapter = registry.adapter_for(plan.request.scheduler)
     capability_checks.check(adapter, task_request(plan))
-    root = Path("/tmp/hpc_hydra-shell") if dry else attach.shared_directory(adapter.name)
+    root = Path("/tmp/hpc_hydra-shell") if dry else shared_directory(adapter.name)
     try:
         group = Group(plan, (replace(prepared.runs[0], plan=plan, dir=root),))
         spec = replace(scripts.spec(group, "shell", "plan0", root, program(("bash",))), attached=True)

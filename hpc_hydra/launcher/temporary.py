@@ -14,6 +14,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from hpc_hydra.config.schema import THIS_MACHINE
+from hpc_hydra.config.store import expanded
+from hpc_hydra.errors import ConfigError
 from hpc_hydra.sweep import processes
 
 OWNER = ".owner.json"
@@ -60,3 +63,18 @@ def _is_abandoned(folder: Path) -> bool:
     except (OSError, ValueError, TypeError):
         return False
     return time.time() - newest > QUIET
+
+
+def shared_directory(scheduler: str) -> Path:
+    """Create a directory that nodes can access: in the current directory, else in the home directory.
+
+    Removes such directories of processes that were killed.
+    """
+    if scheduler == THIS_MACHINE:
+        return make(Path(tempfile.gettempdir()), "hpc_hydra-")
+    for parent in (Path.cwd(), expanded("~")):
+        with suppress(OSError):
+            return make(parent, ".hpc_hydra-")
+    raise ConfigError(
+        "neither the current directory nor your home directory is writable", where="launch.launch_dir", fix="-l DIR"
+    )

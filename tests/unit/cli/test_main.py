@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc_hydra.cli.attach import shared_directory
 from hpc_hydra.cli.main import COMMANDS, main
 from hpc_hydra.errors import ConfigError
+from hpc_hydra.launcher.temporary import shared_directory
 from hpc_hydra.processes import user_name
 from hpc_hydra.ui import streams
 
