@@ -11,21 +11,19 @@ import json
 import locale
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import flux_tasks
 from flux_options import Asked, Refused, batch, check, copies, environment, filled, for_copy, minutes, parse, warning
 from scheduler_daemon import Daemon, main
 from scheduler_state import ENDED, PENDING, REMOTE, RUNNING, Cluster, Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MODULE = Path(__file__)
 ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -137,6 +135,8 @@ def run_inside(job: Job, asked: Asked) -> int:
         "gpus": whole if exclusive else gpus * per_node, "shell": asked.shell, "cwd": cwd,
         "label": "label-io" in asked.options,
     }  # fmt: skip
+    import flux_tasks
+
     code = flux_tasks.run(words, {**env, "FLUX_JOB_ID_PATH": f"/{job.id}/{words['id']}"})
     if code:
         print(f"flux-job: task(s) exited with exit code {code}", file=sys.stderr)
@@ -407,6 +407,8 @@ def exec_command(cluster: Cluster, argv: list[str]) -> int:
             ranks -= set(copies(value))
         elif option == "-r" and value != "all":
             ranks &= set(copies(value))
+    import subprocess
+
     processes = [subprocess.Popen(rest, env={**os.environ, REMOTE: str(rank)}) for rank in sorted(ranks)]
     codes = [process.wait() for process in processes]
     for rank, code in zip(sorted(ranks), codes, strict=True):
@@ -513,7 +515,9 @@ class Flux(Daemon):
         super()._start(job, hosts)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    import shutil
+
     if shutil.which("flux") is None:
         os.environ["PATH"] += ":/bin:/usr/bin"
     main({"flux": flux}, Flux)

@@ -11,7 +11,6 @@ import signal
 import string
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 COMMON = [
@@ -77,13 +76,13 @@ class Refused(Exception):
         super().__init__(text)
 
 
-@dataclass
 class Asked:
     """The options of one submission, and what is behind them."""
 
-    command: str
-    options: dict[str, str | list[str]] = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.options: dict[str, str | list[str]] = {}
+        self.words: list[str] = []
 
     def text(self, name: str) -> str | None:
         value = self.options.get(name)
@@ -302,7 +301,9 @@ def for_copy(asked: Asked, copy: int) -> Asked:
             raise Refused(str(error)) from None
 
     options = {n: [fill(v) for v in value] if isinstance(value, list) else fill(value) for n, value in pairs(asked)}
-    return Asked(asked.command, options, [fill(word) for word in asked.words])
+    filled_in = Asked(asked.command)
+    filled_in.options, filled_in.words = options, [fill(word) for word in asked.words]
+    return filled_in
 
 
 def pairs(asked: Asked) -> list[tuple[str, str | list[str]]]:

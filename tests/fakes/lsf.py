@@ -339,5 +339,6 @@ COMMANDS = {
     "blaunch": blaunch, "jsrun": jsrun,
 }  # fmt: skip
 
-if __name__ == "__main__":
+
+def run() -> None:
     main(COMMANDS, LsfDaemon)

@@ -8,9 +8,12 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from scheduler_state import ENDED, TICK, Cluster, Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FLAGS = {"x", "r", "rn", "H", "N", "Ne", "B", "K", "I", "Is", "Ip", "ti", "hl", "UF"}
 VALUED = {

@@ -7,14 +7,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from scheduler_state import MARK, REMOTE, TICK, Cluster, is_alive
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 JSRUN = {  # short → long, of those that take a value
     "n": "nrs", "r": "rs_per_host", "a": "tasks_per_rs", "c": "cpu_per_rs", "g": "gpu_per_rs", "b": "bind",
@@ -31,6 +33,8 @@ def _hosts() -> dict[str, int]:
 
 def _run(tasks: Sequence[tuple[Sequence[str], Mapping[str, str], str]], *, together: bool = False) -> int:
     """Run all, hand on signals; the first bad exit code, 0 where there is none. `together`: one ends all."""
+    import subprocess
+
     running: list[subprocess.Popen[bytes]] = []
 
     def hand_on(number: int, _: object) -> None:

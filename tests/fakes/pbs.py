@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from pbs_qsub import QUEUES, SERVER, qsub
 from scheduler_daemon import Daemon, main
 from scheduler_state import ENDED, MARK, PENDING, REMOTE, RUNNING, Cluster, Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 NO_HISTORY = "PBS is not configured to maintain job history"
 
@@ -341,6 +343,8 @@ def pbs_tmrsh(cluster: Cluster, argv: list[str]) -> int:
     own = ("PBS_", "NCPUS", "OMP_NUM_THREADS", "HOME", "ENVIRONMENT", "TMPDIR")
     env = {name: value for name, value in PbsDaemon(cluster).environment(job).items() if name.startswith(own)}
     env |= {"PATH": "/bin:/usr/bin", "HOME": job.cwd, "HOSTNAME": host, MARK: os.environ[MARK], REMOTE: host}
+    import subprocess
+
     try:
         with open(job.out or os.devnull, "ab") as out:  # what tasks print goes to the job's own output file
             done = subprocess.run(
@@ -356,5 +360,6 @@ COMMANDS = {
     "qsub": qsub, "qstat": qstat, "qselect": qselect, "qdel": qdel, "pbsnodes": pbsnodes, "pbs_tmrsh": pbs_tmrsh,
 }  # fmt: skip
 
-if __name__ == "__main__":
+
+def run() -> None:
     main(COMMANDS, PbsDaemon)

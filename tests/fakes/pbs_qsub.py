@@ -9,9 +9,12 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from scheduler_state import ENDED, TICK, Cluster, Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SERVER = "pbshead"
 QUEUES = ["workq", "debug", "prod"]

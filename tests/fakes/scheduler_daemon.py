@@ -1,6 +1,7 @@
 """The background half of a stand-in scheduler: starts jobs on free hosts, sends signals, notes how they end.
 
-A stand-in's module ends with ``main(COMMANDS, Daemon)`` and runs as a script. Must not know: hpc_hydra, any scheduler.
+A stand-in's module has a function ``run``, which calls ``main(COMMANDS, Daemon)``. Must not know: hpc_hydra, any
+scheduler.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -129,6 +129,8 @@ class Daemon:
         self.cluster.save(job)
 
     def _spawn(self, job: Job) -> None:
+        import subprocess
+
         env = {**self.cluster.env(job), **self.environment(job), MARK: f"{self.cluster.root}:{job.id}"}
         with contextlib.ExitStack() as files:
             source = files.enter_context(open(job.stdin or os.devnull))
@@ -148,7 +150,7 @@ class Daemon:
 
 
 def main(commands: Mapping[str, Callable[[Cluster, list[str]], int]], daemon: type[Daemon]) -> None:
-    """``MODULE COMMAND ROOT ARG...`` performs a command; ``MODULE --daemon ROOT`` runs the jobs."""
+    """``command.py MODULE COMMAND ROOT ARG...`` performs a command; ``command.py MODULE --daemon ROOT`` runs jobs."""
     name, root, *argv = sys.argv[1:]
     cluster = Cluster(root)
     if name == "--daemon":
@@ -156,4 +158,5 @@ def main(commands: Mapping[str, Callable[[Cluster, list[str]], int]], daemon: ty
         return
     code = cluster.perform(name, argv, commands[name])
     sys.stdout.flush()
-    sys.exit(code)
+    sys.stderr.flush()
+    os._exit(code & 0xFF)  # does not free all that was imported

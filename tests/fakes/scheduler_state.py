@@ -2,64 +2,75 @@
 
 A stand-in is a module with functions for its commands and a `scheduler_daemon.Daemon` of its own. `install` writes its
 commands into a folder; each call is in ``calls.jsonl``.
-A job is told from others by the variable FAKE_JOB of its processes. Must not know: hpc_hydra, pytest, any scheduler.
+A job is told from others by the variable FAKE_JOB of its processes.
+Commands are called thousands of times: what takes long to import is imported where it is used (subprocess), or not at
+all (dataclasses, typing). Must not know: hpc_hydra, pytest, any scheduler.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import shlex
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MARK = "FAKE_JOB"  # in the environment of all processes of a job: "<root>:<id>"
 REMOTE = "FAKE_REMOTE_HOST"  # in that of processes on a host other than the script's, or of a launcher's task
 PENDING, RUNNING, ENDED = "pending", "running", "ended"
 PYTHON = (sys.executable, "-E", "-s", "-S")
+COMMAND = Path(__file__).with_name("command.py")
 TICK = 0.03  # seconds between looks of the daemon
 
 
-@dataclass
 class Job:
     """One thing in the queue. ``data`` is the scheduler's own: names, queues, array indices, what was asked."""
 
-    id: str
-    argv: list[str]
-    env: str  # key of what `Cluster.keep_env` keeps
-    cwd: str = "/"
-    stdin: str | None = None  # file
-    out: str | None = None  # file that is appended to; None: nowhere
-    err: str | None = None  # None: where `out` goes
-    nodes: int = 1
-    slots: int = 1  # on each node
-    gpus: int = 0  # on each node
-    exclusive: bool = False
-    limit: float | None = None  # seconds of run time
-    foreground: bool = False  # the command that submitted it runs it, in its own terminal (see `run_here`)
-    held: bool = False
-    state: str = PENDING
-    hosts: list[str] = field(default_factory=list)
-    pid: int | None = None
-    submitted: float = field(default_factory=time.time)
-    started: float | None = None
-    ended: float | None = None
-    wait: int | None = None  # wait status; None: it never ran
-    cancelled: bool = False
-    timed_out: bool = False
-    signals: list[list[float]] = field(default_factory=list)  # [due (Unix time), number], not yet sent
-    left: list[str] = field(default_factory=list)  # command lines of processes that outlived the script
-    data: dict[str, Any] = field(default_factory=dict)
+    def __init__(
+        self,
+        id: str,
+        argv: list[str],
+        env: str,  # key of what `Cluster.keep_env` keeps
+        cwd: str = "/",
+        stdin: str | None = None,  # file
+        out: str | None = None,  # file that is appended to; None: nowhere
+        err: str | None = None,  # None: where `out` goes
+        nodes: int = 1,
+        slots: int = 1,  # on each node
+        gpus: int = 0,  # on each node
+        exclusive: bool = False,
+        limit: float | None = None,  # seconds of run time
+        foreground: bool = False,  # the command that submitted it runs it, in its own terminal (see `run_here`)
+        held: bool = False,
+        state: str = PENDING,
+        hosts: Iterable[str] = (),
+        pid: int | None = None,
+        submitted: float | None = None,  # None: now
+        started: float | None = None,
+        ended: float | None = None,
+        wait: int | None = None,  # wait status; None: it never ran
+        cancelled: bool = False,
+        timed_out: bool = False,
+        signals: Iterable[list[float]] = (),  # [due (Unix time), number], not yet sent
+        left: Iterable[str] = (),  # command lines of processes that outlived the script
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.id, self.argv, self.env, self.cwd, self.stdin, self.out, self.err = id, argv, env, cwd, stdin, out, err
+        self.nodes, self.slots, self.gpus, self.exclusive, self.limit = nodes, slots, gpus, exclusive, limit
+        self.foreground, self.held, self.state, self.pid = foreground, held, state, pid
+        self.submitted = time.time() if submitted is None else submitted
+        self.started, self.ended, self.wait, self.cancelled, self.timed_out = started, ended, wait, cancelled, timed_out
+        self.hosts, self.signals, self.left, self.data = list(hosts), list(signals), list(left), dict(data or {})
 
     @property
     def code(self) -> int | None:
@@ -107,13 +118,8 @@ class Cluster:
             return number
 
     def keep_env(self, env: Mapping[str, str]) -> str:
-        text = json.dumps(dict(env), sort_keys=True)
-        key = hashlib.sha256(text.encode()).hexdigest()[:20]
-        path = self.root / f"env-{key}.json"
-        if not path.exists():
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_text(text)
-            part.rename(path)
+        key = f"{os.getpid()}-{time.monotonic_ns()}"
+        (self.root / f"env-{key}.json").write_text(json.dumps(dict(env)))
         return key
 
     def env(self, job: Job) -> dict[str, str]:
@@ -125,12 +131,12 @@ class Cluster:
         with self.locked():
             for job in jobs:
                 self._db.execute(
-                    "INSERT INTO jobs(id, state, body) VALUES (?, ?, ?)", (job.id, job.state, json.dumps(asdict(job)))
+                    "INSERT INTO jobs(id, state, body) VALUES (?, ?, ?)", (job.id, job.state, json.dumps(vars(job)))
                 )
 
     def save(self, job: Job) -> None:
         with self.locked():
-            self._db.execute("UPDATE jobs SET state=?, body=? WHERE id=?", (job.state, json.dumps(asdict(job)), job.id))
+            self._db.execute("UPDATE jobs SET state=?, body=? WHERE id=?", (job.state, json.dumps(vars(job)), job.id))
 
     def jobs(self, *states: str) -> list[Job]:
         """All jobs, or those of these states, in the order of their submission."""
@@ -248,6 +254,8 @@ class Cluster:
         if now is None or now.state == ENDED:
             return 130
         env = {**self.env(now), **environment(self, now), MARK: f"{self.root}:{now.id}"}
+        import subprocess
+
         process = subprocess.Popen(now.argv, env=env, cwd=now.cwd, **popen)
         with self.locked():
             now = self.job(job.id) or now
@@ -303,7 +311,9 @@ class Cluster:
             pid = self.note("daemon")
             if pid and is_alive(pid):
                 return
-            argv = [*PYTHON, str(module), "--daemon", str(self.root)]
+            import subprocess
+
+            argv = [*PYTHON, str(COMMAND), module.stem, "--daemon", str(self.root)]
             env = {name: value for name, value in os.environ.items() if name != MARK}
             with open(self.root / "daemon.log", "a") as log:
                 process = subprocess.Popen(
@@ -333,7 +343,7 @@ def install(module: Path, commands: Mapping[str, Any] | list[str], folder: Path,
     """Write the commands of a stand-in into ``folder``, which the caller puts into PATH."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in commands:
-        words = map(shlex.quote, (*PYTHON, str(module), name, str(root)))
+        words = map(shlex.quote, (*PYTHON, str(COMMAND), module.stem, name, str(root)))
         path = folder / name
         path.write_text(f'#!/bin/sh\nexec {" ".join(words)} "$@"\n')
         path.chmod(0o755)
