@@ -33,7 +33,7 @@ class Fakes:
         text = "\n".join(
             [
                 "#!/bin/bash",
-                f'{shlex.quote(sys.executable)} -c {shlex.quote(note)} {log} "$@"',
+                f'{shlex.quote(sys.executable)} -I -S -c {shlex.quote(note)} {log} "$@"',
                 f"CALL=$(wc -l < {log})",
                 f"REAL=$(PATH={shlex.quote(self._path)} type -P {shlex.quote(name)})",
                 script,
