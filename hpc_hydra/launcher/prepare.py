@@ -270,7 +270,7 @@ class Preparer:
             for name, near in misspelt:
                 self._refuse_in_system(cfg, name, near)
             notes = detect.notes(configured, settings, attached=self.attached)
-            notes += detect.too_many_nodes(settings, plan.request)
+            notes += detect.beyond_partition(settings, plan.request)
             notes += tuple(
                 f"{key!r} in the configuration is not a group of hpc_hydra: did you mean {near}?"
                 for key, near in misspelt

@@ -19,6 +19,7 @@ from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerError
 from hpc_hydra.planning.size import UNKNOWN as UNKNOWN
 from hpc_hydra.planning.types import Request
+from hpc_hydra.planning.units import clock
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import AutoDetection, ClusterName, NodeFacts
 from hpc_hydra.schedulers.registry import adapter_for
@@ -194,20 +195,27 @@ def _unlisted_queue(resolved: Settings, probe: Probe) -> tuple[str, ...]:
     return (f"partition {', '.join(strange)}{meant}: {lists}; without facts of its nodes, sizes may differ",)
 
 
-def too_many_nodes(resolved: Settings, request: Request, probe: Probe | None = None) -> tuple[str, ...]:
-    """Return a note if the partition has fewer nodes than are planned: the job may stay pending. Asks nothing new."""
-    nodes = request.nodes + request.spare_nodes
+def beyond_partition(resolved: Settings, request: Request, probe: Probe | None = None) -> tuple[str, ...]:
+    """Return notes about what exceeds the partition's nodes or time limit: the job may stay pending. Asks nothing new.
+
+    No errors: nodes may be added, and a QOS may override a time limit.
+    """
     found = _listing(resolved, probe or here())
     if found is None:
         return ()
     adapter, text = found
-    has = adapter.largest_queue(text, _partition(resolved))
-    if has is None or nodes <= has[1]:
-        return ()
-    asked = f"resources.nodes={request.nodes}" if resolved.resources.nodes else f"{request.nodes} nodes"
-    if request.spare_nodes:
-        asked += f" and launch.spare_nodes={request.spare_nodes}"
-    return (f"{asked}: partition {has[0]} has {has[1]}, so this cannot start as the cluster is now",)
+    queue, notes = _partition(resolved), []
+    nodes, limit = request.nodes + request.spare_nodes, request.time_limit
+    has = adapter.largest_queue(text, queue)
+    if has is not None and nodes > has[1]:
+        asked = f"resources.nodes={request.nodes}" if resolved.resources.nodes else f"{request.nodes} nodes"
+        if request.spare_nodes:
+            asked += f" and launch.spare_nodes={request.spare_nodes}"
+        notes.append(f"{asked}: partition {has[0]} has {has[1]}")
+    gives = adapter.longest_queue(text, queue)
+    if gives is not None and limit is not None and limit > gives[1]:
+        notes.append(f"resources.time_limit={clock(limit)}: partition {gives[0]} allows {clock(gives[1])}")
+    return tuple(f"{note}, so this cannot start as the cluster is now" for note in notes)
 
 
 def node_count(adapter: Scheduler, queue: str | None) -> int | None:

@@ -159,6 +159,10 @@ class NodeFacts(Scheduler):
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         """Return the largest of the queues that ``queue`` names, and its number of nodes; None if unknown."""
 
+    def longest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
+        """Return that of the queues with the longest time limit, and the limit in seconds; None if none or unknown."""
+        return None
+
     def listed_queues(self, stdout: str) -> tuple[str, ...]:
         """Return the names of all queues in the output of `nodes_command`; empty if it has none."""
         return ()

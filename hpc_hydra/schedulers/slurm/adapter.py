@@ -338,6 +338,9 @@ class Slurm(
     def largest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         return sinfo.largest(sinfo.parse(stdout), queue)
 
+    def longest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
+        return sinfo.longest(sinfo.parse(stdout), queue)
+
     def listed_queues(self, stdout: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(kind.partition for kind in sinfo.parse(stdout)))
 

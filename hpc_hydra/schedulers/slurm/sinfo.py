@@ -1,4 +1,4 @@
-"""The nodes of SLURM's partitions, for clusters without a file in ``conf/system``. Pure.
+"""The nodes and time limits of SLURM's partitions, for clusters without a file in ``conf/system``. Pure.
 
 Source: slurm.schedmd.com/sinfo.html. Uses a format, as JSON needs a plugin, and exact groups (`-e`): without them a
 count could be ``8+``.
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%D")
+from hpc_hydra.errors import ConfigError
+from hpc_hydra.planning.units import seconds
+
+COMMAND = ("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%D|%l")
 
 
 STATES = "%N|%T"
@@ -35,6 +38,7 @@ class NodeKind:
     memory: int  # MiB
     gpus: int
     count: int | None = None  # number of such nodes in any state; None if unknown
+    time_limit: int | None = None  # of the partition, seconds; None if there is none or it is unknown
 
 
 @lru_cache(maxsize=4)
@@ -43,7 +47,7 @@ def parse(text: str) -> tuple[NodeKind, ...]:
     found = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split("|")]
-        if len(words) in (4, 5) and words[1].isdigit() and words[2].isdigit():
+        if len(words) in (4, 5, 6) and words[1].isdigit() and words[2].isdigit():
             name = words[0]
             found.append(
                 NodeKind(
@@ -53,9 +57,18 @@ def parse(text: str) -> tuple[NodeKind, ...]:
                     memory=int(words[2]),
                     gpus=gpus(words[3]),
                     count=int(words[4]) if words[4:] and words[4].isdigit() else None,
+                    time_limit=_seconds(words[5]) if words[5:] else None,
                 )
             )
     return tuple(found)
+
+
+def _seconds(text: str) -> int | None:
+    """Return a time limit in seconds; None for ``infinite``, ``n/a`` and the like."""
+    try:
+        return seconds(text, "sinfo")
+    except ConfigError:
+        return None
 
 
 def gpus(gres: str) -> int:
@@ -110,6 +123,18 @@ def largest(kinds: Sequence[NodeKind], partition: str | None) -> tuple[str, int]
     if not sizes or (partition and set(partition.split(",")) - set(sizes)):  # a hidden partition may be larger
         return None
     return max(sizes.items(), key=lambda item: item[1])
+
+
+def longest(kinds: Sequence[NodeKind], partition: str | None) -> tuple[str, int] | None:
+    """Return that of these partitions (None: the default one) with the longest time limit, and this limit in seconds.
+
+    None if one has no limit, or is unknown.
+    """
+    limits = {kind.partition: kind.time_limit for kind in _selected(kinds, partition)}
+    known = {name: limit for name, limit in limits.items() if limit is not None}
+    if not known or len(known) < len(limits) or (partition and set(partition.split(",")) - set(known)):
+        return None
+    return max(known.items(), key=lambda item: item[1])
 
 
 def _selected(kinds: Sequence[NodeKind], partition: str | None) -> list[NodeKind]:

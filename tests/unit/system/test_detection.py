@@ -322,7 +322,7 @@ def test_more_nodes_than_a_partition_has_are_noted(queue: str | None, nodes: int
     for env, noted in (({"HOME": "/nowhere"}, has is not None), (HELD, False)):  # in an allocation, its nodes count
         probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": text})
         resolved = detect.resolve(asked, probe=probe)
-        notes = detect.too_many_nodes(resolved, plan(resolved).request, probe)
+        notes = detect.beyond_partition(resolved, plan(resolved).request, probe)
         assert len(notes) == noted
         assert all(f"resources.nodes={nodes}: partition {has}, " in note for note in notes)
 
@@ -341,8 +341,41 @@ def test_more_nodes_than_a_partition_has_are_noted(queue: str | None, nodes: int
 def test_all_nodes_of_a_job_are_compared_with_the_partition(groups: dict[str, object], told: str | None) -> None:
     probe = machine(commands=SLURM_IS_UP | {"sinfo": "gpu*|96|515000|gpu:4|6\n"})
     resolved = detect.resolve(auto(**groups), probe=probe)
-    notes = detect.too_many_nodes(resolved, plan(resolved).request, probe)
+    notes = detect.beyond_partition(resolved, plan(resolved).request, probe)
     assert len(notes) == (told is not None) and all(note.startswith(told or "") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("queue", "limit", "told"),
+    [
+        (None, "30m", None),
+        (None, 31, "gpu allows 30m"),
+        ("long", "1d", None),
+        ("long", "1d1s", "long allows 1d"),
+        ("days", "49h", "days allows 2d"),
+        ("gpu,long", "24h", None),
+        ("gpu,long", "25h", "long allows 1d"),
+        ("gpu,infinite", "99d", None),
+        ("unlimited", "99d", None),
+        ("na", "99d", None),
+        ("untold", "99d", None),
+        ("gpu,hidden", "99d", None),
+        ("gpu", None, None),
+    ],
+)
+def test_a_time_limit_above_that_of_a_partition_is_noted(
+    queue: str | None, limit: str | int | None, told: str | None
+) -> None:
+    limits = {"gpu*": "30:00", "long": "1-00:00:00", "days": "2-00"}
+    limits |= {"infinite": "infinite", "unlimited": "UNLIMITED", "na": "n/a"}
+    text = "".join(f"{name}|8|32000|gpu:4|6|{each}\n" for name, each in limits.items()) + "untold|8|32000|gpu:4|6\n"
+    asked = auto(scheduler={"queue": queue}, resources={"time_limit": limit})
+    for env, noted in (({"HOME": "/nowhere"}, told is not None), (HELD, False)):  # in an allocation, its limit counts
+        probe = machine(env=env, commands=SLURM_IS_UP | {"scontrol show job": SHOWN, "sinfo": text})
+        resolved = detect.resolve(asked, probe=probe)
+        notes = detect.beyond_partition(resolved, plan(resolved).request, probe)
+        assert len(notes) == noted
+        assert all(f": partition {told}, so this cannot start " in note for note in notes)
 
 
 @pytest.mark.parametrize(
