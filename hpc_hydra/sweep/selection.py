@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpc_hydra.errors import HpcHydraError, SchedulerError, SweepError
 from hpc_hydra.records.manifest import Manifest
@@ -21,6 +22,7 @@ from hpc_hydra.sweep.store import SweepRecords
 from hpc_hydra.sweep.succession import late
 
 _ESCAPE = re.compile(r"\\(?=[\\()\[\]{}:=, \t])")  # of Hydra's sweeper; tables show values without it
+_LONG, _SHOWN = 40, 6  # characters of a value, and values, in a message
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -63,20 +65,61 @@ def _matching(views: Sequence[RunView], word: str) -> set[int]:
     if word in WORDS:
         states = FAILED if word == "failed" else (word,)
         return {view.run.num for view in views if view.word in states}
-    found = {view.run.num for view in views if any(_matches(o, word) for o in view.run.overrides)}
+    return _with_override(views, word)
+
+
+def _with_override(views: Sequence[RunView], word: str) -> set[int]:
+    """Return the runs with an override of this text, else of this value: ``lr=0.10`` finds ``optim.lr=0.1``."""
+    key, wanted = _parts(word)
+    having = [
+        (view, at, text)
+        for view in views
+        for at, (name, text) in enumerate(map(_parts, view.run.overrides))
+        if name == key or name.endswith(f".{key}")
+    ]
+    found = {view.run.num for view, _, text in having if _plain(text) == _plain(wanted)}
+    if not found and having:
+        values = (_value(wanted), wanted)  # the text: the shell has removed the quotes of a string
+        found = {view.run.num for view, _, text in having if any(_same(_value(text), value) for value in values)}
     if not found:
+        told = list(dict.fromkeys(_plain(_parts(view.run.told[at])[1]) for view, at, _ in having))
+        shown = ", ".join(text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in told[:_SHOWN])
+        there = f": {key} is {shown}{', …' * (len(told) > _SHOWN)}" if told else ""
         raise SweepError(
-            f"no run has the override {word}", where="RUNS", fix="hpc-hydra status shows the overrides of all runs"
+            f"no run has the override {word}{there}",
+            where="RUNS",
+            fix="hpc-hydra status shows the overrides of all runs",
         )
     return found
 
 
-def _matches(override: str, word: str) -> bool:
-    """Whether a word matches an override: ``lr=0.1`` matches ``optim.lr=0.1``, ``a=true`` matches ``a=True``."""
-    plain = (_ESCAPE.sub("", text) for text in (override + "=", word + "="))
-    (key, value), (wanted_key, wanted) = (text.lstrip("+").split("=", 1) for text in plain)
-    same = value == wanted or (value.lower() == wanted.lower() and wanted.lower() in ("true=", "false=", "null="))
-    return same and (key == wanted_key or key.endswith(f".{wanted_key}"))
+def _parts(override: str) -> tuple[str, str]:
+    """Return key and value of an override."""
+    key, _, text = override.lstrip("+").partition("=")
+    return key, text
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub("", text)
+
+
+def _value(text: str) -> Any:
+    """Return the value that Hydra reads from a text; the text if Hydra cannot read it."""
+    from hpc_hydra.records.frozen_config import parse_override
+
+    try:
+        return parse_override(f"key={text}").value()
+    except Exception:
+        return text
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, and not only a boolean and a number that Python takes for equal."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def cancel(sweep: SweepRecords, views: Sequence[RunView], *, all_runs: bool) -> list[str]:

@@ -221,6 +221,51 @@ def test_overrides_are_shown_and_selected_as_they_are_typed() -> None:
     assert [view.run.num for view in select(seen, [r"x=a\:b\ c"])] == [0]
 
 
+@pytest.mark.parametrize(
+    ("word", "runs"),
+    [
+        ("lr=0.1", [0]), ("lr=0.10", [0]), ("+lr=1e-1", [0]), ("optim.lr=1_0", [1, 2]), ("lr=10.0", [1, 2]),
+        ("note=x y", [0]), ("++note='x y'", [0]), (r"note=x\ y", [0]), ("note=it's", [1]),
+        ("tag=0.1", [0]), ("tag='0.1'", [0]), ("tag=true", [1]), ("tag=1", [2]), ("tag=None", []),
+        ("on=True", [0]), ("on=FALSE", [1]), ("on=1", []), ("on=null", [2]), ("on=Null", [2]),
+        ("many=[1,b c]", [0]), ("many=[1.0, 'b c']", [0]), ("many=[true,b c]", []), ("many=[1]", []),
+        ("many={b: [y], a: 1}", [1]), ("many={a:true,b:[y]}", []), ("many={a:1}", []),
+        ("text=a, b", [0]), ("text=a=b; c", [1]), ("text=[a", [2]),
+    ],
+)  # fmt: skip
+def test_an_override_is_selected_by_its_value(word: str, runs: list[int]) -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    given = (
+        ("optim.lr=0.1", 'note="x y"', "tag='0.1'", "on=true", "many=[1,'b c']", r"+text=a\, b"),
+        ("optim.lr=10", "++note='it\\'s'", "+tag=true", "on=False", "many={a:1,b:['y']}", "text='a=b; c'"),
+        ("optim.lr=1e1", "note=z", "tag=1", "on=null", "+note=x", "text='[a'"),
+    )
+    seen = [RunView(Run(n, own, plan, Path(str(n)), 0), "running") for n, own in enumerate(given)]
+    if runs:
+        assert [view.run.num for view in select(seen, [word])] == runs
+    else:
+        with pytest.raises(HpcHydraError, match="no run has the override"):
+            select(seen, [word])
+
+
+def test_a_value_that_no_run_has_is_told_the_others() -> None:
+    plan = Plan("test", Request("slurm", 1, 1))
+    given = [(f"optim.lr={n // 2}", f"x={n}", f"long={'a' * 99}", f"+launch.env.API_TOKEN=s{n}") for n in range(9)]
+    seen = [RunView(Run(n, own, plan, Path("r"), 0), "lost") for n, own in enumerate(given)]
+    for word, told in {
+        "lr=7": "no run has the override lr=7: lr is 0, 1, 2, 3, 4",
+        "x=9": "no run has the override x=9: x is 0, 1, 2, 3, 4, 5, …",
+        "long=b": f"no run has the override long=b: long is {'a' * 40}…",
+        "z=9": "no run has the override z=9",
+    }.items():
+        with pytest.raises(HpcHydraError) as error:
+            select(seen, [word])
+        assert error.value.what == told
+    with pytest.raises(HpcHydraError) as error:
+        select(seen, ["API_TOKEN=x"])
+    assert "s1" not in error.value.what, error.value.what
+
+
 def test_a_single_run_has_its_overrides_above_its_values_which_are_rounded() -> None:
     plan = Plan("test", Request("slurm", 1, 1))
     done = Outcome(0, "completed", 0, "t", result={"loss": 0.123456789}, result_kind="json")
