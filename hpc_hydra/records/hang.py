@@ -91,7 +91,7 @@ def note(paths: RunPaths, attempt: str, hang: Hang | None) -> None:
 
 
 def noted(paths: RunPaths, attempt: str | None) -> Hang | None:
-    """Return the note of a run without progress; None if it makes progress."""
-    if not attempt or fresh_stat(paths.hung(attempt)) is None:
+    """Return the note of a run without progress; None if it makes progress, or the attempt has ended."""
+    if not attempt or fresh_stat(paths.hung(attempt)) is None or fresh_stat(paths.closed(attempt)) is not None:
         return None
     return readable(Hang, paths.hung(attempt))

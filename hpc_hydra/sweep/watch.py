@@ -76,7 +76,8 @@ class Watched:
     def reason(self) -> str:
         """Why it was requeued, why it waits, and that it hangs; empty if none is known."""
         native = "" if self.status.reason == "None" else self.status.reason
-        return ", ".join(filter(None, (self.requeued, native, self.hung)))
+        hung = self.hung if self.status.state is State.RUNNING else ""
+        return ", ".join(filter(None, (self.requeued, native, hung)))
 
     def note_requeue(self) -> None:
         """Note whether it was requeued. If `launch.max_requeues` is 0, no file is read."""

@@ -58,12 +58,18 @@ class FakeSubmitter(Submitter):
         self.closed = cancel
 
 
-def running(root: Path, ids: Sequence[str] = ("7_0", "7_1"), overrides: str = "x={}", **request: Any) -> Path:
+def running(
+    root: Path,
+    ids: Sequence[str] = ("7_0", "7_1"),
+    overrides: str = "x={}",
+    hang_after: int | None = None,
+    **request: Any,
+) -> Path:
     """The records of a sweep of one submission on SLURM with these ids, which its launcher has left."""
     freezer = Freezer(root, Program("script", "/x.py", cwd="/", sys_path0="/"))
     for num in range(len(ids)):
         freezer.add_run(num, overrides.format(num).split(), plan="plan0", base=0, seed=num, dir=root / str(num))
-    freezer.write_plans({"plan0": Plan("test", Request("slurm", 1, 1, **request))})
+    freezer.write_plans({"plan0": Plan("test", Request("slurm", 1, 1, **request), hang_after=hang_after)})
     freezer.flush()
     freezer.close()
     SweepPaths(root).jobs.mkdir()

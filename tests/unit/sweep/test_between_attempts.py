@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from hpc_hydra.cli.main import main
 from hpc_hydra.launcher.earlier_attempts import put_aside
 from hpc_hydra.planning.types import to_json
+from hpc_hydra.records import hang
 from hpc_hydra.records.between_attempts import with_last_attempt
-from hpc_hydra.records.files import write_json
+from hpc_hydra.records.files import is_there, write_json
 from hpc_hydra.records.layout import RunPaths, SweepPaths
 from hpc_hydra.records.manifest import Manifest, took_over
 from hpc_hydra.records.types import Job, Outcome
@@ -39,7 +41,7 @@ def requeued(folder: Path, job: str, reason: str = "preempted", requeues: int = 
         0, "cancelled", 143, attempt=name, job_id=job, reason=reason, hosts=("n1",), started=100.0, ended=113.0,
         requeues=requeues, log=LOG,
     )  # fmt: skip
-    paths.attempt(name).mkdir(parents=True)
+    paths.attempt(name).mkdir(parents=True, exist_ok=True)
     write_json(paths.closed(name), to_json(last))
     return name
 
@@ -113,6 +115,33 @@ def test_a_successor_that_is_cancelled_while_it_waits_keeps_the_attempt_of_the_j
     squeue(Fakes(tmp_path / "bin", monkeypatch))
     [view] = look(open_sweep(root))
     assert view.outcome is not None and (view.id, view.outcome.attempt) == ("8", attempt)
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.RUNNING])  # it runs again, and has no attempt yet
+def test_a_run_that_was_queued_again_for_its_hang_no_longer_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    root = running(tmp_path / "sweep", ("7",), max_requeues=2, hang_after=2)
+    name, paths, clock = "20260101-000000-7", RunPaths(root / "0"), Clock()
+    paths.attempt(name).mkdir(parents=True)
+    hang.note(paths, name, hang.Hang(time.time() - 60, 2.0))
+    submitter, fakes = FakeSubmitter(), Fakes(tmp_path / "bin", monkeypatch)
+    squeue(fakes, _7="RUNNING")
+    watcher = Watcher(submitter, SweepPaths(root).jobs, clock=clock)
+    [watched] = watcher.add("job0", [view.run for view in look(open_sweep(root))], ["7"])
+    for now in (State.RUNNING, state):
+        submitter.states["7"] = JobStatus(now, start=clock.now)
+        squeue(fakes, _7=now.name)
+        for _ in range(2 if now is State.RUNNING else 1):
+            clock.now += 1
+            watcher.hurry()
+            watcher.step()
+        [view] = look(open_sweep(root))
+        told = {watched.reason, view.reason}
+        if not is_there(paths.closed(name)):
+            assert all(text and text.startswith("no progress for ") for text in told)
+            requeued(root / "0", "7", "hung; no progress for 60s")
+    assert told == {"attempt 1 was hung and requeued (1 of 2)"}
 
 
 def test_a_run_of_another_job_has_no_attempt_of_this_one(tmp_path: Path) -> None:
