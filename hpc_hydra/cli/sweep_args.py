@@ -90,8 +90,8 @@ def split(words: Sequence[str], command: str) -> tuple[list[str], str | None]:
         from hpc_hydra.sweep.status import WORDS
 
         if (path := expanded(unknown)).exists():
-            of_sweep = any(map(is_sweep, path.absolute().parents))
-            fix = _plain(command, runs, str(path.parent)) if of_sweep else "hpc-hydra list, for all your sweeps"
+            sweep = next(filter(is_sweep, path.absolute().parents), None)
+            fix = _plain(command, runs, str(sweep)) if sweep else "hpc-hydra list, for all your sweeps"
             raise UsageError("this is a file, not a directory", where=unknown, fix=fix)
         near = nearest(unknown, WORDS)
         raise UsageError(

@@ -152,7 +152,10 @@ def _left_behind(folder: Path) -> list[Path]:
 
 
 def find_sweep(given: str | None = None, here: Path | None = None) -> Path:
-    """Return the sweep directory at, above or below ``given``; by default the newest one here. Raises `SweepError`."""
+    """Return the sweep at ``given``, else the newest below it; by default the newest in or below the current directory.
+
+    Raises `SweepError`, which names the sweep around ``given`` if there is one: a command on it would mean other runs.
+    """
     here = here or Path.cwd()
     with from_disk(here):
         return _find(given, here)
@@ -163,18 +166,12 @@ def _find(given: str | None, here: Path) -> Path:
         path = Path(os.path.normpath(here / expanded(given)))
         if not path.is_dir():
             raise SweepError("there is no such directory", where=given, fix="hpc-hydra status without a directory")
-        for folder in (path, *path.parents):
-            if SweepPaths(folder).program.exists():
-                return folder
-        below = _newest(path)
-        if below is None and _left_behind(path):
-            raise SweepError(GONE, where=given, fix=into_new_place(path))
-        if below is None:
-            raise SweepError(
-                "this is not a sweep directory", where=given, fix=f"{A_SWEEP}; hpc-hydra list shows your sweeps"
-            )
-        return below
-    newest = here if SweepPaths(here).program.exists() else _newest(here)
+        if SweepPaths(path).program.exists():
+            return path
+        if (below := _newest(path)) is not None:
+            return below
+        raise _not_a_sweep(path, given)
+    newest = _newest(here)
     if newest is None:
         raise SweepError(
             "no sweep is in or below the current directory",
@@ -182,6 +179,21 @@ def _find(given: str | None, here: Path) -> Path:
             fix=f"{A_SWEEP}, as an argument; hpc-hydra list shows your sweeps",
         )
     return newest
+
+
+def _not_a_sweep(path: Path, given: str) -> SweepError:
+    sweep = next(filter(known.is_sweep, path.parents), None)
+    if sweep is None and _left_behind(path):
+        return SweepError(GONE, where=given, fix=into_new_place(path))
+    if sweep is None:
+        fix = f"{A_SWEEP}; hpc-hydra list shows your sweeps"
+        return SweepError("this is not a sweep directory", where=given, fix=fix)
+    with suppress(SweepError):
+        for run in read_runs(sweep):
+            if run.dir != sweep and run.dir in (path, *path.parents):
+                what = f"this is not a sweep directory, but of run {run.num}"
+                return SweepError(what, where=given, fix=f"{run.num} {shlex.quote(str(sweep))}, for this run")
+    return SweepError("this is not a sweep directory, but inside one", where=given, fix=shlex.quote(str(sweep)))
 
 
 def _newest(folder: Path) -> Path | None:

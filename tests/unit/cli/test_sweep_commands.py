@@ -178,10 +178,6 @@ def test_failed_selects_runs_that_timed_out_or_are_lost_too(ended: Sweeps, tmp_p
     assert "run 0" in shown and "run 1" in shown and "run 2" not in shown, shown
 
 
-def test_a_folder_of_the_sweep_stands_for_it(ended: Sweeps) -> None:
-    assert len(ended.states(str(ended.sweep / "1"))) == 4
-
-
 def test_watching_a_sweep_that_has_ended_returns(ended: Sweeps) -> None:
     assert ended.hpc("status", "--watch").count("ValueError: bad 0.1") == 1
 
@@ -299,6 +295,8 @@ def test_wrong_usage_is_one_message_and_exit_code_2(
         ["stacks"],
         ["wait", "failed", "SWEEP"],
         ["logs", "0", "SWEEP/0/outcome.json"],
+        ["status", "SWEEP/1"],
+        ["status", "SWEEP/.hpc_hydra"],
         ["status", "9"],
         ["wait", "SWEEP", "SWEEP"],
         ["status", "1", "SWEEP", "."],

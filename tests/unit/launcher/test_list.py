@@ -15,7 +15,7 @@ from hpc_hydra.errors import SweepError
 from hpc_hydra.records.layout import SweepPaths
 from hpc_hydra.records.state_directory import state_directory
 from hpc_hydra.sweep import known
-from hpc_hydra.sweep.store import find_sweep
+from hpc_hydra.sweep.store import find_sweep, open_sweep
 from tests import forking
 from tests.fakes.commands import Fakes
 
@@ -145,6 +145,30 @@ def test_a_refused_sweep_is_not_the_newest(tmp_path: Path) -> None:
     assert find_sweep(str(bad), tmp_path) == bad
     shutil.rmtree(good)
     assert find_sweep(None, tmp_path) == bad  # there is no other
+
+
+def test_a_directory_stands_for_the_sweeps_in_it_and_never_for_one_around_it(tmp_path: Path) -> None:
+    outer = running(tmp_path / "exp")
+    inner = make(outer / "ablation" / "one", "started", "submitting", "submitted")
+    run = next(iter(open_sweep(outer).records.values())).dir
+    (outer / "notes").mkdir()
+    (run / "logs").mkdir(parents=True, exist_ok=True)
+    for root in (outer, inner):
+        known.remember(root)
+    assert find_sweep("exp", tmp_path) == outer
+    assert find_sweep("exp/ablation", tmp_path) == inner
+    for folder in (outer, tmp_path):
+        assert find_sweep(None, folder) == known.below(folder)[0].root == inner  # as `hpc-hydra list` shows them
+    for inside in (outer / "notes", outer / ".hpc_hydra"):
+        with pytest.raises(SweepError, match="not a sweep directory, but inside one") as raised:
+            find_sweep(str(inside))
+        assert raised.value.fix == str(outer)
+    for inside in (run, run / "logs"):
+        with pytest.raises(SweepError, match="not a sweep directory, but of run 0") as raised:
+            find_sweep(str(inside))
+        assert raised.value.fix == f"0 {outer}, for this run"
+    known.remember(outer)
+    assert find_sweep(None, outer) == find_sweep(None, tmp_path) == outer
 
 
 def test_a_sweep_that_was_resumed_is_the_newest_for_all_commands(tmp_path: Path) -> None:
