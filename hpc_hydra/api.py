@@ -88,6 +88,8 @@ def launch(
 ) -> Sweep:
     """Submit ``task`` for every combination of the overrides and return without waiting.
 
+    Every rank of every run starts in the current directory, unless ``hydra.job.chdir=true``.
+
     Args:
         task: the function that every rank calls with its configuration: a function decorated with ``@hydra.main``,
             whose configuration is used, or any other function (also from a notebook), which is sent by value.
@@ -113,6 +115,8 @@ def launch(
     name = config_name or name
     words = [*overrides, "launch.bg=true"]
     with redirect_stdout(io.StringIO()) if quiet else nullcontext(), _own_hydra(path, name, config) as (hydra, primary):
+        if function is task:  # without @hydra.main and its version_base
+            composition.use_current_defaults()
         root, submitted = _submit(hydra, primary, function, words)
     return Sweep(root) if submitted else Sweep._shown(root)
 
@@ -159,20 +163,13 @@ def _own_hydra(path: str | None, name: str | None, config: Mapping[str, Any] | N
 
 def _submit(hydra: Any, primary: str, function: Callable[..., Any], words: Sequence[str]) -> tuple[Path, bool]:
     """Run the sweeper; return the sweep directory, and whether anything was submitted."""
-    from hydra import version
     from hydra.core.plugins import Plugins
     from hydra.types import HydraContext, RunMode
     from omegaconf import OmegaConf
 
     from hpc_hydra.launcher.compose import raw_list
 
-    def composed(*more: str) -> Any:
-        every = [*more, *words]
-        return hydra.compose_config(primary, every, run_mode=RunMode.MULTIRUN, with_log_configuration=False)
-
-    cfg = composed()
-    if cfg.hydra.job.chdir is None and version.getbase() is None:  # without @hydra.main: Hydra's default since 1.2
-        cfg = composed("hydra.job.chdir=false")
+    cfg = hydra.compose_config(primary, list(words), run_mode=RunMode.MULTIRUN, with_log_configuration=False)
     if OmegaConf.select(cfg, "launch.debug"):
         raise ConfigError(
             "runs in this process and leaves no sweep",

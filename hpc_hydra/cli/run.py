@@ -218,6 +218,7 @@ def compose(call: Call, *, name: str) -> tuple[Any, DictConfig]:
     if f"{PRIMARY}.yaml" not in store.repo:  # Hydra 1.5 refuses to store a name twice
         store.store(name=PRIMARY, node={"defaults": ["hpc", "_self_"]}, provider="hpc_hydra")
     GlobalHydra.instance().clear()
+    composition.use_current_defaults()
     folder = str(Path(call.config_dir).absolute()) if call.config_dir else None  # hpc_hydra's is found without it
     hydra = composition.create_hydra(name, folder)
     config_name = _config_name(call)

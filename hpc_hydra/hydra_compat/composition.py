@@ -25,6 +25,14 @@ def create_hydra(task_name: str, config_dir: str | None) -> Any:
     return Hydra.create_main_hydra2(task_name=task_name, config_search_path=create_config_search_path(config_dir))
 
 
+def use_current_defaults() -> None:
+    """Set ``version_base=None``: without it Hydra 1.3 takes the defaults of 1.1. Hydra 1.4 has no others."""
+    from hydra import version
+
+    if hasattr(version, "base_at_least"):
+        version.setbase(None)
+
+
 def callbacks(cfg: DictConfig | None = None) -> Any:
     """Return the callbacks of ``hydra.callbacks`` as one object; without ``cfg``, an empty one."""
     from hydra._internal.callbacks import Callbacks

@@ -15,8 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import hydra
 import pytest
 
+from hpc_hydra.cli import run
 from hpc_hydra.cli.main import main
 from tests.unit.cli.running import SHOW, argv, environment, files, hpc_hydra, lines
 
@@ -293,6 +295,12 @@ def test_a_dry_run_says_that_the_script_is_missing(
         assert main(["run", *way, "scheduler=slurm", "launch.dry_run=true", "--", script]) == 0
         told = capsys.readouterr().err
         assert said in told and ("no such file" in told) is bool(said)
+
+
+@pytest.mark.hydra
+def test_the_defaults_are_those_of_the_installed_hydra() -> None:
+    _, config = run.compose(run.Call(("scheduler=local",), ("true",)), name="true")
+    assert hydra.__version__.startswith(str(config.hydra.runtime.version_base))
 
 
 @pytest.mark.hydra

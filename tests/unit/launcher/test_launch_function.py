@@ -57,6 +57,48 @@ def test_a_program_launches_waits_looks_and_resumes(app: App) -> None:
     assert len(list(app.folder.rglob("task.pkl"))) == 2
 
 
+PLACES = """
+import os
+from pathlib import Path
+import hydra
+import hpc_hydra
+
+@hydra.main(config_path=".", config_name="config")  # the process has the defaults of Hydra 1.1, or of 1.4
+def decorated(cfg):
+    return os.getcwd()
+
+def plain(cfg):
+    if cfg.x == 1 and not Path("again").exists():
+        Path("again").touch()
+        raise ValueError
+    return os.getcwd()
+
+if __name__ == "__main__":
+    small = ("scheduler=local", "resources.procs_per_node=1", "resources.cpus_per_proc=1")
+    own = {"config": {"x": 0}, "quiet": True}
+    stays = hpc_hydra.launch(plain, *small, "x=1", "hydra.sweep.dir=stays", **own)
+    changes = hpc_hydra.launch(plain, *small, "x=2", "hydra.sweep.dir=changes", "hydra.job.chdir=true", **own)
+    hydras = hpc_hydra.launch(decorated, *small, "x=1", "hydra.sweep.dir=hydras", quiet=True)
+    assert not stays.wait(100)
+    stays.resume()
+    for sweep in (stays, changes, hydras):
+        (run,) = sweep.results()
+        print(os.path.relpath(run.value), "no longer change working directory" in sweep.logs(0))
+"""
+
+
+@pytest.mark.hydra
+def test_a_plain_function_starts_where_it_was_launched(app: App) -> None:
+    """As with ``version_base=None``, also when resumed; a decorated function where Hydra starts it."""
+    import hydra.version
+
+    (app.folder / "app.py").write_text(PLACES)
+    done = app.start()
+    assert done.returncode == 0, done.stdout + done.stderr
+    old = "hydras/0 True" if hasattr(hydra.version, "base_at_least") else ". False"
+    assert done.stdout.splitlines()[-3:] == [". False", "changes/0 False", old], done.stdout + done.stderr
+
+
 def test_a_configuration_cannot_be_given_twice() -> None:
     with pytest.raises(ConfigError, match="config_name"):
         hpc_hydra.launch(print, config={}, config_name="config")
