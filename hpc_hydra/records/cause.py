@@ -24,6 +24,7 @@ _CONSEQUENCE = re.compile(
 _EXCEPTION = re.compile(r"(?:\[rank\d+\]: )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.{0,300})")
 _TRACEBACK_BEGINS = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+AS_AFTER = "as after"
 _LOGS = 64  # logs of other ranks in which the cause is looked for
 _BY_SIGNAL = re.compile(r"KeyboardInterrupt|SystemExit")
 _SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
@@ -82,6 +83,8 @@ def is_consequence(end: RankEnd) -> bool:
 def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
     """Describe why a rank ended: ``ValueError: boom``, ``killed by SIGSEGV`` or ``exit code 7``.
 
+    Shells and containers report a child killed by a signal as ``exit code 137 (as after SIGKILL)``.
+
     Args:
         lines: the last lines of its log, to find an exception that left no record (a command, a crash at start-up).
     """
@@ -89,8 +92,9 @@ def how(end: RankEnd, lines: Sequence[str] = ()) -> str:
         return " ".join(end.error.split())
     if end.signal:
         return f"killed by {signal_name(end.signal)}"
-    error = _exception(lines)
-    return f"exit code {end.exit_code} ({error})" if error else f"exit code {end.exit_code}"
+    likely = f"{AS_AFTER} {signal_name(end.exit_code - 128)}" if 128 < end.exit_code < 160 else None
+    more = _exception(lines) or likely
+    return f"exit code {end.exit_code} ({more})" if more else f"exit code {end.exit_code}"
 
 
 def _exception(lines: Sequence[str]) -> str | None:

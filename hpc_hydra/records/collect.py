@@ -199,7 +199,12 @@ def read_replicas(paths: RunPaths, attempt: str) -> Replicas | None:
 
 def is_doubtful(outcome: Outcome) -> bool:
     """Whether the job itself could not know the reason, because it or a rank was stopped or killed by a signal."""
-    return outcome.status == "cancelled" or (outcome.status == "failed" and outcome.signal == signal.SIGKILL)
+    return outcome.status == "cancelled" or (outcome.status == "failed" and _is_killed(outcome))
+
+
+def _is_killed(end: Outcome | RankEnd) -> bool:
+    """Whether SIGKILL ended it, or a child of the shell or container that reports it by its exit code."""
+    return end.signal == signal.SIGKILL or end.exit_code == 128 + signal.SIGKILL
 
 
 def corrected(outcome: Outcome, status: SchedulerStatus | None) -> Outcome:
@@ -268,7 +273,7 @@ def _rank_failure(cause: RankEnd, lines: Sequence[str], status: SchedulerStatus 
     if cause.rank >= 0 and not cause.hung:  # a negative rank is unknown; its error names the host
         group = "" if cause.replica is None else f"replica {cause.replica}, "
         reason = f"{group}rank {cause.rank} on {cause.host}: {reason}"
-    if cause.signal == signal.SIGKILL and status is not None and status.cause == "out_of_memory":
+    if _is_killed(cause) and status is not None and status.cause == "out_of_memory":
         reason += f" (out of memory: {status.native})"
     return reason
 

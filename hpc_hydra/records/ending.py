@@ -10,6 +10,7 @@ import shlex
 import signal
 
 from hpc_hydra.planning.units import clock, warning_within
+from hpc_hydra.records.cause import AS_AFTER
 from hpc_hydra.records.codec import readable
 from hpc_hydra.records.collect import NOT_STARTED, attempts
 from hpc_hydra.records.files import is_there
@@ -103,24 +104,25 @@ def advice(outcome: Outcome, limit: int | None = None, *, attached: bool = False
         return f"`torchfrtrace {shlex.quote(outcome.dumps)}` compares the last collectives of all ranks"
     if "out of memory" in re.sub(r"(cuda|hip) out of memory", "", why.replace("_", " ")):  # of the node, not a GPU
         return "Try: more memory (resources.mem_per_node=64G), or use less: fewer data-loader workers, smaller batches"
-    if outcome.signal == signal.SIGKILL or "sigkill" in why:
+    found = re.search(rf"{AS_AFTER} (SIG[A-Z]+)", outcome.reason or "")
+    signum = signal.Signals.__members__.get(found[1]) if found else outcome.signal
+    look = f"Look at, unless the program itself returns {outcome.exit_code}:" if found else "Look at:"
+    if signum == signal.SIGKILL or "sigkill" in why:
         where = f" on {outcome.host}" if outcome.host else ""
         return (
-            f"Look at: out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM "
+            f"{look} out of memory? `dmesg -T | grep -i kill`{where} names the processes that the kernel's OOM "
             "killer ended; resources.mem_per_node=64G requests more"
         )
-    if outcome.signal == signal.SIGABRT and any(_THREAD_AT_EXIT in line for line in outcome.last_lines):
+    if signum == signal.SIGABRT and any(_THREAD_AT_EXIT in line for line in outcome.last_lines):
         return (
-            "Look at: a thread of a library, such as gloo's, was running when the process ended; "
+            f"{look} a thread of a library, such as gloo's, was running when the process ended; "
             "torch.distributed.destroy_process_group() before the end of the program stops it"
         )
-    if outcome.signal in _CRASHES:
+    if signum in _CRASHES:
+        return f"{look} logging.faulthandler=true prints the stacks of Python threads at a crash; core files: ulimit -c"
+    if signum == signal.SIGBUS:
         return (
-            "Look at: logging.faulthandler=true prints the stacks of Python threads at a crash; core files: ulimit -c"
-        )
-    if outcome.signal == signal.SIGBUS:
-        return (
-            "Look at: a full /dev/shm (`df /dev/shm`; data loaders use it), "
+            f"{look} a full /dev/shm (`df /dev/shm`; data loaders use it), "
             "or a file that was truncated while it was read"
         )
     return None

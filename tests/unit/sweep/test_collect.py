@@ -163,6 +163,10 @@ def test_a_rank_that_was_killed_is_the_cause_of_its_peers_errors(tmp_path: Path,
     [
         (RankEnd(1, "n", 139, 11), "rank 1 on n: killed by SIGSEGV"),
         (RankEnd(1, "n", 7), "rank 1 on n: exit code 7"),
+        (RankEnd(1, "n", 137), "rank 1 on n: exit code 137 (as after SIGKILL)"),
+        (RankEnd(1, "n", 134), "rank 1 on n: exit code 134 (as after SIGABRT)"),
+        (RankEnd(1, "n", 128), "rank 1 on n: exit code 128"),
+        (RankEnd(1, "n", 255), "rank 1 on n: exit code 255"),
         (RankEnd(-1, "n", 1, error="X: is not set on n\n  Try: set it"), "X: is not set on n Try: set it"),
     ],
 )
@@ -236,10 +240,13 @@ def test_a_rank_that_failed_before_the_end_of_the_job_is_still_the_cause(tmp_pat
     assert outcome(tmp_path, failed, victim(0), status=JobStatus(State.TIMEOUT, "TIMEOUT")).rank == 1
 
 
-def test_out_of_memory_is_said_beside_the_killed_rank(tmp_path: Path) -> None:
-    killed = RankEnd(1, "n", 137, 9)
-    found = outcome(tmp_path, killed, status=JobStatus(State.FAILED, "OUT_OF_MEMORY", cause="out_of_memory"))
-    assert found.reason == "rank 1 on n: killed by SIGKILL (out of memory: OUT_OF_MEMORY)"
+@pytest.mark.parametrize(("signum", "how"), [(9, "killed by SIGKILL"), (None, "exit code 137 (as after SIGKILL)")])
+def test_out_of_memory_is_said_beside_the_killed_rank(tmp_path: Path, signum: int | None, how: str) -> None:
+    killed = RankEnd(1, "n", 137, signum)
+    says = JobStatus(State.FAILED, "OUT_OF_MEMORY", cause="out_of_memory")
+    assert outcome(tmp_path, killed, status=says).reason == f"rank 1 on n: {how} (out of memory: OUT_OF_MEMORY)"
+    later = corrected(outcome(tmp_path, killed), says)
+    assert later.reason == f"rank 1 on n: {how} (out of memory: OUT_OF_MEMORY)"
 
 
 def test_ranks_without_a_record_are_named(tmp_path: Path) -> None:

@@ -50,6 +50,21 @@ def test_an_end_in_words(outcome: Outcome, words: str) -> None:
         (end("failed", 137, "rank 1 on n: killed by SIGKILL", signal=9, host="n"), ("dmesg", " on n", "mem_per_node")),
         (end("failed", 137, "the launch command ended with exit code 137 (SIGKILL)"), ("dmesg", "mem_per_node")),
         (end("failed", 137, "killed by SIGKILL (out of memory: OUT_OF_MEMORY)", signal=9), ("mem_per_node",)),
+        (
+            end("failed", 137, "rank 1 on n: exit code 137 (as after SIGKILL)", host="n"),
+            ("unless the program itself returns 137", "dmesg", " on n", "mem_per_node"),
+        ),
+        (
+            end("failed", 139, "exit code 139 (as after SIGSEGV)"),
+            (
+                "unless",
+                "logging.faulthandler=true",
+            ),
+        ),
+        (end("failed", 135, "exit code 135 (as after SIGBUS)"), ("unless", "/dev/shm")),
+        (end("failed", 143, "exit code 143 (as after SIGTERM)"), ()),
+        (end("failed", 144, "exit code 144 (as after signal 16)"), ()),
+        (end("failed", 144, "exit code 144 (as after SIGNONE)"), ()),
         (end("failed", 139, "killed by SIGSEGV", signal=11), ("logging.faulthandler=true",)),
         (end("failed", 134, "killed by SIGABRT", signal=6), ("logging.faulthandler=true",)),
         (
