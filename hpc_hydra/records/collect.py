@@ -128,7 +128,7 @@ def collect(
         why = f"cannot write records to {paths.root} (exit code {IO_ERROR}): is the disk full, or a quota exceeded?"
     note = read_note(paths.last_words(attempt)) if attempt and word != "completed" else None
     word = "failed" if note and word == "lost" else word
-    witness = _witness(paths, attempt, stopped, missing)
+    witness = _witness(paths, attempt, ends, missing if word in ("failed", "lost") else ())
     lines = last_lines(witness) if witness else ()
     if word == "failed" and absent == NOT_STARTED:
         why = _join(why, next((line.strip() for line in reversed(lines) if "error: " in line), None))
@@ -379,13 +379,15 @@ def _has_logs(paths: RunPaths, attempt: str) -> bool:
     return bool(attempt) and next(paths.attempt(attempt).glob("**/rank_*.log"), None) is not None
 
 
-def _witness(paths: RunPaths, attempt: str, stopped: Sequence[RankEnd], missing: Sequence[int]) -> Path | None:
-    """Return a log that may show what happened."""
+def _witness(paths: RunPaths, attempt: str, ends: Sequence[RankEnd], vanished: Sequence[int]) -> Path | None:
+    """Return a log that may show what happened, if no rank failed by itself: of a vanished rank, else of rank 0."""
     if not attempt:
         return None
-    logs = [Path(e.log) for e in stopped if e.log] + [paths.rank_log(attempt, rank) for rank in [*missing[:8], 0]]
-    logs.append(paths.step_log(attempt))
-    return next((log for log in logs if log.is_file()), None)
+    known = sorted((end for end in ends if end.log), key=lambda end: (end.rank < 0, end.replica or 0, end.rank))
+    logs = {end.rank: Path(end.log or "") for end in reversed(known)}
+    ranks = [*vanished[:8], 0, *(end.rank for end in known)]
+    found = [*(logs.get(rank, paths.rank_log(attempt, rank)) for rank in ranks), paths.step_log(attempt)]
+    return next((log for log in found if log.is_file()), None)
 
 
 def _native_text(status: SchedulerStatus | None) -> str | None:

@@ -197,6 +197,32 @@ def test_a_rank_that_vanished_is_the_reason_and_not_those_stopped_for_it(tmp_pat
     assert outcome(tmp_path, victim(0), victim(1), world_size=3, exit_code=143).status == "cancelled"
 
 
+@pytest.mark.parametrize(
+    ("known", "gone", "rank"),
+    [
+        ({"exit_code": 143}, None, 0),
+        ({"status": JobStatus(State.TIMEOUT, "TIMEOUT")}, 2, 0),
+        ({"status": JobStatus(State.CANCELLED, "CANCELLED")}, 2, 0),
+        ({"status": JobStatus(State.FAILED, "PREEMPTED", cause="preempted")}, None, 0),
+        ({"status": JobStatus(State.FAILED, "NODE_FAIL", cause="node_lost")}, 2, 2),
+        ({"exit_code": 137}, 2, 2),
+        ({"exit_code": 5}, None, 0),
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_log_of_rank_0_is_shown_unless_another_rank_is_to_blame(
+    tmp_path: Path, known: dict[str, Any], gone: int | None, rank: int, elsewhere: bool
+) -> None:
+    paths = RunPaths(tmp_path)
+    logs = [tmp_path / f"log.{n}" if elsewhere and n != gone else paths.rank_log(ATTEMPT, n) for n in range(3)]
+    for log in logs:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("x\n")
+    ends = [victim(n, ended=100 - n, log=str(logs[n])) for n in range(3) if n != gone]
+    found = outcome(tmp_path, *ends, world_size=3, **known)
+    assert found.log == str(logs[rank]) and found.rank is None, found
+
+
 def test_the_log_of_the_cause_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "elsewhere.txt"
     log.write_text("".join(f"line {i}\n" for i in range(100)))
