@@ -19,6 +19,7 @@ from hpc_hydra.config.schema import QueueConfig, SystemConfig
 from hpc_hydra.config.secrets import MASK, is_secret, masked
 from hpc_hydra.config.store import shipped
 from hpc_hydra.errors import ConfigError, SchedulerError
+from hpc_hydra.planning import requirements
 from hpc_hydra.system import defaults, detect, index, preset_check
 from hpc_hydra.system.probe import Probe, here
 from hpc_hydra.ui import streams
@@ -45,7 +46,7 @@ OPTIONS = (
 )
 UNKNOWN = "—"
 _HARDWARE = ("cores_per_node", "gpus_per_node", "gpu_arch", "mem_per_gpu", "numa_domains")
-_PRIVATE = ("queues", "env", "name", "kind")
+_PRIVATE = ("queues", "requires", "env", "name", "kind")
 
 
 def main(argv: Sequence[str], probe: Probe | None = None) -> int:
@@ -238,6 +239,12 @@ def _print_machine(name: str, probe: Probe, folders: index.Folders) -> None:
         for queue, profile in system.queues.items():
             mark = " (default)" if queue == system.default_queue else ""
             print(f"  {queue}{mark}: {_queue(profile)}")
+    required = {what: entry for what, entry in system.requires.items() if entry not in (None, False)}
+    if required:
+        print("\nRequired of every job (system.requires)")
+    for what, entry in required.items():
+        print(f"  {requirements.full_key(what)}")
+        _print_reason(entry if isinstance(entry, Mapping) else {})
     print("\nVariables (system.env; overridden by exported variables and launch.env)")
     for variable, preset in system.env.items():
         for one in preset if isinstance(preset, list) else [preset]:
@@ -265,12 +272,14 @@ def _print_variable(name: str, preset: Any) -> None:
     print(f"  {name}={MASK if is_secret(name) else preset.get('value')}{f'   [{mode}]' if mode else ''}")
     if when:
         print(f"      when:    {', '.join(when)}")
-    if preset.get("why"):
-        print(f"      why:     {preset['why']}")
-    if preset.get("source"):
-        print(
-            f"      source:  {preset['source']}{f' (checked {checked})' if (checked := preset.get('checked')) else ''}"
-        )
+    _print_reason(preset)
+
+
+def _print_reason(about: Mapping[str, Any]) -> None:
+    if about.get("why"):
+        print(f"      why:     {about['why']}")
+    if about.get("source"):
+        print(f"      source:  {about['source']}{f' (checked {checked})' if (checked := about.get('checked')) else ''}")
 
 
 def _queue(profile: QueueConfig) -> str:

@@ -28,6 +28,11 @@ _SAME = {"account": ("user_group",)}  # fields of the same meaning
 _ENTRY = ("why", "source", "checked")
 
 
+def full_key(name: str) -> str:
+    """Return the key that sets what the site requires by this name."""
+    return KEYS.get(name, f"scheduler.extra.{name}")
+
+
 @dataclass(frozen=True)
 class Missing:
     """A value that the site requires and a request lacks."""
@@ -38,7 +43,7 @@ class Missing:
 
     @property
     def key(self) -> str:
-        return KEYS.get(self.name, f"scheduler.extra.{self.name}")
+        return full_key(self.name)
 
     @property
     def note(self) -> str:

@@ -55,6 +55,13 @@ def test_one_machine_is_explained_variable_by_variable(name: str, capsys: pytest
             assert f"  {variable}={one['value']}" in out
             for fact in ("why", "source", "checked"):
                 assert one[fact] in out
+    for required, about in system.requires.items():
+        assert re.search(
+            rf"\n  [a-z.]*\.{required}\n +why: +{re.escape(about['why'])}\n"
+            rf" +source: +{re.escape(about['source'])} \(checked {about['checked']}\)\n",
+            out,
+        )
+    assert "why=" not in out
     for queue in system.queues:
         assert f"  {queue}" in out
     assert main([name, "--json"], machine()) == 0
@@ -148,10 +155,11 @@ def test_a_machine_of_ones_own_is_explained_like_any(
 
 
 def test_what_the_file_of_a_machine_leaves_out_is_not_shown(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (conf / "system" / "atlas.yaml").write_text(SHORT + "env: {PLAIN: 1}\n")
+    (conf / "system" / "atlas.yaml").write_text(SHORT + "env: {PLAIN: 1}\nrequires: {account: true, qos: null}\n")
     assert main(["atlas", "--config-dir", str(conf)], machine()) == 0
     out = capsys.readouterr().out
     assert out.startswith("atlas\n") and "PLAIN=1\n" in out and not re.search("checked|why:|source:", out)
+    assert "(system.requires)\n  scheduler.account\n\n" in out and "qos" not in out
 
 
 def test_a_machine_that_starts_from_this_one_is_explained(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
