@@ -41,8 +41,9 @@ class Warned(int):
 
     def __repr__(self) -> str:
         if not self:
-            return "Warned()"
-        return f"Warned({self.reason!r}, stop={self.stop}, seconds_left={self.seconds_left})"
+            return "Warned(False)"
+        left = "" if self.seconds_left is None else f", seconds_left={self.seconds_left:.1f}"
+        return f"Warned(True, reason={self.reason!r}, stop={self.stop}{left})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.reason, self.stop, self.seconds_left)

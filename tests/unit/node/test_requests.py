@@ -141,7 +141,8 @@ def test_what_dist_warned_returns_is_a_flag_with_a_reason() -> None:
     no, yes = Warned(), Warned("time_limit", stop=True, seconds_left=9.5)
     assert (not no, no == False, no.reason, no.stop, no.seconds_left) == (True, True, None, False, None)  # noqa: E712
     assert (bool(yes), yes + 1, json.dumps(int(yes)), yes.reason, yes.seconds_left) == (True, 2, "1", "time_limit", 9.5)
-    assert repr(pickle.loads(pickle.dumps(yes))) == "Warned('time_limit', stop=True, seconds_left=9.5)"
+    assert repr(pickle.loads(pickle.dumps(yes))) == "Warned(True, reason='time_limit', stop=True, seconds_left=9.5)"
+    assert (f"{no}", str(Warned("requested"))) == ("Warned(False)", "Warned(True, reason='requested', stop=False)")
 
 
 @pytest.mark.parametrize(("limit", "reason"), [(60, "time_limit"), (3600, "preempted"), (None, "time_limit")])
