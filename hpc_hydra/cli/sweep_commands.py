@@ -147,7 +147,20 @@ def logs(argv: Sequence[str]) -> int:
     for part in parts:
         sys.stdout.buffer.write(part)
         sys.stdout.buffer.flush()
+    if not any(map(output.has_output, found)):
+        if options.follow:
+            sweep.reload()
+            views = sweep_args.selected(sweep, [str(views[0].run.num)])
+        names = found[0].path.name if len(found) == 1 else "each of its logs"
+        complain(f"run {views[0].run.num}: {names} is empty; {_state(views[0])}")
     return 0
+
+
+def _state(view: RunView) -> str:
+    """Return state and reason of a run, as `status` shows them: ``failed: rank 1 on n01: killed by SIGKILL``."""
+    from hpc_hydra.ui.run_table import printable
+
+    return printable(f"{view.word}: {view.reason}" if view.reason else view.word)
 
 
 def _heading(view: RunView, common: Collection[str] = ()) -> str:
@@ -174,7 +187,8 @@ def _ends_of_logs(sweep: SweepRecords, views: Sequence[RunView], options: argpar
         for log in found:
             rank = "" if log.rank is None or len(found) == 1 else f", rank {log.rank}"
             print(f"==> {heading}{rank}: {log.path} <==")
-            print("\n".join([*map(printable, last_lines(log.path, ENDS)), ""]))
+            shown = last_lines(log.path, ENDS) if output.has_output(log) else [f"(empty; {_state(view)})"]
+            print("\n".join([*map(printable, shown), ""]))
     return 0
 
 

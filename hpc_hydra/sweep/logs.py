@@ -199,6 +199,14 @@ def read(logs: Sequence[Log]) -> Iterator[bytes]:
             yield b"\n"
 
 
+def has_output(log: Log) -> bool:
+    """Whether a log has any text."""
+    try:
+        return log.path.stat().st_size > 0
+    except OSError:
+        return False
+
+
 def follow(logs: Sequence[Log], ended: Callable[[], bool], pause: float = 0.2) -> Iterator[bytes]:
     """Yield the content of the files and what is appended until ``ended()``. Several files: prefix lines by rank."""
     files = [log.path.open("rb") for log in logs]

@@ -196,6 +196,40 @@ def test_logs_show_why_a_run_failed_else_rank_0(ended: Sweeps) -> None:
     assert both.index("==> rank 0 <==") < both.index("rank 0\n") < both.index("==> rank 1 <==") < both.index("rank 1\n")
 
 
+def test_an_empty_log_is_said_to_be_empty_with_the_reason_of_the_end(
+    ended: Sweeps, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sweep = shutil.copytree(ended.sweep, tmp_path / "multirun" / "day" / "time")
+    shutil.rmtree(sweep / ".hpc_hydra" / "ended")  # the index of what the files below say
+    why = "rank 1 on n01: killed by SIGKILL"
+    for log in sweep.glob("*/logs/*/rank_*.log"):
+        log.write_text("")
+    (log,) = sweep.glob("3/logs/*/rank_0.log")
+    log.write_text("lr is 3\n")
+    for num in (1, 3):
+        (log,) = (sweep / str(num)).glob("logs/*/rank_1.log")
+        file = sweep / str(num) / "outcome.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "reason": why, "rank": 1, "log": str(log)}))
+
+    def logs(*argv: str) -> tuple[str, str]:
+        assert sweep_commands.logs([str(sweep), *argv]) == 0
+        return tuple(capfd.readouterr())
+
+    assert logs("1") == ("", f"run 1: rank_1.log is empty; failed: {why}\n")
+    assert logs("1", "--rank", "0") == ("", f"run 1: rank_0.log is empty; failed: {why}\n")
+    assert logs("1", "--follow") == ("", f"run 1: rank_1.log is empty; failed: {why}\n")
+    assert logs("0") == ("", "run 0: rank_0.log is empty; completed\n")
+    out, err = logs("1", "--all-ranks")
+    assert (
+        out.split("\n") == ["==> rank 0 <==", "==> rank 1 <==", ""]
+        and f"each of its logs is empty; failed: {why}" in err
+    )
+    assert logs("3", "--all-ranks") == ("==> rank 0 <==\nlr is 3\n==> rank 1 <==\n", "")
+    out, err = logs("failed")
+    assert (out.count(f"rank_1.log <==\n(empty; failed: {why})\n"), out.count("(empty"), err) == (2, 2, "")
+    assert logs("failed", "--rank", "0")[0].count("(empty") == 1
+
+
 def test_in_a_terminal_logs_of_one_run_have_a_header(
     ended: Sweeps, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
