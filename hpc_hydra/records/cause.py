@@ -111,7 +111,7 @@ def _exceptions(lines: Sequence[str]) -> list[str]:
         if match := _EXCEPTION.match(line):
             if not chained:
                 break
-            found.append(match[1])
+            found.append(match[1].rstrip(": "))
             chained = False
         elif not found and left >= LAST_LINES:
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import traceback
 import types
@@ -18,6 +19,10 @@ from hpc_hydra.errors import HpcHydraError
 from hpc_hydra.node.rank.context import RankContext
 
 LONGEST_REPORT = 30_000  # characters; it has to fit into a pipe at once
+
+_RULER = re.compile(r"\s*([=*#_-])\1{9,}\s*")  # of a table, such as that of torch's ChildFailedError
+_TRACEBACK = "Traceback (most recent call last):"  # of another process, such as that of torch's ProcessRaisedException
+_FRAMES = "\nException raised from "  # frames of C++ follow
 
 
 def report_error(context: RankContext, error: Exception) -> int:
@@ -58,10 +63,20 @@ def in_one_line(error: BaseException) -> str:
         kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
     )
     try:
-        message = " ".join(str(error).replace("\n  Try:", ". Try:").split())
+        message = " ".join(_telling(str(error).replace("\n  Try:", ". Try:")).split())
     except Exception:
         message = "(its message cannot be printed)"
     return f"{name}: {message}"[:2000] if message else name
+
+
+def _telling(text: str) -> str:
+    """Return a message without what only reads well in lines of its own: tables and the frames of tracebacks."""
+    before, traceback_of_another, after = text.partition(_FRAMES)[0].rpartition(_TRACEBACK)
+    if traceback_of_another:
+        return " ".join([before.partition(_TRACEBACK)[0], *re.findall(r"^\S.*", after, re.MULTILINE)])
+    rows = [row for row in after.splitlines() if row.strip()]
+    told = [row for row in rows if not _RULER.fullmatch(row)]
+    return after if told == rows else "".join(told[:1])
 
 
 def _users_frames(found: types.TracebackType | None) -> types.TracebackType | None:

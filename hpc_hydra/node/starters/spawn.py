@@ -140,6 +140,7 @@ def _wait(ranks: Mapping[int, int], signals: Signals, first_rank: int) -> int:
             if failed and code == 0:
                 code = failed
                 how = name_of(killed) if killed else f"exit code {failed}"
-                print(f"hpc_hydra: rank {first_rank + ranks[pid]} ended with {how}", file=sys.stderr, flush=True)
+                if len(ranks) > 1:  # a single one may be an agent, and no rank
+                    print(f"hpc_hydra: rank {first_rank + ranks[pid]} ended with {how}", file=sys.stderr, flush=True)
                 children.stop(_KILL)
     return code

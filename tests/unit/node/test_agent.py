@@ -150,6 +150,7 @@ def test_restarts_that_are_used_up_end_with_the_last_failure_and_its_own_code(fr
     """
     frozen = freeze(body, procs=2, rendezvous=Rendezvous(name="torchrun", timeout=200, max_restarts=1))
     code, outcome = frozen.run(torch=True)
+    assert "======" not in "".join(path.read_text() for path in frozen.paths.logs.rglob("*.log"))  # torch's table
     assert (code, outcome["rank"], outcome["exit_code"], outcome["restarts"]) == (139, 1, 139, 1)
     assert outcome["reason"] == f"rank 1 on {HOST}: killed by SIGSEGV"
 
@@ -166,7 +167,8 @@ def test_no_worker_outlives_a_killed_agent(freeze: Any) -> None:
     frozen = freeze(body, procs=2, rendezvous=TORCHRUN)
     process = running(frozen)
     os.kill(agent_of(frozen), signal.SIGKILL)
-    process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=120)
+    assert "rank 0 ended" not in out  # what the launch command started is an agent
     assert frozen.finish(process.returncode).returncode == 137
     assert frozen.outcome()["reason"].endswith("the torchrun agent of node 0 was killed by SIGKILL")
     assert await_true(lambda: not frozen.pids())

@@ -10,12 +10,35 @@ from typing import Any
 
 import pytest
 
+from hpc_hydra.node.rank.program_error import in_one_line
 from hpc_hydra.records.frozen_config import Program, TaskId
 
 from .conftest import ATTEMPT, ROOT, Frozen
 
 Freeze = Callable[..., Frozen]
 CONFIG = "note: x\nhydra:\n  job:\n    name: app\n"
+
+
+RULE = "=" * 60
+OTHER = 'Traceback (most recent call last):\n  File "/h/t.py", line 3, in f\n    raise ValueError("boom")\n'
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("boom\n  second  line", "boom second line"),
+        (f"\n{RULE}\ntrain.py FAILED\n{RULE.replace('=', '-')}\nFailures:\n  rank : 1\n{RULE}", "train.py FAILED"),
+        (f"\n\n-- Process 1 failed:\n{OTHER}ValueError: boom\nat 3\n", "-- Process 1 failed: ValueError: boom at 3"),
+        (f"{OTHER}KeyError: 1\n\nDuring handling …:\n\n{OTHER}ValueError: boom", "ValueError: boom"),
+        (
+            "Connection reset by peer\nException raised from recvBytes at x.cpp:3 (…):\nframe #0",
+            "Connection reset by peer",
+        ),
+        (RULE, ""),
+    ],
+)
+def test_the_reason_has_no_tables_and_no_frames(message: str, told: str) -> None:
+    assert in_one_line(RuntimeError(message)) == ": ".join(filter(None, ("RuntimeError", told)))
 
 
 @pytest.mark.hydra

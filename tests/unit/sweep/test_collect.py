@@ -182,6 +182,10 @@ def test_the_reason_of_a_rank_becomes_that_of_its_run(tmp_path: Path, end: RankE
             "[rank1]: torch.OutOfMemoryError: CUDA out of memory\nbye\n",
             "exit code 1 (torch.OutOfMemoryError: CUDA out of memory)",
         ),
+        (
+            f"torch.errors.ChildFailedError: \n{'=' * 60}\ntrain.py FAILED\n{'-' * 60}\n",
+            "exit code 1 (torch.errors.ChildFailedError)",
+        ),
         ("no error here\n", "exit code 1"),
     ],
 )
