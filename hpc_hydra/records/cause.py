@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hpc_hydra.records.files import LAST_LINES
+from hpc_hydra.records.requeue_policy import TIME_IS_UP
 from hpc_hydra.records.types import RankEnd
 from hpc_hydra.records.user_line import user_line
 
@@ -31,12 +32,17 @@ _SKEW = 30.0  # seconds by which a consequence may seem to precede its cause
 
 
 def first_cause(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """Return the rank that made the run fail: the first that failed by itself, not because it lost another rank."""
+    """Return the rank that made the run fail: the first that failed by itself, not because it lost another rank.
+
+    If that rank only asked to be requeued, as all ranks do in any order, it is the lowest of those that asked.
+    """
     failed = [end for end in ends if end.exit_code and not end.told_to_stop]
     if not failed:
         return None
     first = min(end.ended for end in failed)
-    return min(failed, key=lambda end: (not end.hung, is_consequence(end) or end.ended - first > _SKEW, end.ended))
+    cause = min(failed, key=lambda end: (not end.hung, is_consequence(end) or end.ended - first > _SKEW, end.ended))
+    asked = [end for end in failed if end.exit_code == TIME_IS_UP and (end.warned or end.requested) and not end.hung]
+    return min(asked, key=lambda end: (end.replica or 0, end.rank)) if cause in asked else cause
 
 
 def root_cause(cause: RankEnd, ends: Sequence[RankEnd], lines_of: Callable[[RankEnd], Sequence[str]]) -> RankEnd:

@@ -227,6 +227,18 @@ def test_the_log_of_rank_0_is_shown_unless_another_rank_is_to_blame(
     assert found.log == str(logs[rank]) and found.rank is None, found
 
 
+@pytest.mark.parametrize("asked", [{"warned": True}, {"requested": "stop"}])
+def test_the_log_of_rank_0_is_shown_if_the_ranks_have_saved_and_ended(tmp_path: Path, asked: dict[str, Any]) -> None:
+    ends = [RankEnd(n, "n01", 75, ended=100 - n, log=str(tmp_path / f"log.{n}"), **asked) for n in range(3)]
+    found = outcome(tmp_path, *ends, exit_code=75)
+    assert (found.rank, found.log, found.exit_code) == (0, str(tmp_path / "log.0"), 75)
+    failed = replace(ends[1], exit_code=1, ended=90.0)
+    assert outcome(tmp_path, failed, exit_code=1).rank == 1
+    later = replace(ends[1], exit_code=75, warned=False, requested=None)
+    assert outcome(tmp_path, *ends, later, exit_code=75).rank == 0
+    assert outcome(tmp_path, replace(later, ended=1.0), exit_code=75).rank == 1, "it was not asked to end"
+
+
 def test_the_log_of_the_cause_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "elsewhere.txt"
     log.write_text("".join(f"line {i}\n" for i in range(100)))
