@@ -212,7 +212,7 @@ def beyond_partition(resolved: Settings, request: Request, probe: Probe | None =
         if request.spare_nodes:
             asked += f" and launch.spare_nodes={request.spare_nodes}"
         notes.append(f"{asked}: partition {has[0]} has {has[1]}")
-    gives = adapter.longest_queue(text, queue)
+    gives = None if adapter.takes_less_time(request) else adapter.longest_queue(text, queue)
     if gives is not None and limit is not None and limit > gives[1]:
         notes.append(f"resources.time_limit={clock(limit)}: partition {gives[0]} allows {clock(gives[1])}")
     return tuple(f"{note}, so this cannot start as the cluster is now" for note in notes)

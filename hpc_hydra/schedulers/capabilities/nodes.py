@@ -163,6 +163,10 @@ class NodeFacts(Scheduler):
         """Return that of the queues with the longest time limit, and the limit in seconds; None if none or unknown."""
         return None
 
+    def takes_less_time(self, request: Request) -> bool:
+        """Whether the job also starts where it gets less than its time limit."""
+        return False
+
     def listed_queues(self, stdout: str) -> tuple[str, ...]:
         """Return the names of all queues in the output of `nodes_command`; empty if it has none."""
         return ()

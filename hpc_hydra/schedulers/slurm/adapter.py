@@ -341,6 +341,9 @@ class Slurm(
     def longest_queue(self, stdout: str, queue: str | None) -> tuple[str, int] | None:
         return sinfo.longest(sinfo.parse(stdout), queue)
 
+    def takes_less_time(self, request: Request) -> bool:
+        return any(self.options.canonical(name) == "time-min" for name, _ in request.submit_args)
+
     def listed_queues(self, stdout: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(kind.partition for kind in sinfo.parse(stdout)))
 

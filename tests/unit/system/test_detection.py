@@ -376,6 +376,8 @@ def test_a_time_limit_above_that_of_a_partition_is_noted(
         notes = detect.beyond_partition(resolved, plan(resolved).request, probe)
         assert len(notes) == noted
         assert all(f": partition {told}, so this cannot start " in note for note in notes)
+        less = auto(scheduler={"queue": queue, "extra": {"time-min": 10}}, resources={"time_limit": limit})
+        assert detect.beyond_partition(resolved, plan(detect.resolve(less, probe=probe)).request, probe) == ()
 
 
 @pytest.mark.parametrize(
