@@ -34,6 +34,7 @@ SAVES = """
 cd "$1"; [ "$(ls | grep -c "^$RANK[.]")" -lt 2 ] || exit 0
 warned=0; trap 'warned=$((warned + 1))' USR1; touch "begun.$RANK"
 while [ $warned = 0 ]; do sleep 0.2; done
+trap '' USR1 # a second one would end rm
 rm "begun.$RANK"; echo "$warned $HPC_HYDRA_SEED" >"$RANK.$HPC_HYDRA_ATTEMPT"; exit 75
 """
 
