@@ -107,6 +107,12 @@ def hydra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, DictC
     Singleton.set_state(state)
 
 
+@pytest.fixture(scope="module")
+def composer(hydra: tuple[Any, DictConfig]) -> Composer:
+    """One for all runs, as in a sweep."""
+    return Composer(*hydra)
+
+
 def outcome(function: Any) -> tuple[str, Any]:
     try:
         return "composed", function()
@@ -146,9 +152,10 @@ def assert_same(ours: DictConfig, theirs: DictConfig) -> None:
     "overrides",
     [pytest.param(case, marks=[pytest.mark.hydra] if len(case) == 1 else [], id=" ".join(case)) for case in CASES],
 )
-def test_a_run_is_composed_as_hydra_composes_it(hydra: tuple[Any, DictConfig], overrides: list[str]) -> None:
+def test_a_run_is_composed_as_hydra_composes_it(
+    hydra: tuple[Any, DictConfig], composer: Composer, overrides: list[str]
+) -> None:
     loader, master = hydra
-    composer = Composer(loader, master)
     how, ours = outcome(lambda: composer.compose(overrides).cfg)
     expected, theirs = outcome(lambda: loader.load_sweep_config(master, overrides))
     assert (how, how == "refused" and ours.partition(":")[0]) == (
@@ -163,9 +170,8 @@ def test_a_run_is_composed_as_hydra_composes_it(hydra: tuple[Any, DictConfig], o
 
 
 @pytest.mark.parametrize("overrides", CASES[::8], ids=lambda o: " ".join(o))
-def test_a_thawed_run_is_what_was_composed(hydra: tuple[Any, DictConfig], overrides: list[str], tmp_path: Path) -> None:
-    loader, master = hydra
-    how, composed = outcome(lambda: Composer(loader, master).compose(overrides))
+def test_a_thawed_run_is_what_was_composed(composer: Composer, overrides: list[str], tmp_path: Path) -> None:
+    how, composed = outcome(lambda: composer.compose(overrides))
     if how == "refused":
         return
     freezer = Freezer(tmp_path, Program("script", "train.py"))
