@@ -10,7 +10,7 @@ import shlex
 import signal
 import string
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 COMMON = [
@@ -79,10 +79,12 @@ class Refused(Exception):
 class Asked:
     """The options of one submission, and what is behind them."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(
+        self, command: str, options: Mapping[str, str | list[str]] | None = None, words: Iterable[str] = ()
+    ) -> None:
         self.command = command
-        self.options: dict[str, str | list[str]] = {}
-        self.words: list[str] = []
+        self.options: dict[str, str | list[str]] = dict(options or {})
+        self.words = list(words)
 
     def text(self, name: str) -> str | None:
         value = self.options.get(name)
@@ -301,9 +303,7 @@ def for_copy(asked: Asked, copy: int) -> Asked:
             raise Refused(str(error)) from None
 
     options = {n: [fill(v) for v in value] if isinstance(value, list) else fill(value) for n, value in pairs(asked)}
-    filled_in = Asked(asked.command)
-    filled_in.options, filled_in.words = options, [fill(word) for word in asked.words]
-    return filled_in
+    return Asked(asked.command, options, [fill(word) for word in asked.words])
 
 
 def pairs(asked: Asked) -> list[tuple[str, str | list[str]]]:
