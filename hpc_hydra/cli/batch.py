@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from hpc_hydra.cli import follow
 from hpc_hydra.cli.console import Streams, run_attached
-from hpc_hydra.config.schema import GROUPS
+from hpc_hydra.config.schema import GROUPS, LaunchConfig
+from hpc_hydra.config.values import fields
 from hpc_hydra.errors import ConfigError, PlanError, SchedulerError
 from hpc_hydra.launcher.compose import raw_list
 from hpc_hydra.launcher.prepare import Preparer
@@ -27,7 +28,7 @@ from hpc_hydra.schedulers.base import JobSpec
 from hpc_hydra.schedulers.batch_queue import refused
 from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.environment import cleaned
-from hpc_hydra.schedulers.typed_options import typed_options, typed_request
+from hpc_hydra.schedulers.typed_options import SPELLING, typed_options, typed_request
 from hpc_hydra.ui.progress import complain, hushed, say
 
 if TYPE_CHECKING:
@@ -35,15 +36,19 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _USED = {
-    "scheduler": "all except array_parallelism hosts hostfile launch_extra mpi poll_interval setup_lines",
+    "scheduler": "all except array_parallelism hosts hostfile launch_extra mpi poll_interval remove setup_lines",
     "resources": "all",
     "system": "all",
     "launch": "batch_script bg dry_run env launch_dir quiet setup_only",
     "rendezvous": "backend",  # selects variables of presets
-    "logging": "color_stderr cpp_stacktraces cuda_launch_blocking debug err faulthandler nccl_debug nccl_debug_subsys "
-    "out torch_distributed_debug verbose",
+    "logging": "cpp_stacktraces cuda_launch_blocking debug faulthandler nccl_debug nccl_debug_subsys "
+    "torch_distributed_debug verbose",
 }
 """Keys that have an effect on a script of the user's own: as an option of the submit command, a variable, or here."""
+_SHOWN = ("logging.out", "logging.err", "logging.color_stderr")
+"""Keys that have an effect on the output of a script that is waited for."""
+_TYPED = ("resources", "scheduler")
+"""Groups whose keys become options of the submit command, if they are typed."""
 _BY_GPUS = ("nodes", "procs_per_node", "gpus_per_proc")
 _MEANS = {"gpus_at_least": _BY_GPUS, "gpumem_at_least": _BY_GPUS, "oversubscribe": ("shared_gpus",)}
 
@@ -53,7 +58,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
 
     Raises `HpcHydraError`, and Hydra's exceptions for invalid overrides.
     """
-    preparer = Preparer(loader, master, attached=not master.launch.bg)
+    preparer = Preparer(loader, master, without_defaults=_not_filled(is_shown=_is_shown(master.launch)))
     overrides = tuple(raw_list(master.hydra.overrides.task))
     preparer.composer.adopt(overrides)
     prepared = preparer.prepare([[]], 0)
@@ -68,12 +73,12 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     placed = kept / script.name if kept else script.absolute()
     adapter = registry.adapter_for(plan.request.scheduler)
     capability_checks.check(adapter, plan.request)
-    fields, names = typed(overrides)
-    request = typed_request(plan.request, fields, names)
-    name = plan.request.job_name if "job_name" in fields else None
+    keys, names = typed(overrides)
+    request = typed_request(plan.request, keys, names)
+    name = plan.request.job_name if "job_name" in keys else None
     command = None
     if isinstance(adapter, BatchScripts):
-        options = typed_options(adapter, request, fields)
+        options = typed_options(adapter, request, keys)
         command = adapter.batch_command(placed, args, options, name=name, attached=not settings.bg)
     if command is None or not isinstance(adapter, BatchScripts):
         raise PlanError(
@@ -81,7 +86,7 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
             where="launch.batch_script",
             fix="launch.bg=false" if settings.bg else "launch.bg=true",
         )
-    notes = (*prepared.notes, *adapter.notes(request), *_unused(overrides))
+    notes = (*prepared.notes, *adapter.notes(request), *_unused(overrides, settings))
     if settings.dry_run:
         say("\n".join([*(f"note: {note}" for note in notes), "run by:", f"  {shlex.join(command)}"]))
         return 0
@@ -96,8 +101,8 @@ def launch(loader: ConfigLoader, master: DictConfig, args: Sequence[str]) -> int
     if settings.setup_only:
         say(f"nothing was submitted; to submit it:\n  {shlex.join(command)}")
         return 0
-    kept_variables = capability_defaults.inherited_variables(adapter, request)
-    env = {**with_variables(cleaned(os.environ, keep=kept_variables), plan.env), **adapter.command_env}
+    of_shell = capability_defaults.default_variables(adapter, attached=False).values()
+    env = {**with_variables(cleaned(os.environ, keep=set(of_shell)), plan.env), **adapter.command_env}
     logging, here = plan.logging, Path.cwd()
     streams = Streams(_path(logging.out), _path(logging.err), logging.color_stderr, careless=adapter.has_queue)
     spec = JobSpec("batch", plan, (0,), here, here, "", here, (), ())
@@ -124,7 +129,7 @@ def typed(overrides: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     names: set[str] = set()
     for one in map(parse_override, overrides):
         group, _, key = one.key_or_group.partition(".")
-        if group not in ("resources", "scheduler") or one.is_delete():
+        if group not in _TYPED or one.is_delete():
             continue
         value = one.value()
         keys = [(key, value)] if key else [*value.items()] if isinstance(value, dict) else []
@@ -137,8 +142,15 @@ def typed(overrides: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(found), frozenset(names)
 
 
-def _unused(overrides: Iterable[str]) -> list[str]:
-    """Return a note that names the typed keys without an effect on a script of the user's own."""
+def _not_filled(*, is_shown: bool) -> frozenset[str]:
+    """Return the keys that the user's own defaults do not set: those without effect, and options, which are typed."""
+    every = [f"{group}.{name}" for group, kind in GROUPS.items() for name in fields(kind)]
+    options = {f"{group}.{name}" for group in _TYPED for name in fields(GROUPS[group]) if name not in SPELLING}
+    return frozenset(key for key in every if key in options or not _is_used(key, is_shown=is_shown))
+
+
+def _unused(overrides: Iterable[str], launch: LaunchConfig) -> list[str]:
+    """Return notes on typed keys that have no effect on a script of the user's own, or less than on other jobs."""
     unused = []
     for one in map(parse_override, overrides):
         key, value = one.key_or_group.partition("@")[0], one.value()
@@ -146,16 +158,27 @@ def _unused(overrides: Iterable[str]) -> list[str]:
         if one.is_delete() or off or key.partition(".")[0] not in GROUPS:
             continue
         keys = [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in GROUPS else [key]
-        unused += [name for name in keys if not _is_used(name)]
-    if not unused:
-        return []
-    has = "has" if len(unused) == 1 else "have"
-    return [f"{', '.join(map(str, unused))} {has} no effect: launch.batch_script submits your script as it is"]
+        unused += [name for name in keys if not _is_used(name, is_shown=_is_shown(launch))]
+    notes = []
+    if unused:
+        has = "has" if len(unused) == 1 else "have"
+        notes = [f"{', '.join(map(str, unused))} {has} no effect: launch.batch_script submits your script as it is"]
+    if launch.launch_dir is not None:
+        notes.append(f"launch.launch_dir={launch.launch_dir} gets a copy of the script, nothing else")
+    return notes
 
 
-def _is_used(key: str) -> bool:
+def _is_shown(launch: LaunchConfig) -> bool:
+    """Whether the output of the script is shown: it is waited for."""
+    return not (launch.bg or launch.setup_only)
+
+
+def _is_used(key: str, *, is_shown: bool) -> bool:
+    """Whether a key has an effect. ``is_shown``: see `_is_shown`."""
     group, _, name = key.partition(".")
     used, name = _USED.get(group, "").split(), name.partition(".")[0]
+    if key in _SHOWN:
+        return is_shown
     return name not in used if used[:1] == ["all"] else name in used
 
 

@@ -85,6 +85,7 @@ class Preparer:
     master: DictConfig
     bundle: Sequence[str] = ()  # overrides of the bundle, for an application without it in its defaults list
     attached: bool = False  # one run, attached to this console
+    without_defaults: frozenset[str] = frozenset()  # keys that the user's own defaults do not set
     _bases: list[Base] = field(default_factory=list)
     _base_numbers: dict[int, int] = field(default_factory=dict)
     _plans: dict[Any, tuple[Settings, Plan]] = field(default_factory=dict)
@@ -260,7 +261,7 @@ class Preparer:
                 configured = load.settings(cfg if "launch" in cfg else self._bundle, typed)
             except ConfigError as error:
                 raise checks.with_file(error, self.loader, cfg, self._files_chosen(base, overrides)) from None
-            settings = detect.resolve(configured, attached=self.attached, said=given)
+            settings = detect.resolve(configured, attached=self.attached, said=given | self.without_defaults)
             try:
                 plan = make_plan(settings, self.job_name)
             except HpcHydraError as error:

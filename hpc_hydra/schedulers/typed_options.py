@@ -13,7 +13,8 @@ from hpc_hydra.planning.types import Request
 from hpc_hydra.schedulers.capabilities import BatchScripts
 from hpc_hydra.schedulers.options import Option, key_of
 
-_SPELLING = {"gpu_request", "gpu_type", "flavour"}  # spelling of other options
+SPELLING = frozenset({"gpu_request", "gpu_type", "flavour"})
+"""Fields that are no options, but change how others are written."""
 
 
 def typed_request(request: Request, typed: Collection[str], options: Collection[str]) -> Request:
@@ -23,7 +24,7 @@ def typed_request(request: Request, typed: Collection[str], options: Collection[
         typed: fields that were given on the command line.
         options: names of free-form options that were given on the command line.
     """
-    kept = {*typed, *_SPELLING}
+    kept = {*typed, *SPELLING}
     bare = {f.name: f.default for f in fields(Request) if f.default is not MISSING and f.name not in kept}
     bare["submit_args"] = tuple(pair for pair in request.submit_args if pair[0] in options)
     return replace(request, **bare)

@@ -112,6 +112,9 @@ def test_a_refused_script_is_answered_with_the_key(
         ("monitor=gpu rendezvous=mpi launch.seed=1", "monitor, rendezvous, launch.seed have no effect"),
         ("scheduler.launch_extra.exact=null scheduler.mpi=pmix", "scheduler.launch_extra.exact, scheduler.mpi have"),
         ("logging={rank_prefix: true, verbose: true}", "logging.rank_prefix has no effect"),
+        ("scheduler.remove=[mem]", "scheduler.remove has no effect"),
+        ("logging.out=x.log logging.color_stderr=true", ""),
+        ("logging.out=x.log logging.err=y.log launch.bg=true", "logging.out, logging.err have no effect"),
     ],
 )
 def test_keys_without_effect_on_a_script_are_named(
@@ -122,6 +125,44 @@ def test_keys_without_effect_on_a_script_are_named(
     assert run.main(["scheduler=slurm", *words, "launch.batch_script=job.sh", "launch.dry_run=true"]) == 0
     shown = capsys.readouterr().out
     assert unused in shown and ("no effect" in shown) == bool(unused), shown
+
+
+def test_the_launch_directory_of_a_script_gets_a_copy_of_it(
+    stand_in: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in("sbatch", "echo 7")
+    words = ["scheduler=slurm", "launch.batch_script=job.sh", "launch.bg=true", "launch.launch_dir=kept"]
+    assert main(["run", *words]) == 0
+    assert "launch.launch_dir=kept gets a copy of the script, nothing else" in capsys.readouterr().err
+    assert [path.name for path in Path("kept").iterdir()] == ["job.sh"]
+
+
+@pytest.mark.parametrize("bg", ["true", "false"])
+def test_only_those_of_ones_own_defaults_reach_a_script_that_are_told(
+    bg: str, stand_in: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in("sbatch", 'echo "args $@" >> got; env >> got; echo 7')
+    stand_in("scontrol", "exit 1")
+    Path("own.yaml").write_text(
+        "'*':\n  launch: {env: {MINE: x}, signal_before_end: 2m}\n  logging: {nccl_debug: INFO, rank_prefix: true}\n"
+        "  resources: {procs_per_node: 99, gpus_per_proc: 0}\n  scheduler: {qos: q, extra: {nice: 3}, mpi: pmix}\n"
+    )
+    monkeypatch.setenv("HPC_HYDRA_DEFAULTS", "own.yaml")
+    for name in ("SBATCH_PARTITION", "SBATCH_ACCOUNT", "SALLOC_QOS"):
+        monkeypatch.setenv(name, name.lower())
+    words = [SYSTEM, "scheduler=slurm", "launch.batch_script=job.sh", f"launch.bg={bg}"]
+    assert main(["run", *words, "launch.dry_run=true"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note:")]
+    assert [note for note in notes if "own.yaml" in note] == [
+        "note: from own.yaml: *: launch.env.MINE, logging.nccl_debug=INFO"
+    ]
+    main(["run", *words])
+    args, *env = Path("got").read_text().splitlines()
+    assert [word for word in args.split() if word.startswith("-")] == ["--parsable", *["--wait"] * (bg == "false")]
+    assert {"MINE=x", "NCCL_DEBUG=INFO"} <= {*env}
+    (shell,) = [note for note in notes if "from your shell" in note]  # sbatch reads them itself
+    for name in ("SBATCH_PARTITION", "SBATCH_ACCOUNT", "SALLOC_QOS"):
+        assert (name in shell) == (f"{name}={name.lower()}" in env) == name.startswith("SBATCH")
 
 
 @pytest.mark.parametrize(
