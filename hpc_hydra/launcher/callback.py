@@ -11,7 +11,7 @@ import socket
 import sys
 import traceback
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
@@ -19,6 +19,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hpc_hydra.errors import ConfigError, HpcHydraError
 from hpc_hydra.hydra_compat import command_line
 from hpc_hydra.launcher.plugin import HpcLauncherConf
+
+if TYPE_CHECKING:
+    from hpc_hydra.config.schema import ResourcesConfig, Settings
 
 
 class HpcCallback(Callback):
@@ -105,18 +108,20 @@ def _check_run(config: DictConfig) -> bool:
     if "launch" not in config:
         return False
     try:
-        processes = _processes(config)
+        processes, settings = _processes(config)
     except HpcHydraError as error:
         raise checks.with_file(error, loader, config, overrides) from None
-    if OmegaConf.select(config, "launch.debug"):
+    if settings.launch.debug:
         from hpc_hydra.launcher.debug import note_on_ranks
 
         note_on_ranks(processes)
+        with read_write(config), open_dict(config):
+            config.launch.debug = True  # also if the person's defaults say so
         return False
-    only_shown = [key for key in ("dry_run", "setup_only") if OmegaConf.select(config, f"launch.{key}")]
+    only_shown = [key for key in ("dry_run", "setup_only") if getattr(settings.launch, key)]
     if processes == 1 and not _names_scheduler(config):
         if not only_shown:
-            _note_in_place(config)
+            _note_in_place(config, settings.resources)
             return False
         from hpc_hydra.ui.progress import complain
 
@@ -149,7 +154,7 @@ _ONLY_IN_JOBS = ("launch.", "container.", "monitor.", "logging.", "scheduler.")
 _OF_JOBS = ("container", "monitor", "resources.time_limit", "resources.mem_per_node", "resources.exclusive")
 
 
-def _note_in_place(config: DictConfig) -> None:
+def _note_in_place(config: DictConfig, resources: ResourcesConfig) -> None:
     """Tell that a single process runs here, if typed keys have no effect on it or the scheduler has a queue."""
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.ui.progress import complain
@@ -170,7 +175,6 @@ def _note_in_place(config: DictConfig) -> None:
         typed = f"scheduler={name} makes it a job, -m a sweep" if name else "-m makes it a sweep"
         complain(f"note: {', '.join(unused)} {has} no effect: one process runs here, not in a job; {typed}")
     elif name is not None:
-        resources = config.resources
         sized = resources.nodes or resources.procs_per_node or resources.gpus_at_least
         size = "" if sized else ", with as many ranks as a node has GPUs"
         complain(
@@ -201,10 +205,15 @@ def _check_launcher(config: DictConfig) -> None:
     for key in ("dry_run", "setup_only", "bg"):
         if OmegaConf.select(config, f"launch.{key}"):
             raise ConfigError(f"hydra/launcher={name} does not support it", where=f"launch.{key}", fix=fix)
-    processes = 1 if OmegaConf.select(config, "launch.debug") else _processes(config)
+    processes, settings = _processes(config)
+    processes = 1 if settings.launch.debug else processes
     swept = _swept_sizes(config)
     if processes > 1 or swept:
-        request = f"{processes} processes per run" if processes > 1 else f"runs of different sizes ({swept})"
+        from hpc_hydra.system import defaults
+        from hpc_hydra.system.probe import here
+
+        mine = f" (with {defaults.path(os.environ)})" if defaults.sections(here()) else ""
+        request = f"{processes} processes per run{mine}" if processes > 1 else f"runs of different sizes ({swept})"
         raise ConfigError(
             f"the configuration requests {request}, but hydra/launcher={name} starts one process per run",
             where="hydra/launcher",
@@ -224,8 +233,11 @@ def _swept_sizes(config: DictConfig) -> str | None:
     return None
 
 
-def _processes(config: DictConfig) -> int:
-    """Return the number of requested processes: stated, or a system's ranks per node. Without either, it is 1."""
+def _processes(config: DictConfig) -> tuple[int, Settings]:
+    """Return the number of requested processes, and the settings with the person's defaults.
+
+    The number is stated, or that of a system's ranks per node. Without either, it is 1.
+    """
     from hpc_hydra.config import load
     from hpc_hydra.launcher.compose import raw_list
     from hpc_hydra.records.frozen_config import parse_override
@@ -233,17 +245,18 @@ def _processes(config: DictConfig) -> int:
     from hpc_hydra.system import detect
 
     typed = {str(parse_override(text).key_or_group) for text in raw_list(config.hydra.overrides.task)}
-    settings = load.settings(config, typed)
+    asked = load.settings(config, typed)
+    settings = detect.stated(asked, said=typed)
     resources = settings.resources
-    if resources.gpumem_at_least is not None:  # a number of GPUs of this machine
-        return plan(detect.resolve(settings)).world_size
     stated = (resources.nodes, resources.procs_per_node, resources.gpus_at_least)
     try:
-        return requested_processes(settings)
-    except HpcHydraError:
-        if any(number is not None and number > 1 for number in stated):
-            raise
-        return 1  # nothing is launched, so the rest of the request does not matter
+        if resources.gpumem_at_least is not None:  # a number of GPUs of this machine
+            return plan(detect.resolve(asked, said=typed)).world_size, settings
+        return requested_processes(settings), settings
+    except HpcHydraError as error:
+        if resources.gpumem_at_least is not None or any(number is not None and number > 1 for number in stated):
+            raise detect.named(error, asked, settings) from None
+        return 1, settings  # nothing is launched, so the rest of the request does not matter
 
 
 def _loader() -> Any:

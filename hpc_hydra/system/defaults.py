@@ -65,8 +65,21 @@ def apply(settings: Settings, probe: Probe, said: Collection[str] = ()) -> Setti
     return settings
 
 
-def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
-    """Replace values still at their default by the groups in the file of a user's own machine.
+def sets_size(section: Mapping[str, Any]) -> bool:
+    """Whether a section decides how many processes a run has, or whether it is launched."""
+    return any(
+        isinstance(values := section.get(group), Mapping) and values.keys() & keys for group, keys in SIZES.items()
+    )
+
+
+SIZES = {
+    "resources": {"nodes", "procs_per_node", "gpus_per_proc", "gpus_at_least", "gpumem_at_least"},
+    "launch": {"debug", "dry_run", "setup_only"},
+}
+
+
+def of_machine(settings: Settings, name: str, probe: Probe, said: Collection[str] = ()) -> Settings:
+    """Replace values still at their default by the groups in the file of a user's own machine, except ``said``.
 
     Hydra does so if the machine is chosen by name. Raises `ConfigError`, also for choices of groups.
     """
@@ -78,7 +91,7 @@ def of_machine(settings: Settings, name: str, probe: Probe) -> Settings:
     preset_check.system(name, folders)
     for group, values in index.others(name, folders).items():
         if group in ALLOWED and isinstance(values, Mapping):
-            settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), (), ())
+            settings = _filled(settings, _section(index.file(name, folders), name, {group: values}), (), said)
         elif group[1:] in ALLOWED and group != "/scheduler":
             raise ConfigError(
                 f"chooses {group[1:]}={values} in its defaults list, which system=auto cannot",

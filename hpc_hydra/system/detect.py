@@ -20,6 +20,7 @@ from hpc_hydra.errors import ConfigError, HpcHydraError, PlanError, SchedulerErr
 from hpc_hydra.planning.size import UNKNOWN as UNKNOWN
 from hpc_hydra.planning.types import Request
 from hpc_hydra.planning.units import clock
+from hpc_hydra.schedulers import registry
 from hpc_hydra.schedulers.base import Scheduler
 from hpc_hydra.schedulers.capabilities import AutoDetection, ClusterName, NodeFacts
 from hpc_hydra.schedulers.registry import adapter_for
@@ -66,7 +67,6 @@ def resolve(
     Args:
         attached: for one run at this console.
         earlier: what a run that is planned again asked for; what the shell had said then is in it.
-
         said: full keys of the command line: the person's defaults do not fill them, whatever their value is.
 
     Raises:
@@ -77,23 +77,13 @@ def resolve(
     probe = probe or here()
     if settings.logging.debug is None and probe.env.get("DEBUG", "").lower() in DEBUG_ON:
         settings = dataclasses.replace(settings, logging=dataclasses.replace(settings.logging, debug=True))
-    system, found = settings.system, None
-    if system.kind == "auto":
-        found = machine(probe).name
-        if found:
-            system = _over(index.preset(found, index.own(probe.env)), system)
+    system, found = _recognised(settings, probe)
     if settings.scheduler.kind == "auto":
         name = system.scheduler or _answering_or_local(probe)
         scheduler = dataclasses.replace(settings.scheduler, name=_adapter(name, system), kind="known")
         settings = dataclasses.replace(settings, scheduler=scheduler)
-    if found:
-        settings = defaults.of_machine(settings, found, probe)
     is_probed = system.kind != "known"
-    if is_probed:
-        is_local = settings.scheduler.name == THIS_MACHINE
-        name, kind = (THIS_MACHINE, THIS_MACHINE) if is_local else (UNKNOWN, "probed")
-        system = dataclasses.replace(system, name=name, kind=kind)
-    done = defaults.apply(dataclasses.replace(settings, system=system), probe, said)
+    done = _with_defaults(settings, system, found, probe, said)
     done = (
         shell_defaults.again(done, earlier)
         if earlier is not None
@@ -102,6 +92,55 @@ def resolve(
     if is_probed:
         done = dataclasses.replace(done, system=_probed(done, probe))
     return dataclasses.replace(done, scheduler=hostfile.read(done.scheduler, probe))
+
+
+def stated(settings: Settings, *, probe: Probe | None = None, said: Collection[str] = ()) -> Settings:
+    """Return the settings with the user's own defaults as in `resolve`, but leave what is `auto`.
+
+    Detects a machine or a scheduler only if a file of the user may set `defaults.SIZES`.
+
+    Raises `ConfigError`: the person's defaults, or machines of their own, cannot be used.
+    """
+    probe = probe or here()
+    sections = defaults.sections(probe)
+    own = index.own(probe.env) if settings.system.kind == "auto" else ()
+    is_auto = "auto" in (settings.system.kind, settings.scheduler.kind)
+    if not own and not (any(map(defaults.sets_size, sections.values())) if is_auto else sections):
+        return settings
+    system, found = _recognised(settings, probe)
+    known = settings
+    if settings.scheduler.kind == "auto":
+        names = (system.name,) if system.kind == "known" else (THIS_MACHINE, UNKNOWN)
+        applied = [sections.get(name, {}) for name in (*names, defaults.EVERYWHERE)]
+        applied += [index.others(found, own)] if found else []
+        if not any(map(defaults.sets_size, applied)):
+            return settings
+        name = system.scheduler or answering(probe).name
+        scheduler = dataclasses.replace(settings.scheduler, name=name if name in registry.names() else THIS_MACHINE)
+        known = dataclasses.replace(settings, scheduler=scheduler)
+    done = _with_defaults(known, system, found, probe, said)
+    scheduler = dataclasses.replace(done.scheduler, name=settings.scheduler.name)
+    return dataclasses.replace(done, system=settings.system, scheduler=scheduler)
+
+
+def _recognised(settings: Settings, probe: Probe) -> tuple[SystemConfig, str | None]:
+    """Return the facts of the system, and its name if `system=auto` recognises this machine."""
+    if settings.system.kind != "auto" or (found := machine(probe).name) is None:
+        return settings.system, None
+    return _over(index.preset(found, index.own(probe.env)), settings.system), found
+
+
+def _with_defaults(
+    settings: Settings, system: SystemConfig, found: str | None, probe: Probe, said: Collection[str]
+) -> Settings:
+    """Apply the user's own defaults for this system, whose scheduler is known."""
+    if found:
+        settings = defaults.of_machine(settings, found, probe, said)
+    if system.kind != "known":
+        is_local = settings.scheduler.name == THIS_MACHINE
+        name, kind = (THIS_MACHINE, THIS_MACHINE) if is_local else (UNKNOWN, "probed")
+        system = dataclasses.replace(system, name=name, kind=kind)
+    return defaults.apply(dataclasses.replace(settings, system=system), probe, said)
 
 
 def named(error: HpcHydraError, asked: Settings, resolved: Settings) -> HpcHydraError:
@@ -337,8 +376,6 @@ def _adapter(name: str, system: SystemConfig) -> str:
     """Return ``name`` if it has an adapter."""
     if name in shipped("scheduler"):
         return name
-    from hpc_hydra.schedulers import registry
-
     if name in registry.names():
         return name
     title = name.upper()

@@ -189,6 +189,76 @@ def test_what_a_launch_can_do_instead(program: App, words: list[str], shown: str
     assert "rank 0 of" not in done.stdout
 
 
+TWO_RANKS = "{resources: {procs_per_node: 2, gpus_per_proc: 0}}"
+MACHINE = f"""# @package _global_
+system: {{name: mine, scheduler: local, site_env: {{MINE: '1'}}}}
+{TWO_RANKS[1:-1]}
+"""
+GPUS = ["scheduler=local", "system.gpus_per_node=4", "system.mem_per_gpu=80"]
+
+
+def defaults_of_a_person(app: App, mine: str) -> dict[str, str]:
+    """Variables that select a defaults file, or a machine of their own, with this text."""
+    if mine is MACHINE:
+        app.write(hpc_hydra__system__mine=mine)
+        return {"XDG_CONFIG_HOME": str(app.folder), "MINE": "1"}
+    app.write(mine=mine)
+    return {"HPC_HYDRA_DEFAULTS": "mine.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("mine", "words", "env"),
+    [
+        (f"'*': {TWO_RANKS}", [], {}),
+        (f"'*': {TWO_RANKS}", ["scheduler=local"], {}),
+        (f"local: {TWO_RANKS}", [], {}),
+        (f"perlmutter: {TWO_RANKS}", ["scheduler.account=a"], {"NERSC_HOST": "perlmutter"}),
+        ("'*': {resources: {gpus_at_least: 3}}", GPUS, {}),
+        ("'*': {resources: {gpus_per_proc: 2}}", [*GPUS, "resources.gpus_at_least=4"], {}),
+        ("'*': {resources: {gpumem_at_least: 100}}", GPUS, {}),
+        ("'*': {resources: {nodes: 2}}", ["scheduler=ssh", "scheduler.hosts=[a,b]", "system.cores_per_node=1"], {}),
+        (MACHINE, [], {}),
+        (f"'*': {{launch: {{dry_run: true}}, {TWO_RANKS[1:]}", [], {}),
+    ],
+)
+def test_the_persons_defaults_size_a_run_as_they_do_with_m(
+    app: App, mine: str, words: list[str], env: dict[str, str]
+) -> None:
+    env = {**env, **defaults_of_a_person(app, mine)}
+    dry = [] if "dry_run" in mine else ["launch.dry_run=true"]
+    single, swept = (app.start(*mode, *words, *dry, **env) for mode in ([], ["-m"]))
+    assert single.returncode == swept.returncode == 0, single.stderr + swept.stderr
+    assert "one process is requested" not in single.stderr and "x is" not in single.stdout
+    row = single.stdout.splitlines()[1]
+    assert row == swept.stdout.splitlines()[1] and " 1 × 1 " not in row
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        (f"'*': {TWO_RANKS}", ["resources.procs_per_node=null"]),  # typed
+        (MACHINE, ["resources.procs_per_node=null"]),
+        (f"'*': {{launch: {{debug: true}}, {TWO_RANKS[1:]}", []),
+        (f"lumi: {TWO_RANKS}\n'*': {{resources: {{cpus_per_proc: 1, time_limit: 1h}}}}", []),
+    ],
+)
+def test_the_persons_defaults_leave_a_run_of_one_process_in_place(app: App, mine: str, words: list[str]) -> None:
+    done = app.start(*words, **defaults_of_a_person(app, mine))
+    assert done.returncode == 0 and done.stdout == "x is 0\n", done.stderr
+    assert ("launch.debug runs one rank" in done.stderr) == ("debug" in mine)
+
+
+def test_the_persons_defaults_are_checked_before_a_run_in_place(app: App) -> None:
+    app.write(mine="'*': {resources: {procs: 2}}")
+    done = app.start(HPC_HYDRA_DEFAULTS="mine.yaml")
+    assert done.returncode == 2 and done.stdout == "" and "mine.yaml: *.resources.procs: unknown key" in done.stderr
+    done = app.start(HPC_HYDRA_DEFAULTS="mine.yaml", RANK="0", WORLD_SIZE="2")
+    assert done.returncode == 0 and done.stdout == "x is 0\n"  # a rank has its size
+    app.write(mine=f"'*': {TWO_RANKS}")
+    done = app.start("hydra/launcher=basic", "-m", HPC_HYDRA_DEFAULTS="mine.yaml")
+    assert done.returncode == 2 and "requests 2 processes per run (with mine.yaml)" in done.stderr
+
+
 def test_standard_input_reaches_rank_0_to_its_end(program: App) -> None:
     done = subprocess.run(
         [sys.executable, "app.py", *TWO, "x=read"], cwd=program.folder, env={**os.environ, "PYTHONPATH": str(ROOT)},

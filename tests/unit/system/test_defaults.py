@@ -11,7 +11,7 @@ from hpc_hydra.errors import ConfigError, PlanError
 from hpc_hydra.schedulers.planner import plan
 from hpc_hydra.system import defaults
 from hpc_hydra.system.detect import notes as notes_of
-from hpc_hydra.system.detect import resolve
+from hpc_hydra.system.detect import resolve, stated
 from hpc_hydra.system.probe import Probe
 from tests.unit.system.conftest import SLURM_IS_UP, Composed, auto, machine
 
@@ -42,6 +42,13 @@ def test_machine_goes_before_every_machine(composed: Composed) -> None:
     assert done.launch.env == {"WANDB_MODE": "offline", "A": "1", "B": "3"}
     assert done.launch.python == "/opt/py/bin/python"
     assert done.resources.time_limit == "1:30:00"  # not the number YAML makes of it
+
+
+@pytest.mark.parametrize("text", [None, OWN, "frontier: {launch: {python: /opt/python}}"])
+def test_a_single_run_detects_nothing_for_defaults_without_sizes(text: str | None) -> None:
+    probe = me(text)
+    probe.hostname = probe.run = probe.full_name = probe.hardware = None  # type: ignore[assignment]
+    assert stated(auto(), probe=probe) == auto()
 
 
 NIGHTLY = ("system=my_frontier", "system.queues.nightly.partition=batch", "system.queues.nightly.account=abc123_night")
