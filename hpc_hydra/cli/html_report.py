@@ -62,18 +62,24 @@ def report(argv: Sequence[str]) -> int:
     try:
         _write(target, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise HpcHydraError(error.strerror or str(error), where=str(target), fix="-o FILE") from error
+        fix = "-o FILE, in a directory that you may write to"
+        raise HpcHydraError(error.strerror or str(error), where=str(target), fix=fix) from error
     print(target)
     return 0
 
 
 def _write(target: Path, page: bytes) -> None:
-    """Replace a file atomically, behind a symbolic link too; write into a pipe or device. Raises `OSError`."""
+    """Replace a file atomically, behind a symbolic link too; write into a pipe or device. Raises `OSError`.
+
+    Creates its directory.
+    """
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
         target.write_bytes(page)
     else:
-        write_bytes(Path(os.path.realpath(target)), page, mode=mode and stat.S_IMODE(mode))
+        file = Path(os.path.realpath(target))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, page, mode=mode and stat.S_IMODE(mode))
 
 
 def _serve(sweep: SweepRecords, runs: Sequence[str], best: str | None, library: str, host: str, port: int) -> int:

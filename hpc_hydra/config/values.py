@@ -189,7 +189,9 @@ def _str(value: Any, key: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise ConfigError(f"{value!r} is not a string", where=key, fix=f"quote it: {key}='\"{_plain(value)}\"'")
+        # Hydra has converted what was typed: this is of a file
+        fix = f'quote it: {key.rpartition(".")[2]}: "{_plain(value)}"'
+        raise ConfigError(f"{_plain(value)} is not a string", where=key, fix=fix)
     if "\0" in value:
         raise ConfigError("contains a zero byte, which no argument can contain", where=key, fix="remove it")
     choices = CHOICES.get(key)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
             say(line)
         chosen, views = earlier.open, earlier.applied(views)
         if not chosen:
-            return _nothing(views, root)
+            return _nothing(views, root, wanted)
         if completed:
             runs, jobs = planned()
         others = [] if wanted.runs else [v for v in views if v.word in ("pending", "running") and v.id]
@@ -248,10 +248,16 @@ def _refuse_unstarted(sweep: SweepRecords) -> None:
             )
 
 
-def _nothing(views: Sequence[RunView], root: Path) -> int:
+def _nothing(views: Sequence[RunView], root: Path, wanted: Wanted) -> int:
     active = [view for view in views if view.is_active]
-    wait = f"hpc-hydra wait {shlex.quote(str(root))}"
-    say("nothing to resume" + (f": {_numbered(active)} in the queue ({wait})" if active else ""))
+    others = Counter(view.word for view in views if not view.is_active)
+    parts = [f"{_numbered(active)} in the queue ({command('wait', root)})"] if active else []
+    only_failed = wanted.failed_only or "failed" in wanted.runs
+    parts += ["no run is failed"] if only_failed and not any(word in others for word in FAILED) else []
+    parts += [", ".join(f"{count} {word}" for word, count in others.items())] if others else []
+    say(f"nothing to resume: {'; '.join(parts)}")
+    if any(word in others for word in OPEN):
+        say(f"  Try: {command('resume', root)}")
     return 0
 
 

@@ -241,6 +241,9 @@ def _section(file: Path, name: str, section: Any) -> Section:
             if key in values:
                 fix = f"{group}={values[key]} on the command line, or in a defaults list"
                 raise ConfigError("an option of a group is not chosen here", where=f"{where}.{group}.{key}", fix=fix)
+        if group == "launch" and "launch_dir" in values:  # it is needed before this file is read
+            fix = "launch.launch_dir=true on the command line, or in a configuration"
+            raise ConfigError("has no effect here", where=f"{where}.launch.launch_dir", fix=fix)
     try:
         typed = from_mapping({"system": {"name": name}, **section, "scheduler": _named(section)})
     except ConfigError as error:

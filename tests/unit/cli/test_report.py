@@ -219,6 +219,11 @@ def test_the_file_is_replaced_at_once_keeping_links_and_permissions(
     assert (root / "report.html").is_symlink() and shown(root / "report.html")["runs"]
     assert stat.S_IMODE((tmp_path / "shown.html").stat().st_mode) == 0o600
     assert main(["report", str(root), "-o", "/dev/stdout"]) == 0
+    assert main(["report", str(root), "-o", str(tmp_path / "new" / "of_s" / "s.html")]) == 0
+    assert shown(tmp_path / "new" / "of_s" / "s.html")["runs"]
+    capsys.readouterr()
+    assert main(["report", str(root), "-o", str(tmp_path / "shown.html" / "s.html")]) == 2
+    assert "a directory that you may write to" in capsys.readouterr().err
 
 
 def test_many_runs_make_a_small_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -395,7 +395,8 @@ def test_resume_submits_only_what_failed_and_keeps_the_old_attempts(sweeps: Swee
     assert "ValueError" in (attempts[0] / "rank_0.log").read_text()
     runs = json.loads(sweeps.hpc("status", "--json"))["runs"]
     assert [run["attempt"] for run in runs] == [1, 2]
-    assert "nothing to resume" in sweeps.hpc("resume")
+    assert "nothing to resume: 2 completed\n" in sweeps.hpc("resume")
+    assert "nothing to resume: no run is failed; 2 completed\n" in sweeps.hpc("resume", "failed")
     assert "is completed: it is not submitted" in sweeps.hpc("resume", "1")
 
 

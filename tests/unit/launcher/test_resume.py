@@ -216,6 +216,15 @@ def test_a_resume_that_is_killed_while_it_waits_for_other_sweeps_changes_no_outc
     assert capsys.readouterr().out.count(" lost ") >= 2
 
 
+@pytest.mark.parametrize("wanted", [Wanted(failed_only=True), Wanted(runs=("failed",))])
+def test_that_no_run_is_failed_is_told_with_what_resumes_the_others(
+    wanted: Wanted, refused: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert resume(refused, wanted) == 0
+    said = f"nothing to resume: no run is failed; 2 unsubmitted\n  Try: hpc-hydra resume {refused}\n"
+    assert capfd.readouterr().out.endswith(said)
+
+
 def test_a_run_whose_job_the_scheduler_has_queued_again_is_not_submitted(
     lost: Lost, capfd: pytest.CaptureFixture[str]
 ) -> None:

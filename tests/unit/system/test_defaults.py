@@ -201,6 +201,8 @@ def test_where_the_file_is_looked_for(env: dict[str, str], path: str) -> None:
         ("frontier: {resources: {nodes: two}}", f"{FILE}: frontier.resources.nodes", "whole number"),
         ("frontier: {resources: {nodes: -1}}", f"{FILE}: frontier.resources.nodes", "out of range"),
         ("frontier: {launch: {env: {A: 1.10}}}", f"{FILE}: frontier.launch.env.A", "quote it"),
+        ("frontier: {scheduler: {account: true}}", f"{FILE}: frontier.scheduler.account", 'quote it: account: "true"'),
+        ("frontier: {launch: {launch_dir: true}}", f"{FILE}: frontier.launch.launch_dir", "on the command line"),
         ("frontier: {scheduler: {name: slurm}}", f"{FILE}: frontier.scheduler.name", "scheduler=slurm"),
         ("frontier: {system: {interface: ib0}}", f"{FILE}: frontier.system", "my_frontier.yaml"),
         ("frontier: {scheduler: abc}", f"{FILE}: frontier.scheduler", "not a mapping"),
