@@ -145,8 +145,12 @@ def test_ranks_start_under_plain_mpiexec(local_probe: Probe) -> None:
 
 PLAIN = """
 import os, sys, time
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    sys.exit(3) if os.environ["RANK"] == "1" else time.sleep(60)
+rank, first = int(os.environ["RANK"]), not os.path.exists(f"begun.{os.environ['RANK']}")
+if first:  # torch counts a restart only on the node whose worker failed
+    open(f"begun.{rank}", "w").close()
+    while rank == 0 or not os.path.exists("begun.0"):
+        time.sleep(0.1)
+    sys.exit(3)
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
