@@ -251,17 +251,22 @@ def kill_children() -> None:
             return
 
 
-def kill_started_with(variables: Mapping[str, str]) -> None:
-    """Kill (SIGKILL) the processes that were executed with these variables in their environment, orphans or not.
+def started_with(variables: Mapping[str, str | None]) -> list[int]:
+    """Return the pids of the processes that were executed with these variables in their environment, orphans or not.
 
-    A process id may be part of a value only together with what else tells its machine or container.
+    None: the variable is not set. A process id may be part of a value only together with what else tells its machine or
+    container.
     """
-    wanted = {os.fsencode(f"{name}={value}") for name, value in variables.items()}
+    wanted = {os.fsencode(f"{name}={value}") for name, value in variables.items() if value is not None}
+    unset = tuple(os.fsencode(f"{name}=") for name, value in variables.items() if value is None)
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
-                    os.kill(int(entry.name), signal.SIGKILL)
+                theirs = (entry / "environ").read_bytes().split(b"\0")
+                if wanted <= set(theirs) and not any(variable.startswith(unset) for variable in theirs):
+                    found.append(int(entry.name))
+    return found
 
 
 def children(parent: int | None = None) -> list[int]:
@@ -281,6 +286,11 @@ def command_of(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return "?"
+
+
+def named(pids: Sequence[int]) -> str:
+    """Return the first processes by name: ``ffmpeg (pid 4), python (pid 5)``."""
+    return ", ".join(f"{command_of(pid)} (pid {pid})" for pid in pids[:4]) + ", …" * (len(pids) > 4)
 
 
 def signal_process(pid: int, signum: int) -> None:

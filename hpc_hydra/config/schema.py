@@ -372,8 +372,9 @@ class LaunchConfig:
         0, "Further nodes to ask for; the program runs on those that pass the preflight.", "nodes", 1
     )
     exit_timeout: Any = key(
-        "10m", "How long threads and child processes may run after the task function returns. Null: no limit.", "time"
-    )
+        "10m", "How long threads, exit handlers and child processes that the program waits for may run after the task "
+        "function returns. Null: no limit.", "time",
+    )  # fmt: skip
     hang_after: Any = key(
         None, "How long a run may write nothing (metrics, logs, files in its directory) until it counts as hung. Null: "
         "not watched.", "time", "30m",

@@ -26,7 +26,7 @@ import hydra
 
 @hydra.main(version_base=None, config_path=".", config_name="config")
 def main(cfg):
-    if cfg.ending not in ("success", "supervisor"):  # without a supervisor only a scheduler with cgroups finds it
+    if cfg.ending != "supervisor":  # without a supervisor only a scheduler with cgroups finds it
         subprocess.Popen(["sleep", "600"])  # the program's own, which it forgets
     Path(cfg.folder, f"{cfg.ending}.{os.environ['RANK']}").touch()
     while cfg.ending in ("success", "failure") and not Path(cfg.folder, f"{cfg.ending}.go").exists():

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from hpc_hydra.processes import GRACE, adopt_orphans, children, command_of, kill_children
+from hpc_hydra.processes import GRACE, adopt_orphans, children, kill_children, named
 
 NOTED_AFTER = 2.0  # seconds; most programs have exited by then and need no record
 _LOOK = 15.0  # seconds between two checks of the other ranks
@@ -92,5 +92,4 @@ class Lingering:
         pids = children(self._child)
         if not pids:
             return "a thread, or a function registered with atexit"
-        named = ", ".join(f"{command_of(pid)} (pid {pid})" for pid in pids[:4]) + ", …" * (len(pids) > 4)
-        return f"child process{'es' * (len(pids) > 1)} {named}"
+        return f"child process{'es' * (len(pids) > 1)} {named(pids)}"

@@ -27,6 +27,7 @@ from hpc_hydra.node.rank.context import UNKNOWN, RankContext
 from hpc_hydra.node.rank.end_request import EndRequest
 from hpc_hydra.node.rank.exec_program import Child, prepare_program
 from hpc_hydra.node.rank.hang import HangWatch
+from hpc_hydra.node.rank.left_running import LeftRunning
 from hpc_hydra.node.rank.line_prefixer import Lines
 from hpc_hydra.node.rank.lingering import Lingering
 from hpc_hydra.node.rank.logs import Stamps, open_log, stamps_of
@@ -45,7 +46,6 @@ from hpc_hydra.processes import (
     Stopped,
     die_with_parent,
     exit_code,
-    kill_started_with,
     name_of,
     number_of,
     signal_group,
@@ -218,10 +218,16 @@ def wait_for_program(context: RankContext, child: int, reader: int, signals: Sig
         hung=hang.ended or None,
         left=_left(signals, lingering.noted) if decided.left_processes else None,
     )
-    if decided.exit_code not in (0, TIME_IS_UP):  # not every scheduler tracks processes whose parent has died
-        attempt = {envvars.SWEEP: str(context.attempt.sweep), envvars.ATTEMPT: context.attempt.name}
-        kill_started_with({envvars.REQUESTS: page.path, **attempt})
+    attempt = {envvars.SWEEP: str(context.attempt.sweep), envvars.ATTEMPT: context.attempt.name}
+    left_running = LeftRunning({envvars.REQUESTS: page.path, **attempt})
+    failed = decided.exit_code not in (0, TIME_IS_UP)
+    if failed:
+        left_running.kill()
     code = supervisor_exit_code(end, ended_overdue=overdue.signalled, recorded=_write_end(context, end))
+    if not failed and context.attempt.replica is None:  # those of a replica group are ended by its starter
+        note = left_running.end_with_run(signals, lambda: code != 0 or _all_have_an_end(context))
+        if note:
+            _append_to_log(context, note)
     if code and code == end.exit_code and context.attempt.attached:
         with contextlib.suppress(Stopped):
             signals.pause(float(os.environ.get(envvars.LINGER) or 0))
@@ -375,11 +381,8 @@ def ended_early(
         code, why = IO_ERROR if is_disk_error(error) else 1, f"{type(error).__name__}: {error}"
         print(f"hpc_hydra: {host}: {error}", file=sys.stderr, flush=True)
     if context is not None and context.info is not UNKNOWN:
-        with contextlib.suppress(OSError):
-            if context.err is not None:
-                log = open_log(context.err)
-                os.write(log, f"hpc_hydra: {why}\n".encode())
-                os.close(log)
+        if context.err is not None:
+            _append_to_log(context, why)
         _write_end(
             context,
             context.rank_end(
@@ -388,6 +391,14 @@ def ended_early(
             ),
         )  # fmt: skip
     return code
+
+
+def _append_to_log(context: RankContext, text: str) -> None:
+    """Write a line into the log of the rank's errors; to standard error if it has none."""
+    with contextlib.suppress(OSError):
+        log = os.dup(2) if context.err is None else open_log(context.err)
+        os.write(log, f"hpc_hydra: {text}\n".encode())
+        os.close(log)
 
 
 def is_warned(context: RankContext, signals: Signals) -> bool:

@@ -233,10 +233,42 @@ def test_killing_spawn_leaves_nothing_not_even_grandchildren(freeze: Freeze) -> 
         assert await_true(lambda: not frozen.pids())
 
 
-def test_what_a_rank_leaves_running_is_ended_with_the_run(freeze: Freeze) -> None:
-    body = "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)"
+@pytest.mark.parametrize("end", ["return 1", "raise SystemExit(3)"])
+def test_what_a_rank_leaves_running_is_ended_with_the_run(freeze: Freeze, end: str) -> None:
+    """Without the help of a launch command: some do not know processes whose parent has died."""
+    body = f"import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n{end}"
     frozen = freeze(body, procs=2)
-    assert frozen.launch()[0] == 0 and frozen.pids() == []
+    frozen.run()
+    assert frozen.pids() == []
+    note = "ended 1 process that the program left running: sleep (pid "
+    assert (note in frozen.log()) == (end == "return 1")
+
+
+def test_what_a_rank_leaves_running_stays_until_the_other_ranks_have_ended(freeze: Freeze) -> None:
+    body = "import subprocess\nif RANK == 0: subprocess.Popen(['sleep', '600'])"
+    frozen = freeze(body, procs=2)
+    with frozen.rank(0, 2, "from hpc_hydra.node.rank import left_running; left_running._PATIENCE = 0") as first:
+        await_true(frozen.paths.rank_end(ATTEMPT, 0).exists)
+        time.sleep(0.3)
+        assert first.poll() is None and len(frozen.pids()) == 2
+        with frozen.rank(1, 2) as second:
+            second.communicate(timeout=120)
+        first.communicate(timeout=120)
+    assert (first.returncode, second.returncode, frozen.pids()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("outer", ["", "7"])
+def test_a_job_that_the_program_submits_is_none_of_what_it_leaves_running(freeze: Freeze, outer: str) -> None:
+    body = (
+        "import subprocess\njob = subprocess.Popen(['sleep', '600'], env={**os.environ, 'SLURM_JOB_ID': '8'})\n"
+        "Path('job').write_text(str(job.pid))"
+    )
+    frozen = freeze(body)
+    with frozen.rank(0, 1, **({"SLURM_JOB_ID": outer} if outer else {})) as rank:
+        rank.wait(timeout=120)
+        job = int((frozen.root.parent / "job").read_text())
+        assert alive(job)
+        os.kill(job, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP])
