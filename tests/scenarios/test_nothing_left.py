@@ -171,6 +171,8 @@ def test_nothing_of_a_run_stays_however_it_ends(
                 for victim in victims:
                     with suppress(psutil.NoSuchProcess):
                         victim.kill()
+        if cluster:  # its limit is a minute
+            await_true(lambda: not Run(probe, endings.index("time_limit")).processes())
         ended = await_true(lambda: sum(run["state"] in ENDED for run in runs(probe)) == len(endings) - 1)
         assert ended, runs(probe)
         assert run.processes()
