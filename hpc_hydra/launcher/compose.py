@@ -103,7 +103,7 @@ class Composer:
 
     def __init__(self, loader: ConfigLoader, master: DictConfig, unnamed: Sequence[str] = ()) -> None:
         self._loader, self._master, self._unnamed = loader, master, list(unnamed)
-        self._bases: dict[tuple[str, ...], Base] = {}
+        self._bases: dict[tuple[tuple[str, ...], tuple[str, ...]], Base] = {}  # by group choices, patterns of now
         self._is_choice: dict[str, bool | None] = {}
         self._of_master: Base | None = None
 
@@ -122,9 +122,7 @@ class Composer:
             base = self._base(tuple(overrides))
             return Composed(base.copy(), base)
         choices = tuple(o for o, is_choice in zip(overrides, kinds, strict=True) if is_choice)
-        if choices not in self._bases:
-            self._bases[choices] = self._base(choices)
-        base = self._bases[choices]
+        base = self._base_of(choices, tuple(sorted({pattern for o in overrides for pattern in _NOW.findall(o)})))
         values = [o for o, is_choice in zip(overrides, kinds, strict=True) if not is_choice]
         is_brief = brief(base)
         cfg = base.copy_of_task() if is_brief else base.copy()
@@ -134,7 +132,7 @@ class Composer:
     def adopt(self, applied: Sequence[str]) -> None:
         """Use the master as the base without further overrides: it contains ``applied``, none of which is swept."""
         self.fix_now(_strings(OmegaConf.to_container(self._master, resolve=False)))
-        self._bases[()] = Base(self._master, tuple(applied))
+        self._bases[(), ()] = Base(self._master, tuple(applied))
 
     def _master_base(self, overrides: tuple[str, ...]) -> Base | None:
         """Return the master as a base if these are all overrides of the command line; None otherwise."""
@@ -176,6 +174,18 @@ class Composer:
                         _ = self._master["_now_"]
                     finally:
                         del self._master["_now_"]
+
+    def _base_of(self, choices: tuple[str, ...], patterns: tuple[str, ...]) -> Base:
+        """Return the base of these group choices, which holds the values of ``${now:PATTERN}`` for these patterns."""
+        if (choices, patterns) not in self._bases:
+            if patterns:
+                base = self._base_of(choices, ())
+                cfg = base.copy()
+                OmegaConf.copy_cache(from_config=self._master, to_config=cfg)
+                self._bases[choices, patterns] = Base(cfg, base.applied, base.given)
+            else:
+                self._bases[choices, patterns] = self._base(choices)
+        return self._bases[choices, patterns]
 
     def _base(self, overrides: tuple[str, ...]) -> Base:
         cfg = self._loader.load_sweep_config(self._master, list(overrides))

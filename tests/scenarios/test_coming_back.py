@@ -263,7 +263,7 @@ def ended(probe: Probe, path: Path | None, out: str, code: int) -> dict[str, Any
         "results": [run["result"] for run in json.loads(hpc(probe, "results", "--json", path=path))],
         "files": sorted({p.name for p in probe.sweep.glob("*/*")}),
         "attempts": [len(list(Path(run["dir"]).glob("logs/*/"))) for run in after],
-        "resume": hpc(probe, "resume", "completed", path=path, code=None),
+        "resume": hpc(probe, "resume", "completed", path=path, code=None).replace(str(probe.sweep), "SWEEP"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import random
@@ -59,7 +60,7 @@ SINGLE = [
     "lr=null", "lr=abc", "lr=${nested.a}", "lr='a b'", 'lr="it\'s"', "lr=''", "lr=true",
     "lr=[1,2]", "lr={x:1}", "lr=01:30", "lr=1_000", "lr=é東京", "lr='line\\nbreak'", "lr='$(touch x)'", "lr='a;b'",
     "lr=%j", "lr=",
-    "name=x", "name=${model.width}", "name=a=b", "name='${now:%S}'", "name=${oc.env:SOME_RANK,zero}", "name=a.b/c:d",
+    "name=x", "name=${model.width}", "name=a=b", "name='${now:%f}'", "name=${oc.env:SOME_RANK,zero}", "name=a.b/c:d",
     "seq=[9]", "seq.0=7", "seq[1]=8", "seq.9=1", "nested.a=5", "nested.b.c=z", "nested.b={c:1}", "nested.b.d=[q]",
     "nested.zz=1", "+nested.zz=1", "++nested.zz=2", "++nested.a=2", "+nested.a=3",
     "~nested.a", "~nested.b",
@@ -191,8 +192,10 @@ def test_a_thawed_run_is_what_was_composed(composer: Composer, overrides: list[s
 @pytest.mark.hydra
 def test_the_now_resolver_gives_all_runs_one_time(hydra: tuple[Any, DictConfig]) -> None:
     composer = Composer(*hydra)
-    runs = [composer.compose([f"lr={i}", "name=${now:%f}"]).cfg for i in range(3)]
-    assert len({cfg.when for cfg in runs}) == len({cfg.name for cfg in runs}) == 1
+    first = composer.compose(["name=first"]).cfg  # its base does not know the pattern
+    runs = [composer.compose([f"lr={i}", "name=${now:%j%f}"]).cfg for i in range(3)]
+    ranks = [copy.deepcopy(cfg) for cfg in runs for _ in range(2)]
+    assert len({cfg.when for cfg in (first, *ranks)}) == len({cfg.name for cfg in ranks}) == 1
 
 
 @pytest.mark.hydra
