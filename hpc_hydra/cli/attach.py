@@ -77,7 +77,8 @@ class Attached:
 def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | None:
     """Compose and plan the run, then run it attached or print the dry run. Returns the exit code of the user's command.
 
-    Returns None, without doing anything, if the scheduler does not support attached jobs.
+    Returns None, without doing anything, if the scheduler does not support attached jobs, or the person's defaults ask
+    for a job of its own.
 
     Raises `HpcHydraError`, and Hydra's exceptions for invalid overrides.
     """
@@ -86,6 +87,9 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     _prefix_ranks(master)
     with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
         prepared = preparer.prepare_as_composed()
+        asked = prepared.settings.launch
+        if asked.bg or asked.setup_only or asked.after or asked.snapshot != "none":
+            return None
         preparer.check_files(prepared)
         attached = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
         if attached is None:
@@ -184,15 +188,19 @@ def _directory(master: DictConfig, *, keep: bool) -> Iterator[Path | None]:
     from omegaconf import open_dict, read_write
 
     dry = bool(master.launch.dry_run)
-    temporary: Path | None = None
-    if not keep:
-        temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else shared_directory(str(master.scheduler.name))
+    if keep:
+        yield None
+        return
+    temporary = Path(tempfile.gettempdir(), "hpc_hydra") if dry else shared_directory(str(master.scheduler.name))
+    given = master.launch.launch_dir
+    try:
         with read_write(master), open_dict(master):
             master.launch.launch_dir = str(temporary)
-    try:
         yield temporary
     finally:
-        if temporary is not None and not dry:
+        with read_write(master), open_dict(master):
+            master.launch.launch_dir = given
+        if not dry:
             remove(temporary)
 
 

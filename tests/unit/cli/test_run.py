@@ -314,6 +314,19 @@ def test_a_configuration_of_ones_own(here: Path) -> None:
     assert hpc_hydra(*words, cwd=here).stdout == "0.5 9\n"
 
 
+def test_what_ones_own_defaults_say_of_the_launch_holds_for_a_single_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "mine.yaml").write_text('"*": {launch: {setup_only: true}}\n')
+    monkeypatch.setenv("HPC_HYDRA_DEFAULTS", str(here / "mine.yaml"))
+    done = hpc_hydra(*LOCAL, "--", "touch", "ran", cwd=here)
+    assert done.returncode == 0 and "scripts are written, nothing is submitted" in done.stdout, done.stderr
+    [script] = here.glob("launch-touch*/.hpc_hydra/jobs/job0.sh")  # in a directory that stays
+    assert str(script.relative_to(here)) in done.stdout and not (here / "ran").exists()
+    assert hpc_hydra(*LOCAL, "launch.setup_only=false", "--", "touch", "ran", cwd=here).returncode == 0
+    assert (here / "ran").exists()
+
+
 def test_a_launch_directory_keeps_script_outcome_and_output(here: Path) -> None:
     done = hpc_hydra("torchrun", "--local", "-l", "kept", "train.py", cwd=here)
     assert done.returncode == 0, done.stderr
