@@ -166,6 +166,9 @@ def launch(call: Call) -> int:
         queued = (
             bool(master.launch.after) or master.launch.snapshot != "none"
         )  # the job starts later, from its own copy of the code
+        if queued and not (call.multirun or master.launch.bg or master.launch.setup_only or master.launch.dry_run):
+            key = "after" if master.launch.after else "snapshot"
+            complain(f"note: launch.{key} makes it a job of its own: its output goes to logs, its input is empty")
         if call.multirun or master.launch.bg or master.launch.setup_only or queued:
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)

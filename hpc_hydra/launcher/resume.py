@@ -42,7 +42,7 @@ from hpc_hydra.schedulers.base import Allocation, JobSpec, SubmitError, Submitte
 from hpc_hydra.sweep import known, processes
 from hpc_hydra.sweep.recover import recover
 from hpc_hydra.sweep.selection import select
-from hpc_hydra.sweep.status import FAILED, UNREADABLE, RunView, in_queues, look
+from hpc_hydra.sweep.status import FAILED, UNREADABLE, RunView, in_queues, look, why_cancelled
 from hpc_hydra.sweep.store import SweepRecords, command, open_sweep
 from hpc_hydra.system import allocation
 from hpc_hydra.ui import cost
@@ -50,6 +50,7 @@ from hpc_hydra.ui.progress import MANY, complain, hushed, say
 from hpc_hydra.ui.run_table import common_overrides, plural, shown_overrides
 
 OPEN = (*FAILED, "cancelled", "unsubmitted")
+_CANCELLING = 120.0  # seconds that a launcher may take to end its runs
 _CONFIRM_FIX = "hpc-hydra resume --yes, or with a higher limit: -- launch.confirm_above=NODE_HOURS"
 _PERMISSION_FIX = "run this as a user with write permission: resume writes to the sweep directory"
 WRITTEN = 30.0  # seconds after which an empty lock file is abandoned
@@ -84,6 +85,7 @@ def resume(root: Path, wanted: Wanted) -> int:
 def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
     with _lock(root) as release:
         sweep = open_sweep(root)
+        _await_cancelled(sweep)
         recover(sweep, patient=True)
         views = look(sweep, surely=True)
         common = common_overrides([view.run for view in views])
@@ -153,6 +155,24 @@ def _resume(root: Path, wanted: Wanted, launch: LaunchConfig) -> int:
     if outcomes is None:
         return 0
     return session.conclude(launch.best)
+
+
+def _await_cancelled(sweep: SweepRecords) -> None:
+    """Wait for a launcher on this machine that is cancelling its runs. Raises `SweepError` if it takes too long."""
+    end = time.monotonic() + _CANCELLING
+    while sweep.state.cancelled:
+        views = [v for v in look(sweep) if v.word in ("pending", "running") and not registry.has_queue(v.scheduler)]
+        left = [v.run.num for v in views if why_cancelled(sweep.state, v.id, v.outcome)]
+        if not left:
+            return
+        if time.monotonic() > end:
+            raise SweepError(
+                f"{plural(len(left), 'run')} of this machine are still being cancelled",
+                where=str(sweep.root),
+                fix=f"{command('resume', sweep.root)} when they have ended",
+            )
+        time.sleep(0.2)
+        sweep.reload()
 
 
 class _Resumed(Session):

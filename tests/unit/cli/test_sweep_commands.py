@@ -524,6 +524,16 @@ def test_a_local_run_that_waits_is_cancelled_with_its_launcher_only(
     assert sweeps.states()[0] == "cancelled"
 
 
+def test_resume_waits_for_a_launcher_that_is_cancelling_its_runs(sweeps: Sweeps) -> None:
+    launcher = sweeps.start("optim.lr=1,2", "wait=true", "resources.exclusive=true")
+    await_true(lambda: sweeps.executed(0))
+    sweeps.hpc("cancel", "--yes")
+    (sweeps.folder / "go").touch()
+    sweeps.hpc("resume")
+    assert launcher.wait(200) == 130
+    assert sweeps.states() == {0: "completed", 1: "completed"}
+
+
 def test_wait_can_be_left_and_following_a_log_ends_with_the_run(sweeps: Sweeps) -> None:
     launcher = sweeps.start("optim.lr=1", "wait=true")
     await_true(lambda: sweeps.executed(0))
