@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from hpc_hydra import envvars
 from hpc_hydra.cli.command import check_exists
 from hpc_hydra.cli.console import Streams, run_attached
-from hpc_hydra.config.schema import THIS_MACHINE
+from hpc_hydra.config.schema import THIS_MACHINE, LaunchConfig
 from hpc_hydra.config.secrets import masked_words
 from hpc_hydra.errors import ConfigError, HpcHydraError, SchedulerError
 from hpc_hydra.launcher import checks, scripts
@@ -87,8 +87,7 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
     _prefix_ranks(master)
     with _directory(master, keep=keep) as root, Preparer(loader, master, attached=True).claimed() as preparer:
         prepared = preparer.prepare_as_composed()
-        asked = prepared.settings.launch
-        if asked.bg or asked.setup_only or asked.after or asked.snapshot != "none":
+        if is_submitted(prepared.settings.launch):
             return None
         preparer.check_files(prepared)
         attached = _decide(prepared, task, root if root is not None else preparer.root, keep=keep)
@@ -125,6 +124,17 @@ def launch(loader: ConfigLoader, master: DictConfig, task: Program) -> int | Non
                 return _execute(attached)
         finally:
             _keep_hostlist(attached, keep=keep)
+
+
+def is_submitted(launch: LaunchConfig | DictConfig) -> bool:
+    """Whether a single run is submitted as a job instead of attached. Notes it if nobody has asked for that alone."""
+    if launch.bg or launch.setup_only:
+        return True
+    # the job starts later, or from its own copy of the code
+    key = "after" if launch.after else "snapshot" if launch.snapshot != "none" else None
+    if key and not launch.dry_run:
+        complain(f"note: launch.{key} makes it a job of its own: `hpc-hydra logs` shows its output; its input is empty")
+    return key is not None
 
 
 def check_script(task: Program, master: DictConfig) -> None:

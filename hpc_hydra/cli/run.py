@@ -41,7 +41,8 @@ USAGE = "hpc-hydra run [-m] [overrides] [--fill] -- command [args...]"
 EXAMPLE = "hpc-hydra run -m resources.nodes=1,2 -- train.py --lr 0.1"
 ABOUT = """Launch any command: train.py and `-m package.module` run in Python, anything else is executed directly.
 Overrides are Hydra's: system=frontier resources.nodes=2 launch.bg=true. A single run that is waited for is attached to
-the console and returns its exit code. With --fill each rank replaces {rank} {local_rank} {node_rank} {world_size}
+the console and returns its exit code; with launch.after or launch.snapshot it is a job of its own: 0 if it completed,
+else 1. With --fill each rank replaces {rank} {local_rank} {node_rank} {world_size}
 {num_nodes} {procs_per_node} {gpus_per_node} {master_addr} {master_port} {seed} {output_dir} {sweep_dir} {num}
 {job_id}; {{name}} becomes {name}."""
 PRIMARY = "hpc_hydra_command"  # name of the default configuration, which has only the bundle
@@ -163,13 +164,7 @@ def launch(call: Call) -> int:
             from hpc_hydra.cli import batch
 
             return batch.launch(hydra.config_loader, master, call.command)
-        queued = (
-            bool(master.launch.after) or master.launch.snapshot != "none"
-        )  # the job starts later, from its own copy of the code
-        if queued and not (call.multirun or master.launch.bg or master.launch.setup_only or master.launch.dry_run):
-            key = "after" if master.launch.after else "snapshot"
-            complain(f"note: launch.{key} makes it a job of its own: its output goes to logs, its input is empty")
-        if call.multirun or master.launch.bg or master.launch.setup_only or queued:
+        if call.multirun or attach.is_submitted(master.launch):
             return _sweep(hydra, master, task, call)
         code = attach.launch(hydra.config_loader, master, task)
         return _sweep(hydra, master, task, call) if code is None else code

@@ -191,7 +191,7 @@ def _not_a_sweep(path: Path, given: str) -> SweepError:
     with suppress(SweepError):
         for run in read_runs(sweep):
             if run.dir != sweep and run.dir in (path, *path.parents):
-                what = f"this is not a sweep directory, but of run {run.num}"
+                what = f"this is not a sweep directory, but that of run {run.num}"
                 return SweepError(what, where=given, fix=f"{run.num} {shlex.quote(str(sweep))}, for this run")
     return SweepError("this is not a sweep directory, but inside one", where=given, fix=shlex.quote(str(sweep)))
 

@@ -327,6 +327,18 @@ def test_what_ones_own_defaults_say_of_the_launch_holds_for_a_single_run(
     assert (here / "ran").exists()
 
 
+@pytest.mark.parametrize("where", ["typed", "mine"])
+def test_a_run_that_is_a_job_of_its_own_says_so(here: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    (here / "mine.yaml").write_text('"*": {launch: {snapshot: copy}}\n')
+    if where == "mine":
+        monkeypatch.setenv("HPC_HYDRA_DEFAULTS", str(here / "mine.yaml"))
+    typed = ("launch.snapshot=copy",) * (where == "typed")
+    done = hpc_hydra(*LOCAL, *typed, "--", "echo", "said", cwd=here)
+    assert done.returncode == 0 and done.stderr.count("launch.snapshot makes it a job of its own") == 1, done.stderr
+    [log] = here.glob("launch-echo*/logs/*/rank_0.log")
+    assert log.read_text() == "said\n"
+
+
 def test_a_launch_directory_keeps_script_outcome_and_output(here: Path) -> None:
     done = hpc_hydra("torchrun", "--local", "-l", "kept", "train.py", cwd=here)
     assert done.returncode == 0, done.stderr

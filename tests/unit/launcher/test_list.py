@@ -164,7 +164,7 @@ def test_a_directory_stands_for_the_sweeps_in_it_and_never_for_one_around_it(tmp
             find_sweep(str(inside))
         assert raised.value.fix == str(outer)
     for inside in (run, run / "logs"):
-        with pytest.raises(SweepError, match="not a sweep directory, but of run 0") as raised:
+        with pytest.raises(SweepError, match="not a sweep directory, but that of run 0") as raised:
             find_sweep(str(inside))
         assert raised.value.fix == f"0 {outer}, for this run"
     known.remember(outer)
